@@ -1,0 +1,133 @@
+"""The interface behind which every file format, server and live module looks the same."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lexray.errors import LexrayError
+
+Box = tuple[tuple[int, int], ...]
+"""The part of a tensor to read: (start, stop) for each of its axes."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What is known of a tensor before it is read."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    """The dtype that `read` returns (for quantised formats float32)."""
+
+
+class Checkpoint(ABC):
+    """Named tensors, read lazily: `names`, `info`, `read`, and how much was read so far."""
+
+    name: str
+    """What the user called it: a path, a Hub id, …"""
+    revision: str | None = None
+    bytes_read: int = 0
+    """Bytes of headers and weights read so far."""
+
+    @abstractmethod
+    def names(self) -> Collection[str]:
+        """Every tensor's name; `in` is fast."""
+
+    @abstractmethod
+    def info(self, name: str) -> TensorInfo:
+        """Shape and dtype, without reading the tensor; a LexrayError if there is none."""
+
+    @abstractmethod
+    def _read(self, name: str, box: Box) -> Tensor:
+        """A fresh tensor with what lies inside `box`; adds to `bytes_read`."""
+
+    @property
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """`config.json` as a dict."""
+
+    def asset(self, filename: str) -> Path | None:
+        """A small file beside the weights (`tokenizer.json`, …) as a local path, if there is one."""
+        return None
+
+    def read(self, name: str, *index: slice) -> Tensor:
+        """The whole tensor, or the part inside `index`: one slice of step 1 per leading axis.
+
+        >>> checkpoint.read("wte.weight", slice(0, 10))            # ten rows
+        >>> checkpoint.read("wte.weight", slice(None), slice(3, 4))  # one column, as (rows, 1)
+        """
+        return self._read(name, self._box(name, index))
+
+    def cost(self, name: str, *index: slice) -> int:
+        """How many bytes `read` with these arguments would read."""
+        return self._cost(name, self._box(name, index))
+
+    def _cost(self, name: str, box: Box) -> int:
+        return prod(stop - start for start, stop in box) * self.info(name).dtype.itemsize
+
+    def _box(self, name: str, index: tuple[slice, ...]) -> Box:
+        shape = self.info(name).shape
+        if len(index) > len(shape):
+            raise LexrayError(f"{name} has {len(shape)} axes, not {len(index)}: shape {shape}")
+        box = []
+        for axis, size in enumerate(shape):
+            part = index[axis] if axis < len(index) else slice(None)
+            start = 0 if part.start is None else part.start
+            stop = size if part.stop is None else part.stop
+            if part.step not in (None, 1) or not 0 <= start <= stop <= size:
+                raise LexrayError(
+                    f"{name}: cannot read {start}:{stop} of axis {axis}; its shape is {shape}"
+                )
+            box.append((start, stop))
+        return tuple(box)
+
+    def missing(self, name: str) -> LexrayError:
+        """The error for a tensor that is not there, with the names that come nearest."""
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, list(self.names()), n=3, cutoff=0.5)
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        return LexrayError(f"{self.name} has no tensor {name!r} among its {len(self.names())}{hint}")
+
+
+def runs(shape: tuple[int, ...], itemsize: int, box: Box) -> Iterator[tuple[int, int]]:
+    """The contiguous byte ranges (offset, length) of `box` in a row-major tensor, in order."""
+    if not shape:
+        yield 0, itemsize
+        return
+    inner = len(shape) - 1
+    while inner > 0 and box[inner] == (0, shape[inner]):
+        inner -= 1
+    strides = [prod(shape[axis + 1 :]) * itemsize for axis in range(len(shape))]
+    length = (box[inner][1] - box[inner][0]) * strides[inner]
+    if length == 0 or any(start == stop for start, stop in box):
+        return
+
+    def offsets(axis: int, at: int) -> Iterator[int]:
+        if axis == inner:
+            yield at + box[inner][0] * strides[inner]
+        else:
+            for i in range(*box[axis]):
+                yield from offsets(axis + 1, at + i * strides[axis])
+
+    for offset in offsets(0, 0):
+        yield offset, length
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or a LexrayError that names the file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise LexrayError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise LexrayError(f"{path} should hold a JSON object, not a {type(value).__name__}")
+    return value

@@ -1,0 +1,1 @@
+"""The recipe of the models that ship with lexray; `tools/train_demo.py` is its command line."""
