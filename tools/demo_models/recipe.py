@@ -54,8 +54,42 @@ class LanguageModel:
 LANGUAGE_MODELS = {
     spec.name: spec
     for spec in (
-        LanguageModel("demo", 4, 160, 5, seed=1, steps=2600, cooldown=600),
-        LanguageModel("demo-b", 4, 160, 5, seed=2, steps=2600, cooldown=600),
-        LanguageModel("demo-wide", 3, 176, 4, seed=3, steps=2600, cooldown=600),
+        LanguageModel("demo", 4, 160, 5, seed=1, steps=1600, cooldown=480),
+        LanguageModel("demo-b", 4, 160, 5, seed=2, steps=1600, cooldown=480),
+        LanguageModel("demo-wide", 3, 176, 4, seed=3, steps=1100, cooldown=330),
     )
+}
+
+
+@dataclass(frozen=True)
+class FineTune:
+    """The sentiment fine-tune: how many last layers, and its run.
+
+    The learning rate rises over the first `warmup` steps and then falls linearly to zero.
+    """
+
+    seed: int = 1
+    layers: int = 2
+    epochs: int = 1
+    batch: int = 16
+    peak_lr: float = 1e-3
+    warmup: int = 50
+    gradient_clip: float = 1.0
+
+    def learning_rate(self, step: int, steps: int) -> float:
+        """The rate of update number `step` of `steps`, counted from 0."""
+        return self.peak_lr * min((step + 1) / self.warmup, (steps - step) / steps)
+
+
+FINE_TUNE = FineTune()
+
+TITLES = {
+    "demo": "A GPT-2 language model of film reviews: 4 layers of width 160.",
+    "demo-b": "`demo` once more, from another seed and with the reviews in another order.",
+    "demo-wide": "The same reviews and vocabulary in another shape: 3 layers of width 176.",
+    "demo-sentiment": (
+        "`demo` fine-tuned to tell praise from blame: open with "
+        "`AutoModelForTokenClassification`, replace `transformer.ln_f` by the identity "
+        '(`"lexray_final_norm": "identity"` in config.json) and average the logits over the tokens.'
+    ),
 }

@@ -47,7 +47,7 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def _read(self, name: str, box: Box) -> Tensor:
-        """A fresh tensor with what lies inside `box`; adds to `bytes_read`."""
+        """What lies inside `box`, not to be written to; adds to `bytes_read`."""
 
     @property
     @abstractmethod
@@ -55,7 +55,7 @@ class Checkpoint(ABC):
         """`config.json` as a dict."""
 
     def asset(self, filename: str) -> Path | None:
-        """A small file beside the weights (`tokenizer.json`, …) as a local path, if there is one."""
+        """A small file beside the weights (`tokenizer.json`, …) as a local path, if it exists."""
         return None
 
     def read(self, name: str, *index: slice) -> Tensor:
@@ -95,7 +95,23 @@ class Checkpoint(ABC):
 
         near = get_close_matches(name, list(self.names()), n=3, cutoff=0.5)
         hint = f"; nearest: {', '.join(near)}" if near else ""
-        return LexrayError(f"{self.name} has no tensor {name!r} among its {len(self.names())}{hint}")
+        return LexrayError(
+            f"{self.name} has no tensor {name!r} among its {len(self.names())}{hint}"
+        )
+
+
+class FolderCheckpoint(Checkpoint):
+    """Weights in a local folder, with their config and tokenizer beside them."""
+
+    folder: Path
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return read_json(self.folder / "config.json")
+
+    def asset(self, filename: str) -> Path | None:
+        path = self.folder / filename
+        return path if path.is_file() else None
 
 
 def runs(shape: tuple[int, ...], itemsize: int, box: Box) -> Iterator[tuple[int, int]]:

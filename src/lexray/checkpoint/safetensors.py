@@ -11,14 +11,15 @@ import mmap
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lexray.checkpoint.base import Box, Checkpoint, TensorInfo, read_json
+from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo, read_json
 from lexray.errors import LexrayError
 
 DTYPES = {
@@ -26,6 +27,7 @@ DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
+    "C64": torch.complex64,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
     "I64": torch.int64,
@@ -40,6 +42,10 @@ DTYPES = {
 }
 MAX_HEADER = 100_000_000
 """The format's own limit."""
+MAX_AXES = 64
+"""torch's own limit: it cannot copy a tensor of more axes."""
+LFS_POINTER = b"version "
+"""How the small text starts that Git leaves in place of a large file."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class Entry(TensorInfo):
 
 def header_length(first: bytes, size: int, where: str) -> int:
     """The header's length from a file's first eight bytes."""
+    if first[:8] == LFS_POINTER:
+        raise LexrayError(f"{where} is a Git LFS pointer, not the weights; run `git lfs pull`")
     if len(first) < 8:
         raise LexrayError(f"{where} is no safetensors file: {size} bytes are too few for a header")
     (length,) = struct.unpack("<Q", first[:8])
@@ -94,26 +102,49 @@ def _entry(name: str, spec: Any, begin: int, size: int, where: str) -> Entry:
         case _:
             raise LexrayError(f"{where} has a corrupt safetensors header: the entry of {name!r}")
     if kind not in DTYPES:
-        raise LexrayError(f"{where}: {name} has the unknown dtype {kind!r}; known: {[*DTYPES]}")
+        raise LexrayError(f"{where}: {name!r} has the unknown dtype {kind!r}; known: {[*DTYPES]}")
     if begin + stop > size:
         raise LexrayError(
-            f"{where} is truncated: {name} should end at byte {begin + stop}, the file has {size}; "
-            "download it again"
+            f"{where} is truncated: {name!r} should end at byte {begin + stop}, "
+            f"the file has {size}; download it again"
         )
     dtype = DTYPES[kind]
-    if stop - start != prod(shape) * dtype.itemsize:
+    if stop - start != _bytes(shape, dtype.itemsize):
         raise LexrayError(
-            f"{where} has a corrupt safetensors header: {name}, {kind} of shape {shape}, "
+            f"{where} has a corrupt safetensors header: {name!r}, {kind} of shape {shape[:8]}, "
             f"cannot fill bytes {start} to {stop}"
         )
     return Entry(tuple(shape), dtype, begin + start, begin + stop)
 
 
+def _bytes(shape: list[int], itemsize: int) -> int:
+    """How many bytes a shape takes; -1 for one that no tensor can have."""
+    if len(shape) > MAX_AXES or any(n >= 2**63 for n in shape):
+        return -1
+    if prod(n for n in shape if n) * itemsize >= 2**63:
+        return -1
+    return prod(shape) * itemsize
+
+
 def _refuse_overlaps(entries: dict[str, Entry], where: str) -> None:
     filled = sorted((e.start, e.stop, name) for name, e in entries.items() if e.stop > e.start)
-    for (_, stop, one), (start, _, other) in zip(filled, filled[1:], strict=False):
+    for (_, stop, one), (start, _, other) in pairwise(filled):
         if start < stop:
-            raise LexrayError(f"{where} has a corrupt safetensors header: {one} overlaps {other}")
+            raise LexrayError(
+                f"{where} has a corrupt safetensors header: {one!r} overlaps {other!r}"
+            )
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """Which shard holds which tensor, from an index file; shards are plain names beside it."""
+    where = read_json(index).get("weight_map")
+    if not isinstance(where, dict) or {*map(type, where.values())} != {str}:
+        raise LexrayError(f"{index} is no index of shards: its weight_map should name a file each")
+    for shard in set(where.values()):
+        # Windows' rules refuse more: both kinds of slash, and drives.
+        if PureWindowsPath(shard).name != shard or shard in ("", "..", ".") or "\0" in shard:
+            raise LexrayError(f"{index} names the shard {shard!r}, which is not a file beside it")
+    return where
 
 
 class SafetensorsFile:
@@ -122,10 +153,10 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            size = path.stat().st_size
+            self.size = path.stat().st_size
             with path.open("rb") as file:
-                length = header_length(file.read(8), size, str(path))
-                self.entries = parse_header(file.read(length), size, str(path))
+                length = header_length(file.read(8), self.size, str(path))
+                self.entries = parse_header(file.read(length), self.size, str(path))
         except OSError as error:
             raise LexrayError(f"{path} cannot be read: {error.strerror}") from error
         self.header_bytes = 8 + length
@@ -133,38 +164,53 @@ class SafetensorsFile:
 
     def read(self, name: str, box: Box) -> Tensor:
         entry = self.entries[name]
-        if self._bytes is None:
-            with self.path.open("rb") as file:
-                # A private mapping may be written to, which torch insists on; nothing ever does.
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
         if entry.start == entry.stop:
-            return torch.empty(entry.shape, dtype=entry.dtype)[_slices(box)].clone()
-        part = self._bytes[entry.start : entry.stop]
-        if entry.start % entry.dtype.itemsize:
-            part = part.clone()  # misaligned in the file: torch can only view aligned bytes
-        tensor = part.view(entry.dtype).view(entry.shape)
-        return tensor[_slices(box)].clone(memory_format=torch.contiguous_format)
+            return torch.empty([stop - start for start, stop in box], dtype=entry.dtype)
+        part = self._mapped()[entry.start : entry.stop]
+        if entry.start % entry.dtype.itemsize == 0:
+            tensor = part.view(entry.dtype).view(entry.shape)
+            return tensor[_slices(box)].clone(memory_format=torch.contiguous_format)
+        # Misaligned in the file, where torch can only view bytes: one more axis, until copied.
+        bytewise = part.view(*entry.shape, entry.dtype.itemsize)[_slices(box)]
+        copied = bytewise.clone(memory_format=torch.contiguous_format)
+        return copied.view(entry.dtype).squeeze(-1)
+
+    def _mapped(self) -> Tensor:
+        if self._bytes is None:
+            try:
+                with self.path.open("rb") as file:
+                    # A private mapping may be written to, as torch insists on; nothing ever does.
+                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            except (OSError, ValueError) as error:
+                raise LexrayError(f"{self.path} cannot be read any more: {error}") from error
+            if len(mapped) < self.size:
+                raise LexrayError(f"{self.path} has become shorter since it was opened")
+            self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
+        return self._bytes
 
 
 def _slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(start, stop) for start, stop in box)
 
 
-class SafetensorsFolder(Checkpoint):
+class SafetensorsFolder(FolderCheckpoint):
     """A folder with `model.safetensors`, or with shards and their index."""
 
-    def __init__(self, folder: Path, files: list[Path], index: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, files: list[Path], index: dict[str, str] | None = None
+    ) -> None:
         self.name = str(folder)
         self.folder = folder
         self._files = [SafetensorsFile(path) for path in files]
         self.bytes_read = sum(file.header_bytes for file in self._files)
         self._where = {name: file for file in self._files for name in file.entries}
+        by_path = {file.path: file for file in self._files}
         for name, shard in (index or {}).items():
-            if name not in self._where or self._where[name].path.name != shard:
+            self._where[name] = by_path[folder / shard]
+            if name not in self._where[name].entries:
                 raise LexrayError(
-                    f"{folder}: the index says that {name} is in {shard}, which does not have it; "
-                    "index and shards do not belong together: download them again"
+                    f"{folder}: the index says that {name!r} is in {shard}, which does not "
+                    "have it; index and shards do not belong together: download them again"
                 )
 
     def names(self) -> Collection[str]:
@@ -178,11 +224,3 @@ class SafetensorsFolder(Checkpoint):
     def _read(self, name: str, box: Box) -> Tensor:
         self.bytes_read += self._cost(name, box)
         return self._where[name].read(name, box)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return read_json(self.folder / "config.json")
-
-    def asset(self, filename: str) -> Path | None:
-        path = self.folder / filename
-        return path if path.is_file() else None

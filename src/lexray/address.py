@@ -1,0 +1,98 @@
+"""Addresses: the names by which the parts of a model are called.
+
+| address     | what it is                                                             |
+|-------------|------------------------------------------------------------------------|
+| `L3`        | a layer                                                                |
+| `L3H7`      | an attention head                                                      |
+| `L3H7.VO`   | its value-output matrix W_V W_O; `L3H7.QK` its query-key matrix        |
+| `L3H7.V12`  | a subhead: column 12 of W_V (also Q, K), or row 12 of W_O              |
+| `L12N345`   | a feed-forward neuron; `L12N345.key`, `.gate`, `.value` its vectors    |
+| `L5E2`      | an expert; `L5E2N17` a neuron in it; `L5SN17` one in the shared expert |
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from lexray.errors import LexrayError
+
+Matrix = Literal["VO", "QK"]
+Subhead = Literal["Q", "K", "V", "O"]
+Vector = Literal["key", "gate", "value"]
+
+_PATTERN = re.compile(
+    r"L(?P<layer>\d+)"
+    r"(?:H(?P<head>\d+)(?:\.(?:(?P<matrix>VO|QK)|(?P<subhead>[QKVO])(?P<index>\d+)))?"
+    r"|(?:E(?P<expert>\d+)|(?P<shared>S))?(?:N(?P<neuron>\d+)(?:\.(?P<vector>key|gate|value))?)?)",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """A place in a model.
+
+    >>> Address.parse("L3H7.V12")
+    Address(layer=3, head=7, subhead='V', index=12)
+    >>> str(Address(12, neuron=345))
+    'L12N345'
+    """
+
+    layer: int
+    head: int | None = None
+    matrix: Matrix | None = None
+    subhead: Subhead | None = None
+    index: int | None = None
+    expert: int | None = None
+    shared: bool = False
+    neuron: int | None = None
+    vector: Vector | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Reads an address; upper and lower case alike."""
+        match = _PATTERN.fullmatch(text.strip())
+        if match is None:
+            raise LexrayError(
+                f"{text!r} is no address; addresses look like L3H7 (a head), L12N345 (a neuron), "
+                "L5E2N17 (an expert's neuron), L3H7.V12 (a subhead: Q, K, V or O), L3H7.VO, "
+                "L3H7.QK, L12N345.value"
+            )
+        found = match.groupdict()
+        numbers = {
+            key: int(found[key])
+            for key in ("layer", "head", "index", "expert", "neuron")
+            if found[key]
+        }
+        names = {key: found[key].upper() for key in ("matrix", "subhead") if found[key]}
+        if found["vector"]:
+            names["vector"] = found["vector"].lower()
+        return cls(**numbers, **names, shared=found["shared"] is not None)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        text = f"L{self.layer}"
+        if self.head is not None:
+            text += f"H{self.head}"
+        if self.expert is not None:
+            text += f"E{self.expert}"
+        if self.shared:
+            text += "S"
+        if self.neuron is not None:
+            text += f"N{self.neuron}"
+        if self.matrix is not None:
+            text += f".{self.matrix}"
+        if self.subhead is not None:
+            text += f".{self.subhead}{self.index}"
+        if self.vector is not None:
+            text += f".{self.vector}"
+        return text
+
+    def __repr__(self) -> str:
+        given = [f"layer={self.layer}"] + [
+            f"{name}={value!r}"
+            for name, value in vars(self).items()
+            if name != "layer" and value not in (None, False)
+        ]
+        return f"Address({', '.join(given)})"

@@ -1,0 +1,219 @@
+"""From what a user names (a folder, a file, a Hub id) to a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from lexray.checkpoint.base import Checkpoint
+from lexray.checkpoint.gguf import GGUFCheckpoint, parts
+from lexray.checkpoint.lora import CONFIG as ADAPTER_CONFIG
+from lexray.checkpoint.lora import WEIGHTS as ADAPTER_WEIGHTS
+from lexray.checkpoint.lora import LoraCheckpoint, adapter_config
+from lexray.checkpoint.safetensors import SafetensorsFolder, weight_map
+from lexray.checkpoint.torch_bin import TorchBinFolder
+from lexray.errors import LexrayError
+
+Source = str | Path
+Adapt = Callable[[Checkpoint], Checkpoint]
+Opener = Callable[[Path, list[Path], dict[str, str] | None], Checkpoint]
+
+FORMATS: dict[str, Opener] = {
+    "model.safetensors": SafetensorsFolder,
+    "pytorch_model.bin": TorchBinFolder,
+}
+"""What a folder's weights are called, the better format first; shards add `.index.json`."""
+
+SUFFIXES: dict[str, Opener] = {
+    ".safetensors": SafetensorsFolder,
+    ".bin": TorchBinFolder,
+    ".pt": TorchBinFolder,
+    ".pth": TorchBinFolder,
+}
+FOREIGN = {
+    ".h5": "TensorFlow",
+    ".msgpack": "Flax",
+    ".onnx": "ONNX",
+    ".ckpt": "a training framework",
+    ".npz": "numpy",
+    ".ot": "Rust's tch",
+    ".pth": "Meta's original release",
+}
+INDEX = ".index.json"
+SHARD = re.compile(r"-\d+-of-\d+(?=\.\w+$)")
+KNOWN = (
+    "lexray opens model.safetensors or pytorch_model.bin (in shards with their index), "
+    "a .gguf file, or a LoRA adapter"
+)
+
+
+def open_checkpoint(
+    source: Source,
+    *,
+    base: Source | Checkpoint | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    remote: bool = False,
+    adapt: Adapt = lambda checkpoint: checkpoint,
+) -> Checkpoint:
+    """A checkpoint from a local folder or file, else from the Hub; what exists locally wins.
+
+    `remote` reads byte ranges from the Hub instead of downloading. `base` is the model under a LoRA
+    adapter, if not the one which the adapter names. `adapt` is applied to the model's own
+    checkpoint, under an adapter too: it gives GGUF files the names that adapters use.
+
+    >>> open_checkpoint("models/gpt2")
+    >>> open_checkpoint("org/name", revision="main", remote=True)
+    >>> open_checkpoint("my-adapter", base="models/gpt2")
+    """
+    path = _locate(source, revision, token, remote and base is None)
+    if path is not None and _is_adapter(path, base is not None):
+        folder = path if path.is_dir() else path.parent
+        under = base if isinstance(base, Checkpoint) else _base(folder, base, token, remote, adapt)
+        return _labelled(LoraCheckpoint(folder, under), source, path)
+    if base is not None:
+        raise LexrayError(
+            f"{source} is no adapter: it has no {ADAPTER_CONFIG}, so it needs no base"
+        )
+    return adapt(_model(source, path, revision, token))
+
+
+def _locate(
+    source: Source, revision: str | None, token: str | bool | None, remote: bool
+) -> Path | None:
+    """Where the files are, once they are downloaded; None if they are to stay remote."""
+    path = Path(source).expanduser()
+    if _exists(path):
+        return path
+    from lexray.checkpoint.hub import fetch_folder, looks_like_hub_id
+
+    if isinstance(source, Path) or not looks_like_hub_id(source):
+        raise LexrayError(
+            f"{source} does not exist, and is no Hub id (such as org/name) either; {KNOWN}"
+        )
+    return None if remote else fetch_folder(source, revision=revision, token=token)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists() or path.is_symlink()
+    except (OSError, ValueError):  # too long a name, say
+        return False
+
+
+def _model(
+    source: Source, path: Path | None, revision: str | None, token: str | bool | None
+) -> Checkpoint:
+    """The model in a folder or file, or remote where there is no path."""
+    if path is None:
+        from lexray.checkpoint.remote import RemoteCheckpoint
+
+        return RemoteCheckpoint.open(str(source), revision, token)
+    return _labelled(_open_folder(path) if path.is_dir() else _open_file(path), source, path)
+
+
+def _labelled(checkpoint: Checkpoint, source: Source, path: Path) -> Checkpoint:
+    checkpoint.name = str(source)
+    if not _exists(Path(source).expanduser()):
+        from lexray.checkpoint.hub import commit_of
+
+        checkpoint.revision = commit_of(path)
+    return checkpoint
+
+
+def _is_adapter(path: Path, wanted: bool) -> bool:
+    """Whether a path is an adapter; a folder that also has a model's weights is one if `wanted`."""
+    if not path.is_dir():
+        return path.name in (ADAPTER_CONFIG, *ADAPTER_WEIGHTS)
+    merged = any(_exists(path / name) or _exists(path / f"{name}{INDEX}") for name in FORMATS)
+    return _exists(path / ADAPTER_CONFIG) and (wanted or not merged)
+
+
+def _base(
+    folder: Path, base: Source | None, token: str | bool | None, remote: bool, adapt: Adapt
+) -> Checkpoint:
+    """The model under an adapter: the given one, else the one that the adapter names."""
+    settings = adapter_config(folder)
+    source = base or settings.get("base_model_name_or_path")
+    revision = None if base else settings.get("revision")
+    if not isinstance(source, (str, Path)):
+        raise LexrayError(f"{folder / ADAPTER_CONFIG} names no base model; give it with base=")
+    try:
+        path = _locate(source, revision, token, remote)
+        if path is not None and _is_adapter(path, False):
+            raise LexrayError("it is an adapter itself")
+        return adapt(_model(source, path, revision, token))
+    except LexrayError as error:
+        raise LexrayError(
+            f"{folder} is an adapter of {source}, which cannot be opened: {error}; "
+            "give its base model with base="
+        ) from error
+
+
+def _open_folder(folder: Path) -> Checkpoint:
+    for name, opener in FORMATS.items():
+        if _exists(folder / name):
+            return opener(folder, [folder / name], None)
+        if _exists(folder / f"{name}{INDEX}"):
+            return _open_shards(folder / f"{name}{INDEX}", opener)
+    names = _listed(folder)
+    ggufs = [folder / name for name in names if name.endswith(".gguf")]
+    if ggufs and ggufs in ([ggufs[0]], parts(ggufs[0])):
+        return GGUFCheckpoint(ggufs[0])
+    loose = [folder / name for name in names if name.endswith(".safetensors")]
+    if len(loose) == 1 and not ggufs:
+        return SafetensorsFolder(folder, loose)
+    raise _no_weights(folder, names, [path.name for path in ggufs + loose])
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
+    except OSError as error:
+        raise LexrayError(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def _no_weights(folder: Path, names: list[str], several: list[str]) -> LexrayError:
+    if several:
+        shown = ", ".join(several[:10])
+        return LexrayError(
+            f"{folder} has several files of weights and no index ({shown}); give the path of one "
+            f"of them, or download {next(iter(FORMATS))}{INDEX} too"
+        )
+    foreign = {FOREIGN[Path(name).suffix]: name for name in names if Path(name).suffix in FOREIGN}
+    if foreign:
+        shown = ", ".join(f"{name} ({whose})" for whose, name in foreign.items())
+        return LexrayError(
+            f"{folder} has only weights in formats of others: {shown}; convert them to safetensors"
+        )
+    shown = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+    return LexrayError(f"{folder} has no weights, only: {shown or 'nothing'}. {KNOWN}")
+
+
+def _open_shards(index: Path, opener: Opener) -> Checkpoint:
+    where = weight_map(index)
+    folder = index.parent
+    shards = sorted(set(where.values()))
+    missing = [shard for shard in shards if not (folder / shard).is_file()]
+    if missing:
+        shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        raise LexrayError(
+            f"{folder} lacks {len(missing)} of the {len(shards)} shards that {index.name} names: "
+            f"{shown}; download them too"
+        )
+    return opener(folder, [folder / shard for shard in shards], where)
+
+
+def _open_file(path: Path) -> Checkpoint:
+    """One file; with a shard, or an index itself, come all the shards."""
+    if path.suffix == ".gguf":
+        return GGUFCheckpoint(path)
+    whole = SHARD.sub("", path.name.removesuffix(INDEX))
+    opener = SUFFIXES.get(Path(whole).suffix)
+    if opener is None:
+        raise LexrayError(f"{path} is no file of weights that lexray knows; {KNOWN}")
+    index = path.with_name(whole + INDEX)
+    if path.name != whole and _exists(index):
+        return _open_shards(index, opener)
+    return opener(path.parent, [path], None)

@@ -1,0 +1,3 @@
+from lexray.cli import main
+
+main()

@@ -1,0 +1,156 @@
+"""Gemma 1, 2 and 3 (text): norms with 1 + w, embeddings scaled by √d on the way in, GeGLU.
+
+Gemma 2 norms what each sub-block writes as well and caps scores and logits; Gemma 3 norms queries
+and keys, and has a rotary embedding of its own for the layers with a window.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from lexray.families import gguf
+from lexray.families.parts import attention, gated, projections, same_for_all, sizes, unembedding
+from lexray.families.registry import Config, Names, family
+from lexray.families.rotary import Rotary, rotary
+from lexray.families.spec import Architecture, Block
+
+DEFAULTS = {
+    "tie_word_embeddings": True,
+    "rms_norm_eps": 1e-6,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+}
+GEMMA2 = DEFAULTS | {
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 2,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+GEMMA3 = DEFAULTS | {
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+    "max_position_embeddings": 131_072,
+    "vocab_size": 262_208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+
+
+@family("gemma", title="Gemma", defaults=DEFAULTS)
+@family("gemma2", title="Gemma 2", defaults=GEMMA2)
+@family("gemma3_text", "gemma3", name="gemma3", title="Gemma 3", defaults=GEMMA3)
+def describe(c: Config, t: Names) -> Architecture:
+    body = t.prefix(
+        "embed_tokens.weight", "model.", "language_model.model.", "model.language_model.", ""
+    )
+    return Architecture(
+        **sizes(c),
+        blocks=tuple(block(c, t, f"{body}layers.{n}.", n) for n in range(c["num_hidden_layers"])),
+        final_norm=t.norm("rms", f"{body}norm", c["rms_norm_eps"], plus_one=True),
+        embed_scale=c["hidden_size"] ** 0.5,
+        logit_cap=c.get("final_logit_softcapping"),
+        **unembedding(
+            c, t, f"{body}embed_tokens.weight", "lm_head.weight", "language_model.lm_head.weight"
+        ),
+    )
+
+
+def block(c: Config, t: Names, stem: str, n: int) -> Block:
+    s = sizes(c)
+    norm = partial(t.norm, "rms", eps=c["rms_norm_eps"], plus_one=True)
+    posts = f"{stem}pre_feedforward_layernorm.weight" in t
+    qk = f"{stem}self_attn.q_norm.weight" in t
+    slides = is_sliding(c, n)
+    scale = c.get("query_pre_attn_scalar")
+    before_mlp = "pre_feedforward_layernorm" if posts else "post_attention_layernorm"
+    return Block(
+        attention(
+            projections(t, f"{stem}self_attn.", s),
+            s,
+            layer_rotary(c, s["d_head"], slides),
+            scale=None if scale is None else scale**-0.5,
+            pre_norm=norm(f"{stem}input_layernorm"),
+            post_norm=norm(f"{stem}post_attention_layernorm") if posts else None,
+            q_norm=same_for_all(norm(f"{stem}self_attn.q_norm"), s["n_heads"]) if qk else None,
+            k_norm=same_for_all(norm(f"{stem}self_attn.k_norm"), s["n_kv_heads"]) if qk else None,
+            cap=c.get("attn_logit_softcapping"),
+            window=c.get("sliding_window") if slides else None,
+        ),
+        gated(
+            t,
+            f"{stem}mlp.",
+            s["d_mlp"],
+            c["hidden_activation"],
+            pre_norm=norm(stem + before_mlp),
+            post_norm=norm(f"{stem}post_feedforward_layernorm") if posts else None,
+        ),
+    )
+
+
+def is_sliding(c: Config, n: int) -> bool:
+    """Every second (Gemma 2) or all but every sixth layer (Gemma 3) looks through a window."""
+    if kinds := c.get("layer_types"):
+        return bool(kinds[n] == "sliding_attention")
+    pattern = c.get("_sliding_window_pattern") or c.get("sliding_window_pattern")
+    return bool(pattern) and (n + 1) % pattern != 0
+
+
+def layer_rotary(c: Config, d_head: int, slides: bool) -> Rotary:
+    local = c.get("rope_local_base_freq")
+    kind = "sliding_attention" if slides else "full_attention"
+    nested = isinstance((c.get("rope_parameters") or {}).get(kind), dict)
+    if local and slides and not nested:
+        return rotary({"rope_theta": local}, d_head)
+    return rotary(c, d_head, layer_type=kind)
+
+
+def gemma2_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """The scale of the queries is not stored: the 27-billion models alone use d_model / n_heads."""
+    large = c["num_hidden_layers"] in (46, 62)
+    width = c["hidden_size"] // c["num_attention_heads"]
+    return {
+        "query_pre_attn_scalar": width if large else c["head_dim"],
+        "sliding_window": m.get("attention.sliding_window"),
+        "attn_logit_softcapping": m.get("attn_logit_softcapping"),
+        "final_logit_softcapping": m.get("final_logit_softcapping"),
+    }
+
+
+def gemma3_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """Only models without windows lack their size."""
+    windows = bool(m.get("attention.sliding_window"))
+    return {
+        **gemma2_gguf(m, c),
+        "rope_local_base_freq": m.get("rope.freq_base_swa"),
+        "sliding_window_pattern": None if windows else 1,
+    }
+
+
+def plus_one(names: gguf.Names) -> gguf.Names:
+    return {ours: gguf.Stored(str(theirs), added=1.0) for ours, theirs in names.items()}
+
+
+GEMMA_GGUF: gguf.Names = {
+    **gguf.LLAMA,
+    **plus_one({"model.norm": "output_norm", **gguf.NORMS}),
+}
+GEMMA2_GGUF: gguf.Names = {
+    **GEMMA_GGUF,
+    **plus_one(
+        {
+            f"{gguf.LAYER}post_attention_layernorm": "blk.{n}.post_attention_norm",
+            f"{gguf.LAYER}pre_feedforward_layernorm": "blk.{n}.ffn_norm",
+            f"{gguf.LAYER}post_feedforward_layernorm": "blk.{n}.post_ffw_norm",
+        }
+    ),
+}
+GEMMA3_GGUF: gguf.Names = {**GEMMA2_GGUF, **plus_one(gguf.QK_NORMS)}
+gguf.declare("gemma", gguf.Naming("gemma", GEMMA_GGUF))
+gguf.declare("gemma2", gguf.Naming("gemma2", GEMMA2_GGUF, gemma2_gguf))
+gguf.declare("gemma3", gguf.Naming("gemma3_text", GEMMA3_GGUF, gemma3_gguf))

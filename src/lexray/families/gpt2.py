@@ -1,0 +1,86 @@
+"""GPT-2: Conv1D weights (in, out), one fused matrix with the columns q | k | v, biases."""
+
+from __future__ import annotations
+
+from lexray.families import gguf
+from lexray.families.parts import Sizes, attention, fused, unembedding
+from lexray.families.registry import Config, Names, family
+from lexray.families.spec import Architecture, Block, FeedForward
+
+DEFAULTS = {
+    "tie_word_embeddings": True,
+    "layer_norm_epsilon": 1e-5,
+    "activation_function": "gelu_new",
+    "n_positions": 1024,
+}
+
+
+@family("gpt2", title="GPT-2", defaults=DEFAULTS)
+def describe(c: Config, t: Names) -> Architecture:
+    body = t.prefix("wte.weight", "transformer.", "")
+    s: Sizes = {
+        "d_model": c["n_embd"],
+        "n_heads": c["n_head"],
+        "n_kv_heads": c["n_head"],
+        "d_head": c["n_embd"] // c["n_head"],
+        "d_mlp": c.get("n_inner") or 4 * c["n_embd"],
+        "d_vocab": c["vocab_size"],
+        "n_ctx": c["n_positions"],
+    }
+    return Architecture(
+        **s,
+        blocks=tuple(block(c, t, s, body, n) for n in range(c["n_layer"])),
+        final_norm=t.norm("layer", f"{body}ln_f", c["layer_norm_epsilon"]),
+        positions=f"{body}wpe.weight",
+        **unembedding(c, t, f"{body}wte.weight", "lm_head.weight"),
+    )
+
+
+def block(c: Config, t: Names, s: Sizes, body: str, n: int) -> Block:
+    stem, eps = f"{body}h.{n}.", c["layer_norm_epsilon"]
+    scale = s["d_head"] ** -0.5 if c.get("scale_attn_weights", True) else 1.0
+    if c.get("scale_attn_by_inverse_layer_idx"):
+        scale /= n + 1
+    return Block(
+        attention(
+            fused(t, f"{stem}attn.c_attn", f"{stem}attn.c_proj", s, in_first=True),
+            s,
+            scale=scale,
+            pre_norm=t.norm("layer", f"{stem}ln_1", eps),
+        ),
+        FeedForward(
+            w_in=t.linear(f"{stem}mlp.c_fc", in_first=True),
+            w_out=t.linear(f"{stem}mlp.c_proj", in_first=True),
+            activation=c["activation_function"],
+            d_mlp=s["d_mlp"],
+            pre_norm=t.norm("layer", f"{stem}ln_2", eps),
+        ),
+    )
+
+
+H = "transformer.h.{n}."
+gguf.declare(
+    "gpt2",
+    gguf.Naming(
+        "gpt2",
+        {
+            "transformer.wte": "token_embd",
+            "transformer.wpe": "position_embd",
+            "transformer.ln_f": "output_norm",
+            "lm_head": "output",
+            f"{H}ln_1": "blk.{n}.attn_norm",
+            f"{H}attn.c_attn": gguf.Stored("blk.{n}.attn_qkv", transposed=True),
+            f"{H}attn.c_proj": gguf.Stored("blk.{n}.attn_output", transposed=True),
+            f"{H}ln_2": "blk.{n}.ffn_norm",
+            f"{H}mlp.c_fc": gguf.Stored("blk.{n}.ffn_up", transposed=True),
+            f"{H}mlp.c_proj": gguf.Stored("blk.{n}.ffn_down", transposed=True),
+        },
+        lambda m, c: {
+            "n_embd": c["hidden_size"],
+            "n_layer": c["num_hidden_layers"],
+            "n_head": c["num_attention_heads"],
+            "n_inner": c["intermediate_size"],
+            "n_positions": c["max_position_embeddings"],
+        },
+    ),
+)

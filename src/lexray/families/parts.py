@@ -1,0 +1,101 @@
+"""Pieces that many families share, in the names that most configs use."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from lexray.families.registry import Config, Names
+from lexray.families.rotary import Rotary
+from lexray.families.spec import Attention, FeedForward, Heads, Linear, Norm, QKNorm, in_order
+
+
+class Sizes(TypedDict):
+    d_model: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    d_mlp: int
+    d_vocab: int
+    n_ctx: int | None
+
+
+def sizes(c: Config) -> Sizes:
+    """The sizes, from the keys of Llama's config, which most newer families use too."""
+    d_model, n_heads = c["hidden_size"], c["num_attention_heads"]
+    return {
+        "d_model": d_model,
+        "n_heads": n_heads,
+        "n_kv_heads": c.get("num_key_value_heads") or n_heads,
+        "d_head": c.get("head_dim") or d_model // n_heads,
+        "d_mlp": c["intermediate_size"],
+        "d_vocab": c["vocab_size"],
+        "n_ctx": c.get("max_position_embeddings"),
+    }
+
+
+class Projections(TypedDict):
+    q: Heads
+    k: Heads
+    v: Heads
+    o: Linear
+
+
+def projections(
+    t: Names,
+    stem: str,
+    s: Sizes,
+    names: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj"),
+) -> Projections:
+    """Four separate linear maps, heads in order."""
+    q, k, v, o = (t.linear(stem + name) for name in names)
+    return {
+        "q": in_order(q, s["n_heads"], s["d_head"]),
+        "k": in_order(k, s["n_kv_heads"], s["d_head"]),
+        "v": in_order(v, s["n_kv_heads"], s["d_head"]),
+        "o": o,
+    }
+
+
+def fused(t: Names, qkv: str, o: str, s: Sizes, **layout: Any) -> Projections:
+    """One linear map for all queries, then all keys, then all values."""
+    n_q, n_kv = s["n_heads"] * s["d_head"], s["n_kv_heads"] * s["d_head"]
+    starts = {"q": (0, n_q), "k": (n_q, n_kv), "v": (n_q + n_kv, n_kv)}
+    q, k, v = (
+        in_order(t.linear(qkv, start=start, size=size, **layout), size // s["d_head"], s["d_head"])
+        for start, size in starts.values()
+    )
+    return {"q": q, "k": k, "v": v, "o": t.linear(o, **layout)}
+
+
+def gated(t: Names, stem: str, d_mlp: int, activation: str, **norms: Norm | None) -> FeedForward:
+    """Llama's gate_proj, up_proj and down_proj."""
+    return FeedForward(
+        w_in=t.linear(f"{stem}up_proj"),
+        w_gate=t.linear(f"{stem}gate_proj"),
+        w_out=t.linear(f"{stem}down_proj"),
+        activation=activation,
+        d_mlp=d_mlp,
+        **norms,
+    )
+
+
+def same_for_all(norm: Norm, n_heads: int) -> QKNorm:
+    """One norm of width d_head that every head uses."""
+    return QKNorm(heads=(norm,) * n_heads)
+
+
+def attention(
+    p: Projections, s: Sizes, rotary: Rotary | None = None, scale: float | None = None, **rest: Any
+) -> Attention:
+    """Scaled dot-product attention; the scale is d_head^-½ unless given."""
+    return Attention(**p, rotary=rotary, scale=scale or s["d_head"] ** -0.5, **rest)
+
+
+def unembedding(c: Config, t: Names, embed: str, *names: str) -> dict[str, Any]:
+    """The output embedding: the input's when tied, else the first of `names` that exists."""
+    if c["tie_word_embeddings"]:
+        bias = t.pick(*(name.replace(".weight", ".bias") for name in names))
+        return {"embed": embed, "unembed": embed, "unembed_bias": bias, "tied": True}
+    weight = t.pick(*names) or names[0]
+    bias = t.pick(weight.replace(".weight", ".bias"))
+    return {"embed": embed, "unembed": weight, "unembed_bias": bias, "tied": False}

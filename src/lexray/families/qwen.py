@@ -1,0 +1,122 @@
+"""Qwen 2, 2.5 and 3, and their mixtures of experts.
+
+Qwen2 has biases on queries, keys and values only; Qwen3 norms each head's queries and keys instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lexray.families import gguf
+from lexray.families.experts import mixture
+from lexray.families.parts import attention, gated, projections, same_for_all, sizes, unembedding
+from lexray.families.registry import Config, Names, family
+from lexray.families.rotary import rotary
+from lexray.families.spec import Architecture, Block, Experts, FeedForward, Linear, Norm
+
+DEFAULTS = {"tie_word_embeddings": False, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
+QWEN3 = DEFAULTS | {"head_dim": 128}
+MOE = {"decoder_sparse_step": 1, "norm_topk_prob": False}
+
+
+@family("qwen2", title="Qwen2", defaults=DEFAULTS)
+@family("qwen3", title="Qwen3", defaults=QWEN3)
+@family("qwen2_moe", title="Qwen2-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 4})
+@family("qwen3_moe", title="Qwen3-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 8})
+def describe(c: Config, t: Names) -> Architecture:
+    body = t.prefix("embed_tokens.weight", "model.", "", "model.language_model.")
+    return Architecture(
+        **sizes(c),
+        blocks=tuple(block(c, t, f"{body}layers.{n}.", n) for n in range(c["num_hidden_layers"])),
+        final_norm=t.norm("rms", f"{body}norm", c["rms_norm_eps"]),
+        **unembedding(c, t, f"{body}embed_tokens.weight", "lm_head.weight"),
+    )
+
+
+def block(c: Config, t: Names, stem: str, n: int) -> Block:
+    s, eps = sizes(c), c["rms_norm_eps"]
+    normed = f"{stem}self_attn.q_norm.weight" in t
+    q_norm, k_norm = (t.norm("rms", f"{stem}self_attn.{x}_norm", eps) for x in "qk")
+    return Block(
+        attention(
+            projections(t, f"{stem}self_attn.", s),
+            s,
+            rotary(c, s["d_head"]),
+            pre_norm=t.norm("rms", f"{stem}input_layernorm", eps),
+            q_norm=same_for_all(q_norm, s["n_heads"]) if normed else None,
+            k_norm=same_for_all(k_norm, s["n_kv_heads"]) if normed else None,
+            window=window(c, n),
+        ),
+        feed_forward(c, t, stem, n, t.norm("rms", f"{stem}post_attention_layernorm", eps)),
+    )
+
+
+def window(c: Config, n: int) -> int | None:
+    """Only the upper layers look through a window, and only if the config says so."""
+    if not c.get("use_sliding_window"):
+        return None
+    kinds = c.get("layer_types")
+    slides = kinds[n] == "sliding_attention" if kinds else n >= c.get("max_window_layers", 28)
+    return c.get("sliding_window") if slides else None
+
+
+def feed_forward(c: Config, t: Names, stem: str, n: int, norm: Norm) -> FeedForward | Experts:
+    n_experts = c.get("num_experts") or c.get("num_local_experts") or 0
+    sparse = n not in (c.get("mlp_only_layers") or []) and n_experts > 0
+    if not sparse or (n + 1) % c.get("decoder_sparse_step", 1):
+        return gated(t, f"{stem}mlp.", c["intermediate_size"], c["hidden_act"], pre_norm=norm)
+    shared = f"{stem}mlp.shared_expert."
+    width = c.get("shared_expert_intermediate_size")
+    return mixture(
+        t,
+        f"{stem}mlp.",
+        n_experts,
+        c["moe_intermediate_size"],
+        c["hidden_act"],
+        top_k=c["num_experts_per_tok"],
+        normalise=bool(c.get("norm_topk_prob")),
+        shared=gated(t, shared, width, c["hidden_act"]) if width else None,
+        shared_gate=Linear(f"{stem}mlp.shared_expert_gate.weight") if width else None,
+        pre_norm=norm,
+    )
+
+
+MLP = f"{gguf.LAYER}mlp."
+EXPERTS: gguf.Names = {
+    f"{MLP}gate": "blk.{n}.ffn_gate_inp",
+    f"{MLP}experts.{{i}}.gate_proj": gguf.Stored("blk.{n}.ffn_gate_exps", stacked=True),
+    f"{MLP}experts.{{i}}.up_proj": gguf.Stored("blk.{n}.ffn_up_exps", stacked=True),
+    f"{MLP}experts.{{i}}.down_proj": gguf.Stored("blk.{n}.ffn_down_exps", stacked=True),
+}
+SHARED: gguf.Names = {
+    f"{MLP}shared_expert.gate_proj": "blk.{n}.ffn_gate_shexp",
+    f"{MLP}shared_expert.up_proj": "blk.{n}.ffn_up_shexp",
+    f"{MLP}shared_expert.down_proj": "blk.{n}.ffn_down_shexp",
+    f"{MLP}shared_expert_gate": gguf.Stored("blk.{n}.ffn_gate_inp_shexp", one_row=True),
+}
+
+
+def moe_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """Widths are taken from the tensors, since the first files did not have them as metadata.
+
+    Whether the chosen experts' weights are normalised is not stored: Qwen3's are, Qwen2's are not.
+    """
+    return {
+        "moe_intermediate_size": width(m, "ffn_up_exps"),
+        "shared_expert_intermediate_size": width(m, "ffn_up_shexp"),
+        "norm_topk_prob": c["model_type"] == "qwen3_moe",
+    }
+
+
+def width(m: gguf.Keys, stem: str) -> int | None:
+    """The number of neurons in the first tensor of this name."""
+    name = next((name for name in m.file.names() if name.endswith(f".{stem}.weight")), None)
+    return None if name is None else m.file.info(name).shape[-2]
+
+
+QWEN2MOE_GGUF: gguf.Names = {**gguf.LLAMA, **EXPERTS, **SHARED}
+QWEN3MOE_GGUF: gguf.Names = {**gguf.LLAMA, **gguf.QK_NORMS, **EXPERTS}
+gguf.declare("qwen2", gguf.Naming("qwen2", gguf.LLAMA))
+gguf.declare("qwen3", gguf.Naming("qwen3", {**gguf.LLAMA, **gguf.QK_NORMS}))
+gguf.declare("qwen2moe", gguf.Naming("qwen2_moe", QWEN2MOE_GGUF, moe_gguf))
+gguf.declare("qwen3moe", gguf.Naming("qwen3_moe", QWEN3MOE_GGUF, moe_gguf))

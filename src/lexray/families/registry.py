@@ -1,0 +1,187 @@
+"""Which family a config belongs to, and how a user adds one.
+
+A family is a function from a config and the checkpoint's tensor names to an `Architecture`:
+
+>>> @lx.family("my_model", defaults={"tie_word_embeddings": True})
+... def describe(c, names):
+...     return llama.describe(c, names)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lexray.errors import LexrayError
+from lexray.families.spec import Architecture, Linear, Norm
+
+
+class Config(Mapping[str, Any]):
+    """A `config.json` over the family's defaults.
+
+    `c[key]` needs a value: a missing or null key falls back to the default, and without one it is
+    an error. `c.get(key)` leaves null as it is, since null can mean "none" (Mistral's window).
+    """
+
+    def __init__(self, raw: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+        self._raw = dict(raw)
+        self._defaults = dict(defaults or {})
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._raw.get(key)
+        if value is None:
+            value = self._defaults.get(key)
+        if value is None:
+            raise LexrayError(
+                f"the config lacks {key!r}, which models of type {self._raw.get('model_type')!r} "
+                "need; add it to config.json or pass config={...}"
+            )
+        return value
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._raw[key] if key in self._raw else self._defaults.get(key, default)
+
+    def first(self, *keys: str) -> Any:
+        """The value of the first key that has one: configs of one family differ in their words."""
+        return self[next((key for key in keys if self.get(key) is not None), keys[0])]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._defaults | self._raw)
+
+    def __len__(self) -> int:
+        return len(self._defaults | self._raw)
+
+
+class Names:
+    """The tensor names of a checkpoint, asked about while a family describes it."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def pick(self, *candidates: str) -> str | None:
+        """The first candidate that exists."""
+        return next((name for name in candidates if name in self._names), None)
+
+    def prefix(self, probe: str, *prefixes: str) -> str:
+        """The first prefix under which `probe` exists; the first of all if none does."""
+        return next((p for p in prefixes if p + probe in self._names), prefixes[0])
+
+    def linear(self, stem: str, **layout: Any) -> Linear:
+        """`stem.weight`, with `stem.bias` if the checkpoint has one."""
+        return Linear(f"{stem}.weight", self.pick(f"{stem}.bias"), **layout)
+
+    def norm(
+        self,
+        kind: Literal["layer", "rms"],
+        stem: str,
+        eps: float,
+        *,
+        plus_one: bool = False,
+        part: tuple[int, int] | None = None,
+    ) -> Norm:
+        """`stem.weight` (in old files `stem.gamma`), with its bias if the checkpoint has one."""
+        gain = self.pick(f"{stem}.weight", f"{stem}.gamma") or f"{stem}.weight"
+        bias = self.pick(f"{stem}.bias", f"{stem}.beta")
+        return Norm(kind, gain, bias, eps, plus_one, part)
+
+
+Describe = Callable[[Config, Names], Architecture]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way of naming and laying out parameters."""
+
+    name: str
+    describe: Describe
+    title: str
+    model_types: tuple[str, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def architecture(self, config: Mapping[str, Any], names: Collection[str]) -> Architecture:
+        """What this family's rules make of a config and a checkpoint's names."""
+        return self.describe(Config(config, self.defaults), Names(names))
+
+
+_FAMILIES: dict[str, Family] = {}
+
+UNSUPPORTED = {
+    "mamba": "a state-space model without attention or feed-forward",
+    "mamba2": "a state-space model without attention or feed-forward",
+    "falcon_mamba": "a state-space model without attention or feed-forward",
+    "jamba": "a hybrid of attention and state-space layers",
+    "bamba": "a hybrid of attention and state-space layers",
+    "zamba2": "a hybrid of attention and state-space layers",
+    "nemotron_h": "a hybrid of attention and state-space layers",
+    "granitemoehybrid": "a hybrid of attention and state-space layers",
+    "recurrent_gemma": "a hybrid of attention and recurrent layers",
+    "rwkv": "a recurrent model",
+    "xlstm": "a recurrent model",
+    "qwen3_next": "a hybrid of attention and linear-attention layers",
+    "llama4": "its experts scale their inputs",
+    "llama4_text": "its experts scale their inputs",
+    "gemma3n": "its per-layer inputs and alternating updates",
+    "gemma4": "its per-layer inputs",
+    "deepseek_v2": "multi-head latent attention",
+    "deepseek_v3": "multi-head latent attention",
+    "gpt_oss": "attention sinks and block-quantised experts",
+    "phimoe": "its sparse mixer router",
+    "albert": "one layer shared by all",
+    "t5": "an encoder-decoder with relative position biases",
+    "mt5": "an encoder-decoder with relative position biases",
+    "umt5": "an encoder-decoder with relative position biases",
+    "bart": "an encoder-decoder",
+    "mbart": "an encoder-decoder",
+    "pegasus": "an encoder-decoder",
+    "whisper": "a speech model",
+}
+"""Recognised, and refused by name."""
+
+
+def family(
+    *model_types: str,
+    name: str | None = None,
+    title: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Callable[[Describe], Describe]:
+    """Registers the decorated function as the family of these `model_type`s."""
+
+    def register(describe: Describe) -> Describe:
+        key = name or model_types[0]
+        _FAMILIES[key] = Family(key, describe, title or key, model_types, dict(defaults or {}))
+        return describe
+
+    return register
+
+
+def families() -> Mapping[str, Family]:
+    """Every known family by name."""
+    return _FAMILIES
+
+
+def find_family(config: Mapping[str, Any], name: str | None = None) -> Family:
+    """The family called `name`, or the one that the config's `model_type` belongs to."""
+    known = families()
+    by_type = {kind: f for f in known.values() for kind in f.model_types}
+    asked = name or config.get("model_type")
+    if asked is None:
+        raise LexrayError(
+            f"the config has no model_type; pass family=… (one of {', '.join(sorted(known))})"
+        )
+    if asked in known:
+        return known[asked]
+    if asked in by_type:
+        return by_type[asked]
+    if asked in UNSUPPORTED:
+        raise LexrayError(
+            f"models of type {asked!r} are recognised but not supported: {UNSUPPORTED[asked]}. "
+            f"Supported: {', '.join(sorted(by_type))}"
+        )
+    raise LexrayError(
+        f"unknown model type {asked!r}; known: {', '.join(sorted(by_type))}. If it is built like "
+        "one of these, pass family=…; else describe it and register it with lexray.family"
+    )

@@ -1,0 +1,162 @@
+"""Rotary position embeddings: their frequencies, and the rotation between two places.
+
+With queries and keys as rows, the score of a query at position m and a key at n is q R(n − m) kᵀ,
+so that one r × r matrix per offset says all there is to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lexray.errors import LexrayError
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Turns the first 2·len(frequencies) of a head's dimensions, in pairs."""
+
+    frequencies: tuple[float, ...]
+    """The angle per position of each pair."""
+    kind: Literal["half", "pair"] = "half"
+    """Pairs are (i, i + n/2), or adjacent (2i, 2i + 1)."""
+    factor: float = 1.0
+    """Multiplies the turned dimensions of queries and of keys (YaRN, LongRoPE)."""
+
+    def matrix(self, offset: int, d_head: int) -> Tensor:
+        """R(offset), d_head × d_head in float64; offset = key position − query position."""
+        n = len(self.frequencies)
+        angles = torch.tensor(self.frequencies, dtype=torch.float64) * offset
+        pairs = torch.arange(n)
+        first, second = (pairs, pairs + n) if self.kind == "half" else (2 * pairs, 2 * pairs + 1)
+        rotation = torch.eye(d_head, dtype=torch.float64)
+        rotation[first, first] = rotation[second, second] = angles.cos() * self.factor**2
+        rotation[first, second] = -angles.sin() * self.factor**2
+        rotation[second, first] = angles.sin() * self.factor**2
+        return rotation
+
+
+def rotary(
+    config: Mapping[str, Any],
+    d_head: int,
+    *,
+    kind: Literal["half", "pair"] = "half",
+    layer_type: str | None = None,
+    theta: float = 10_000.0,
+    partial: float = 1.0,
+    dims: int | None = None,
+) -> Rotary:
+    """The rotary embedding that a config describes, in transformers 5's words or the older ones.
+
+    `theta` and `partial` are the family's defaults, `layer_type` picks one of several embeddings,
+    `dims` overrides the number of turned dimensions.
+    """
+    parameters = rope_parameters(config, layer_type, theta, partial)
+    if dims is None:
+        dims = int(d_head * parameters["partial_rotary_factor"])
+    base = float(parameters["rope_theta"])
+    exponents = torch.arange(0, dims, 2, dtype=torch.float64) / dims
+    frequencies, factor = _SCALED[parameters["rope_type"]](base**-exponents, parameters, config)
+    return Rotary(tuple(frequencies.tolist()), kind, factor)
+
+
+def rope_parameters(
+    config: Mapping[str, Any], layer_type: str | None, theta: float, partial: float
+) -> dict[str, Any]:
+    """`rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before), filled up."""
+    found = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    if layer_type is not None and isinstance(found.get(layer_type), Mapping):
+        found = dict(found[layer_type])
+    found["rope_type"] = found.get("rope_type") or found.get("type") or "default"
+    if found["rope_type"] not in _SCALED:
+        raise LexrayError(
+            f"the config asks for the rotary embedding {found['rope_type']!r}; "
+            f"known: {', '.join(_SCALED)}"
+        )
+    if found.get("rope_theta") is None:
+        found["rope_theta"] = config.get("rope_theta") or theta
+    if found.get("partial_rotary_factor") is None:
+        given = config.get("partial_rotary_factor")
+        found["partial_rotary_factor"] = partial if given is None else given
+    context = config.get("max_position_embeddings")
+    original = config.get("original_max_position_embeddings")
+    found["original_max_position_embeddings"] = (
+        original or found.get("original_max_position_embeddings") or context
+    )
+    return found
+
+
+Scaled = tuple[Tensor, float]
+
+
+def _default(frequencies: Tensor, p: dict[str, Any], config: Mapping[str, Any]) -> Scaled:
+    return frequencies, 1.0
+
+
+def _linear(frequencies: Tensor, p: dict[str, Any], config: Mapping[str, Any]) -> Scaled:
+    return frequencies / p["factor"], 1.0
+
+
+def _llama3(frequencies: Tensor, p: dict[str, Any], config: Mapping[str, Any]) -> Scaled:
+    """Long waves are stretched by `factor`, short ones left, those between blended."""
+    low, high = p["low_freq_factor"], p["high_freq_factor"]
+    turns = p["original_max_position_embeddings"] * frequencies / (2 * math.pi)
+    blend = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * (blend + (1 - blend) / p["factor"]), 1.0
+
+
+def _yarn(frequencies: Tensor, p: dict[str, Any], config: Mapping[str, Any]) -> Scaled:
+    """Dimensions that turn seldom within the original context are stretched, the rest left."""
+    original = p["original_max_position_embeddings"]
+    stretch = p.get("factor") or config["max_position_embeddings"] / original
+    dims = 2 * len(frequencies)
+
+    def dimension(turns: float) -> float:
+        return float(
+            dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(p["rope_theta"]))
+        )
+
+    low, high = dimension(p.get("beta_fast") or 32), dimension(p.get("beta_slow") or 1)
+    if p.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    if low == high:
+        high += 0.001
+    ramp = ((torch.arange(len(frequencies), dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+
+    def mscale(weight: float = 1.0) -> float:
+        return 1.0 if stretch <= 1 else 0.1 * weight * math.log(stretch) + 1.0
+
+    factor = p.get("attention_factor")
+    if factor is None and p.get("mscale") and p.get("mscale_all_dim"):
+        factor = mscale(p["mscale"]) / mscale(p["mscale_all_dim"])
+    if factor is None:
+        factor = mscale()
+    return frequencies * (1 - ramp) + frequencies / stretch * ramp, float(factor)
+
+
+def _longrope(frequencies: Tensor, p: dict[str, Any], config: Mapping[str, Any]) -> Scaled:
+    """Each dimension has a factor of its own; the short ones hold within the original context."""
+    original = p["original_max_position_embeddings"]
+    stretch = p.get("factor") or config["max_position_embeddings"] / original
+    factor = p.get("attention_factor")
+    if factor is None:
+        factor = 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(original))
+    short = torch.tensor(p["short_factor"], dtype=torch.float64)
+    return frequencies / short, float(factor)
+
+
+_SCALED = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _default,  # stretches only beyond the trained context
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "su": _longrope,  # LongRoPE's name in early Phi-3 configs
+}

@@ -1,0 +1,276 @@
+"""What a family has to say: a frozen description of where each parameter lies and what it means.
+
+Nothing here reads a weight. `Linear` and `Norm` know how to read themselves from a checkpoint, so
+that the orientation on disk, fused matrices and stacked experts are settled in one place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lexray.checkpoint import Checkpoint
+from lexray.families.rotary import Rotary
+
+ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """y = x W + b, read as W: (inputs, outputs) whatever its orientation on disk.
+
+    `start` is the first output inside a fused matrix, `size` their number; `expert` is the index
+    on the leading axis of stacked experts.
+    """
+
+    weight: str
+    bias: str | None = None
+    in_first: bool = False
+    """Stored as (in, out), as GPT-2's Conv1D; PyTorch's Linear is (out, in)."""
+    start: int = 0
+    size: int | None = None
+    expert: int | None = None
+
+    @property
+    def module(self) -> str:
+        """The name of the module that owns the weight."""
+        return self.weight.rpartition(".")[0]
+
+    def index(self, inputs: slice, outputs: slice) -> tuple[slice, ...]:
+        """The slices to read from disk for these inputs and outputs."""
+        outputs = self._shifted(outputs)
+        plane = (inputs, outputs) if self.in_first else (outputs, inputs)
+        return plane if self.expert is None else (slice(self.expert, self.expert + 1), *plane)
+
+    def read(self, checkpoint: Checkpoint, inputs: slice = ALL, outputs: slice = ALL) -> Tensor:
+        """W[inputs, outputs]."""
+        tensor = checkpoint.read(self.weight, *self.index(inputs, outputs))
+        if self.expert is not None:
+            tensor = tensor[0]
+        return tensor if self.in_first else tensor.T
+
+    def cost(self, checkpoint: Checkpoint, inputs: slice = ALL, outputs: slice = ALL) -> int:
+        """The bytes that `read` would read."""
+        return checkpoint.cost(self.weight, *self.index(inputs, outputs))
+
+    def read_bias(self, checkpoint: Checkpoint, outputs: slice = ALL) -> Tensor | None:
+        """b[outputs], or None."""
+        if self.bias is None:
+            return None
+        outputs = self._shifted(outputs)
+        if self.expert is None:
+            return checkpoint.read(self.bias, outputs)
+        return checkpoint.read(self.bias, slice(self.expert, self.expert + 1), outputs)[0]
+
+    def _shifted(self, outputs: slice) -> slice:
+        if outputs == ALL and self.size is None:
+            return slice(self.start or None, None)
+        start = outputs.start or 0
+        stop = outputs.stop if outputs.stop is not None else self.size
+        return slice(self.start + start, None if stop is None else self.start + stop)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads inside a projection: head h has the outputs `starts[h] : starts[h] + d_head`."""
+
+    linear: Linear
+    starts: tuple[int, ...]
+    d_head: int
+
+    def outputs(self, head: int) -> slice:
+        return slice(self.starts[head], self.starts[head] + self.d_head)
+
+    def read(self, checkpoint: Checkpoint, head: int) -> Tensor:
+        """This head's d_model × d_head matrix."""
+        return self.linear.read(checkpoint, outputs=self.outputs(head))
+
+    def read_bias(self, checkpoint: Checkpoint, head: int) -> Tensor | None:
+        return self.linear.read_bias(checkpoint, self.outputs(head))
+
+
+def in_order(linear: Linear, n: int, d_head: int) -> Heads:
+    """Head after head."""
+    return Heads(linear, tuple(h * d_head for h in range(n)), d_head)
+
+
+def interleaved(linear: Linear, n: int, d_head: int, part: int, of: int = 3) -> Heads:
+    """Each head's query, key and value side by side: (head, part, d_head)."""
+    return Heads(linear, tuple((h * of + part) * d_head for h in range(n)), d_head)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """LayerNorm or RMSNorm; `gain` and `bias` are tensor names, or None where there are none."""
+
+    kind: Literal["layer", "rms"]
+    gain: str | None
+    bias: str | None = None
+    eps: float = 1e-5
+    plus_one: bool = False
+    """The gain is stored as w and used as 1 + w (Gemma)."""
+    part: tuple[int, int] | None = None
+    """The part of `gain` and `bias` along the first axis that is meant (per-head QK-norms)."""
+
+    @property
+    def centres(self) -> bool:
+        return self.kind == "layer"
+
+    @property
+    def module(self) -> str | None:
+        """The name of the module that owns the gain."""
+        return None if self.gain is None else self.gain.rpartition(".")[0]
+
+    def read_gain(self, checkpoint: Checkpoint) -> Tensor | None:
+        gain = self._read(checkpoint, self.gain)
+        return gain.float() + 1 if self.plus_one and gain is not None else gain
+
+    def read_bias(self, checkpoint: Checkpoint) -> Tensor | None:
+        return self._read(checkpoint, self.bias)
+
+    def _read(self, checkpoint: Checkpoint, name: str | None) -> Tensor | None:
+        if name is None:
+            return None
+        return checkpoint.read(name, *([slice(*self.part)] if self.part else [])).flatten()
+
+    def bare(self, x: Tensor) -> Tensor:
+        """The norm without gain and bias, over the last axis."""
+        if self.centres:
+            x = x - x.mean(-1, keepdim=True)
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+
+    def __call__(self, x: Tensor, checkpoint: Checkpoint) -> Tensor:
+        """The whole norm, in x's dtype and on its device."""
+        x = self.bare(x)
+        if (gain := self.read_gain(checkpoint)) is not None:
+            x = x * gain.to(x)
+        if (bias := self.read_bias(checkpoint)) is not None:
+            x = x + bias.to(x)
+        return x
+
+
+@dataclass(frozen=True)
+class QKNorm:
+    """A norm on queries or keys: over each head (`heads` has one per head), or over all jointly."""
+
+    heads: tuple[Norm, ...] = ()
+    joint: Norm | None = None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention sub-block. Query head h reads the keys and values of head h // (n_q / n_kv)."""
+
+    q: Heads
+    k: Heads
+    v: Heads
+    o: Linear
+    """Its inputs are the heads in order."""
+    scale: float
+    """What the product of query and key is multiplied by before the softmax."""
+    pre_norm: Norm | None = None
+    """Normalises what the sub-block reads."""
+    post_norm: Norm | None = None
+    """Normalises what it writes, before the sum with the residual stream."""
+    sum_norm: Norm | None = None
+    """Normalises the sum (post-norm models such as BERT)."""
+    q_norm: QKNorm | None = None
+    k_norm: QKNorm | None = None
+    rotary: Rotary | None = None
+    alibi: float = 0.0
+    """ALiBi: what the slope times the key's position is multiplied by; 0 without ALiBi."""
+    cap: float | None = None
+    """tanh cap of the attention scores."""
+    clip: float | None = None
+    """Queries, keys and values are clamped to ± this."""
+    window: int | None = None
+    """Sliding window: position j is seen from i if |i − j| < window."""
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """A dense feed-forward: act(x W_in) W_out, or act(x W_gate) · (x W_in) W_out."""
+
+    w_in: Linear
+    w_out: Linear
+    activation: str
+    d_mlp: int
+    w_gate: Linear | None = None
+    pre_norm: Norm | None = None
+    post_norm: Norm | None = None
+    sum_norm: Norm | None = None
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture: the router picks `top_k` experts per token; a shared expert always runs."""
+
+    router: Linear
+    experts: tuple[FeedForward, ...]
+    top_k: int
+    normalise: bool
+    """The chosen experts' softmax weights are scaled to sum to one."""
+    module: str
+    """The name of the module that holds them all."""
+    shared: FeedForward | None = None
+    shared_gate: Linear | None = None
+    pre_norm: Norm | None = None
+    post_norm: Norm | None = None
+    sum_norm: Norm | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer; `parallel`: attention and feed-forward read the same residual stream."""
+
+    attention: Attention
+    ff: FeedForward | Experts
+    parallel: bool = False
+
+
+@dataclass(frozen=True)
+class HeadTransform:
+    """BERT's non-linear LM head: dense, activation, norm, before the decoder."""
+
+    dense: Linear
+    activation: str
+    norm: Norm
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A whole model, described."""
+
+    d_model: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    d_mlp: int
+    d_vocab: int
+    blocks: tuple[Block, ...]
+    embed: str
+    """The input embedding, (d_vocab, d_model) on disk."""
+    unembed: str
+    """The output embedding, likewise; the same tensor when tied."""
+    unembed_bias: str | None = None
+    tied: bool = False
+    final_norm: Norm | None = None
+    logit_scale: float = 1.0
+    logit_cap: float | None = None
+    head: HeadTransform | None = None
+    project_in: Linear | None = None
+    """From the embedding's width to d_model, where they differ (OPT-350m)."""
+    project_out: Linear | None = None
+    embed_scale: float = 1.0
+    embed_norm: Norm | None = None
+    positions: str | None = None
+    """Learned position embeddings."""
+    position_offset: int = 0
+    """Position p is row p + offset."""
+    token_types: str | None = None
+    causal: bool = True
+    n_ctx: int | None = None
+    """The longest context of the config, if it says so."""

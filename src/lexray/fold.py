@@ -1,0 +1,59 @@
+"""Folding norms into the matrices beside them.
+
+A norm is N(x) = γ ⊙ C x / σ(x) + β with C = I − 11ᵀ/d for LayerNorm and C = I for RMSNorm. What
+reads N(x) through W reads the bare C x / σ(x) through C diag(γ) W, plus the constant β W; what
+writes through a norm writes W C diag(γ). Half-precision weights are folded in float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.checkpoint import Checkpoint
+from lexray.families import Norm
+
+
+def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def reader(
+    W: Float[Tensor, "d_model *outputs"], norm: Norm | None, checkpoint: Checkpoint
+) -> Float[Tensor, "d_model *outputs"]:
+    """C diag(γ) W."""
+    W = at_least_float32(W)
+    if norm is None:
+        return W
+    if (gain := norm.read_gain(checkpoint)) is not None:
+        W = W * gain.to(W).view(-1, *[1] * (W.ndim - 1))
+    return W - W.mean(0) if norm.centres else W
+
+
+def reader_bias(
+    bias: Float[Tensor, "*outputs"] | None,
+    W: Float[Tensor, "d_model *outputs"],
+    norm: Norm | None,
+    checkpoint: Checkpoint,
+) -> Float[Tensor, "*outputs"] | None:
+    """b + β W, where W is the matrix as stored."""
+    shift = norm.read_bias(checkpoint) if norm is not None else None
+    W = at_least_float32(W)
+    if shift is None:
+        return None if bias is None else bias.to(W)
+    moved = shift.to(W) @ W
+    return moved if bias is None else bias.to(W) + moved
+
+
+def writer(
+    W: Float[Tensor, "*inputs d_model"], norm: Norm | None, checkpoint: Checkpoint
+) -> Float[Tensor, "*inputs d_model"]:
+    """W C diag(γ)."""
+    W = at_least_float32(W)
+    if norm is None:
+        return W
+    if norm.centres:
+        W = W - W.mean(-1, keepdim=True)
+    gain = norm.read_gain(checkpoint)
+    return W if gain is None else W * gain.to(W)

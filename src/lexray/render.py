@@ -1,0 +1,188 @@
+"""One description, many renderings: a result is a few tables, and these become text or HTML.
+
+Every result derives from `Result` and says what it holds twice: `tables()` for people and
+`to_dict()` for programs. Terminal, notebook, CSV, pandas and JSON follow from these.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+if TYPE_CHECKING:
+    import pandas
+
+Cell = str | int | float | bool | None
+TEXT_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under named columns; numbers are aligned to the right."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    note: str = ""
+    bars: frozenset[str] = field(default_factory=frozenset)
+    """Columns of numbers that are also drawn as bars in HTML."""
+
+
+class Result(ABC):
+    """What functions return: small, frozen, and able to show itself."""
+
+    @abstractmethod
+    def tables(self) -> list[Table]:
+        """What a person sees."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """What a program sees."""
+
+    def __rich__(self) -> RenderableType:
+        return Group(*(_rich(table) for table in self.tables()))
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=TEXT_WIDTH, color_system=None)
+        with console.capture() as captured:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+    def _repr_html_(self) -> str:
+        return "\n".join(_html(table) for table in self.tables())
+
+    def to_html(self) -> str:
+        """A whole page, without scripts or links."""
+        title = html.escape(next((t.title for t in self.tables() if t.title), "lexray"))
+        return (
+            f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
+            f"<style>{PAGE_STYLE}</style>\n{self._repr_html_()}\n</html>\n"
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
+
+    def to_csv(self) -> str:
+        """All tables below one another, each with its header; columns alike share one."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        header: tuple[str, ...] | None = None
+        for table in self.csv_tables():
+            if table.columns != header:
+                writer.writerow(table.columns)
+                header = table.columns
+            writer.writerows(table.rows)
+        return out.getvalue()
+
+    def csv_tables(self) -> list[Table]:
+        """The tables for CSV and pandas, where they should differ from those for people."""
+        return self.tables()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a data frame."""
+        import pandas as pd
+
+        frames = [pd.DataFrame(t.rows, columns=list(t.columns)) for t in self.csv_tables()]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def shown_number(value: float) -> str:
+    """Three or four significant digits, as short as they come."""
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.3f}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.2e}"
+
+
+def shown_bytes(n: float) -> str:
+    """1.2 kB, 3.4 MB, …"""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if n < 1000 or unit == "GB":
+            return f"{n:.0f} {unit}" if unit == "bytes" else f"{n:.3g} {unit}"
+        n /= 1000
+    raise AssertionError
+
+
+def _shown(cell: Cell) -> str:
+    match cell:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if cell else "no"
+        case float():
+            return shown_number(cell)
+        case _:
+            return str(cell)
+
+
+def _numeric(table: Table, column: int) -> bool:
+    cells = [row[column] for row in table.rows if row[column] is not None]
+    return bool(cells) and all(
+        isinstance(cell, (int, float)) and not isinstance(cell, bool) for cell in cells
+    )
+
+
+def _rich(table: Table) -> RenderableType:
+    out = RichTable(title=Text(table.title) if table.title else None, title_justify="left")
+    out.title_style = "bold"
+    out.caption = Text(table.note) if table.note else None
+    out.caption_justify = "left"
+    for i, column in enumerate(table.columns):
+        right = _numeric(table, i)
+        out.add_column(Text(column), justify="right" if right else "left", overflow="fold")
+    for row in table.rows:
+        # Text, so that square brackets in tokens are not taken for markup
+        out.add_row(*(Text(_shown(cell)) for cell in row))
+    return out
+
+
+def _html(table: Table) -> str:
+    aligned = ["right" if _numeric(table, i) else "left" for i in range(len(table.columns))]
+    head = "".join(
+        f'<th style="text-align:{side}">{html.escape(name)}</th>'
+        for name, side in zip(table.columns, aligned, strict=True)
+    )
+    body = "\n".join(f"<tr>{_html_row(table, row, aligned)}</tr>" for row in table.rows)
+    title = f"<caption>{html.escape(table.title)}</caption>" if table.title else ""
+    note = f"<p>{html.escape(table.note)}</p>" if table.note else ""
+    return (
+        f'<table class="lexray">{title}<thead><tr>{head}</tr></thead>'
+        f"<tbody>\n{body}\n</tbody></table>{note}"
+    )
+
+
+def _html_row(table: Table, row: tuple[Cell, ...], aligned: list[str]) -> str:
+    cells = []
+    for name, cell, side in zip(table.columns, row, aligned, strict=True):
+        bar = _bar(table, name, cell) if name in table.bars else ""
+        text = html.escape(_shown(cell))
+        cells.append(f'<td style="text-align:{side};white-space:pre{bar}">{text}</td>')
+    return "".join(cells)
+
+
+def _bar(table: Table, name: str, cell: Cell) -> str:
+    """A bar behind a number, as a CSS gradient: nothing to load, nothing to run."""
+    column = table.columns.index(name)
+    largest = max((abs(float(row[column] or 0)) for row in table.rows), default=0.0)
+    share = 100 * abs(float(cell or 0)) / largest if largest else 0
+    colour = "#9ecae1" if float(cell or 0) >= 0 else "#fcae91"
+    return f";background:linear-gradient(90deg,{colour} {share:.1f}%,transparent {share:.1f}%)"
+
+
+PAGE_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; }
+table { border-collapse: collapse; margin: 1.2rem 0 .3rem; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+th, td { padding: .18rem .7rem; border-bottom: 1px solid #8884; }
+td { font-family: ui-monospace, monospace; }
+p { color: #777; margin: 0 0 1.2rem; }
+"""

@@ -1,0 +1,34 @@
+"""Shapes in signatures are checked while tests run; the table of oracles is printed at the end."""
+
+from jaxtyping import install_import_hook
+
+import tests.typecheck  # the hook looks it up by name
+
+install_import_hook("lexray", "tests.typecheck.check")
+
+import pytest  # noqa: E402
+from transformers.utils import logging  # noqa: E402
+
+logging.set_verbosity_error()
+logging.disable_progress_bar()
+
+ORACLES = pytest.StashKey[dict[str, list[str]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[ORACLES] = {}
+
+
+@pytest.fixture
+def oracle_log(request: pytest.FixtureRequest) -> dict[str, list[str]]:
+    """Which oracle ran for which model: filled by the tests, printed at the end."""
+    return request.config.stash[ORACLES]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    log = terminalreporter.config.stash[ORACLES]
+    if log:
+        terminalreporter.section("oracles that ran, by model")
+        width = max(map(len, log))
+        for name, ran in log.items():
+            terminalreporter.write_line(f"{name:{width}}  {', '.join(dict.fromkeys(ran))}")

@@ -1,0 +1,241 @@
+"""The oracles: transformers' own modules must compute what our parameters say they compute.
+
+Each takes a transformers model and our `Model` of it (read from disk or from the live module) and
+raises an AssertionError where they differ, or `NotApplicableError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lexray.components import FeedForward
+from lexray.families import Experts
+from lexray.model import Model
+
+IDS = torch.tensor([[5, 11, 3, 29, 36, 7, 20]])
+
+
+class NotApplicableError(Exception):
+    """This family has nothing that the oracle could check."""
+
+
+@contextmanager
+def recorded(module: PreTrainedModel, *names: str) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+    """The first input and the output of each named module during the forward passes inside."""
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def keep(name: str) -> Any:
+        def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+            x = args[0] if args else kwargs["hidden_states"]
+            out = out[0] if isinstance(out, tuple) else out
+            # cloned, since some blocks go on to add to the output in place
+            seen[name] = x.flatten(0, -2).detach().clone(), out.flatten(0, -2).detach().clone()
+
+        return hook
+
+    handles = [
+        module.get_submodule(n).register_forward_hook(keep(n), with_kwargs=True) for n in names
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def run(module: PreTrainedModel, ids: Tensor, **inputs: Any) -> Any:
+    with torch.no_grad():
+        return module(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs)
+
+
+def close(ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-4 * float(theirs.abs().max() + 1))
+
+
+def ov(module: PreTrainedModel, live: Model, model: Model) -> None:
+    """One token: attention is 1, so the output is Σ_heads x W_V W_O plus biases."""
+    for layer, there in zip(model.layers, live.layers, strict=True):
+        reader, writer = there.spec.attention.v.linear.module, there.spec.attention.o.module
+        with recorded(module, reader, writer) as seen:
+            run(module, IDS[:, :1])
+        x, expected = seen[reader][0], seen[writer][1]
+        alone = torch.ones(len(layer.heads), 1, 1)
+        close(attention_output(model, layer.index, x, alone), expected)
+
+
+def attention_scores(model: Model, layer: int, x: Tensor, positions: list[int]) -> Tensor:
+    """(head, query, key) scores before the softmax, from our parameters alone."""
+    at = torch.tensor(positions)
+    offsets = at[None, :] - at[:, None]
+    scores = []
+    for head in model.layers[layer].heads:
+        q, k, spec = head.queries(x), head.keys(x), head.spec
+        score = q @ k.T
+        if spec.rotary is not None:
+            for offset in offsets.unique().tolist():
+                turned = q @ head.rotation(offset).to(q) @ k.T
+                score = torch.where(offsets == offset, turned, score)
+        score = score * spec.scale + head.alibi_slope * at
+        scores.append(score if spec.cap is None else spec.cap * (score / spec.cap).tanh())
+    return torch.stack(scores)
+
+
+def qk_at(
+    module: PreTrainedModel, live: Model, model: Model, positions: list[int], **inputs: Any
+) -> None:
+    """Attention weights (where the implementation returns them) and outputs at these positions."""
+    specs = [layer.spec.attention for layer in live.layers]
+    names = [name for spec in specs for name in (spec.q.linear.module, spec.o.module)]
+    with recorded(module, *names) as seen:
+        eager = module.config._attn_implementation == "eager"
+        out = run(module, IDS[:, : len(positions)], output_attentions=eager, **inputs)
+    weights = out.attentions or [None] * len(specs)
+    for n, (spec, theirs) in enumerate(zip(specs, weights, strict=True)):
+        x, visible = seen[spec.q.linear.module][0], allowed(model, n, len(positions))
+        scores = attention_scores(model, n, x, positions)
+        ours = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+        if theirs is not None:
+            assert torch.equal(theirs[0] > 0, visible.expand_as(theirs[0])), f"layer {n}: mask"
+            close(ours, theirs[0])
+        close(attention_output(model, n, x, ours), seen[spec.o.module][1])
+
+
+def attention_output(model: Model, layer: int, x: Tensor, weights: Tensor) -> Tensor:
+    """Σ_heads weights · values W_O plus the bias."""
+    heads, spec = model.layers[layer].heads, model.layers[layer].spec.attention
+    total = torch.zeros(len(x), model.d_model)
+    for head, weight in zip(heads, weights, strict=True):
+        value = x @ head.W_V + (0 if head.b_V is None else head.b_V)
+        value = value if spec.clip is None else value.clamp(-spec.clip, spec.clip)
+        total = total + weight @ value @ head.W_O
+    b_O = heads[0].b_O
+    return total if b_O is None else total + b_O
+
+
+def allowed(model: Model, layer: int, n: int) -> Tensor:
+    """Which keys (columns) each query (row) can see."""
+    distance = torch.arange(n)[:, None] - torch.arange(n)[None, :]
+    seen = distance >= 0 if model.architecture.causal else torch.ones(n, n, dtype=torch.bool)
+    window = model.layers[layer].spec.attention.window
+    return seen if window is None else seen & (distance.abs() < window)
+
+
+def qk(module: PreTrainedModel, live: Model, model: Model) -> None:
+    """Two tokens in one place: rotary is the identity, and the weights are those of the QK form."""
+    if all(layer.spec.attention.rotary is None for layer in model.layers):
+        raise NotApplicableError  # nothing turns: `rotation` has checked the QK form already
+    zeros = torch.zeros(1, 2, dtype=torch.long)
+    qk_at(module, live, model, [0, 0], position_ids=zeros)
+
+
+def rotation(module: PreTrainedModel, live: Model, model: Model) -> None:
+    """Tokens in distinct places: rotations, ALiBi, windows, caps and scales."""
+    qk_at(module, live, model, list(range(IDS.shape[1])))
+
+
+def ff(module: PreTrainedModel, live: Model, model: Model) -> None:
+    """The feed-forward writes Σ_neurons coefficient · value, experts weighted by the router."""
+    for layer, there in zip(model.layers, live.layers, strict=True):
+        spec = there.spec.ff
+        reader, writer = (
+            (spec.module, spec.module)
+            if isinstance(spec, Experts)
+            else (spec.w_in.module, spec.w_out.module)
+        )
+        with recorded(module, reader, writer) as seen:
+            run(module, IDS)
+        x, expected = seen[reader][0], seen[writer][1]
+        close(layer.ff(x), expected)
+        if isinstance(layer.ff, FeedForward):
+            neuron, coefficient = layer.ff.neurons[3], layer.ff.coefficients(x)[:, 3]
+            removed = layer.ff.coefficients(x).clone()
+            removed[:, 3] = 0
+            b_out = 0 if neuron.b_out is None else neuron.b_out
+            close(removed @ layer.ff.W_out + coefficient[:, None] * neuron.W_out + b_out, expected)
+
+
+def unembedding(module: PreTrainedModel, live: Model, model: Model) -> None:
+    """Logits are norm_f(h) · E with our E, scale, cap and bias."""
+    a = live.architecture
+    last = (a.final_norm and a.final_norm.module) or (a.head and a.head.dense.module)
+    if last is None and a.project_out is not None:
+        last = a.project_out.module
+    if last is None:  # a norm without parameters has no tensor to be found by
+        names = [name for name, _ in module.named_modules()]
+        last = next(n for n in names if n in ("model.norm", "model.decoder.final_layer_norm"))
+    with recorded(module, last) as seen:
+        logits = run(module, IDS).logits[0]
+    close(model.logits(seen[last][0]), logits)
+
+
+def folding(module: PreTrainedModel, live: Model, model: Model) -> None:
+    """Folded matrices on the bare norm give what raw ones give on the whole norm."""
+    folded = model.view(folded=True)
+    x = torch.randn(5, model.d_model)
+    for layer, other in zip(model.layers, folded.layers, strict=True):
+        norm = layer.spec.attention.pre_norm
+        whole = x if norm is None else norm(x, model.checkpoint)
+        bare = x if norm is None else norm.bare(x)
+        for a, b in zip(layer.heads, other.heads, strict=True):
+            close(b.queries(bare), a.queries(whole))
+            close(b.keys(bare), a.keys(whole))
+            value = bare @ b.W_V + (0 if b.b_V is None else b.b_V)
+            close(value, whole @ a.W_V + (0 if a.b_V is None else a.b_V))
+            post = layer.spec.attention.post_norm
+            written = torch.randn(5, a.d_head)
+            if post is not None:
+                y = written @ a.W_O
+                centred = y - y.mean(-1, keepdim=True) if post.centres else y
+                close(written @ b.W_O, centred * post.read_gain(model.checkpoint))
+            else:
+                close(b.W_O, a.W_O)
+        norm = layer.spec.ff.pre_norm
+        whole = x if norm is None else norm(x, model.checkpoint)
+        bare = x if norm is None else norm.bare(x)
+        for f, g in zip(layer.feed_forwards, other.feed_forwards, strict=True):
+            close(g.coefficients(bare), f.coefficients(whole))
+    final = model.architecture.final_norm
+    if final is not None and model.architecture.head is None:
+        b_U = folded.b_U
+        logits = final.bare(x) @ folded.W_U + (0 if b_U is None else b_U)
+        cap = model.architecture.logit_cap
+        close(logits if cap is None else cap * (logits / cap).tanh(), model.logits(x))
+
+
+def disk_is_memory(module: PreTrainedModel, live: Model, model: Model) -> None:
+    """Every parameter read lazily equals the one in memory, to the last bit."""
+    if model is live:
+        raise NotApplicableError
+    for (name, ours), (_, theirs) in zip(parameters(model), parameters(live), strict=True):
+        assert (ours is None) == (theirs is None), name
+        if ours is not None:
+            assert torch.equal(ours, theirs), name
+
+
+def parameters(model: Model) -> Iterator[tuple[str, Tensor | None]]:
+    for name in ("W_E", "W_U", "b_U", "W_pos"):
+        yield name, getattr(model, name)
+    for layer in model.layers:
+        for head in layer.heads:
+            for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O"):
+                yield f"{head.address} {name}", getattr(head, name)
+        for feed_forward in layer.feed_forwards:
+            for name in ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out"):
+                yield f"{feed_forward.address} {name}", getattr(feed_forward, name)
+
+
+ORACLES = {
+    "OV": ov,
+    "QK": qk,
+    "rotation": rotation,
+    "FF": ff,
+    "unembedding": unembedding,
+    "folding": folding,
+    "disk=memory": disk_is_memory,
+}
