@@ -1,7 +1,7 @@
 """Exact top-k token pairs: lexray's engine against two ways that build the whole product.
 
     honest   tiles of 512×1024, row maxima first, a closer look only at rows above the threshold
-    flat     the full product and one `topk` over it, as today's toolkits do; timed on 8192×8192
+    flat     the full product and one `topk` over it, as today's toolkits do; timed on 16384×16384
              entries and scaled to the head's size (its time per entry grows with size, if anything)
 
 All in one process on one thread, in CPU time, interleaved, the minimum of a few rounds. Answers
@@ -27,7 +27,7 @@ ROUNDS = 3
 VOCABULARY = 49152
 WIDTH = 64
 BASELINE_HEADS = 12
-FLAT_SIDE = 8192
+FLAT_SIDE = 16384
 
 
 def honest_top_pairs(A: Tensor, B: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,8 @@
 
 One process, CPU time of one thread, interleaved, the minimum of a few rounds. The product is timed
 in chunks into a buffer that is made once, whose rows are aligned as the engine's are (unaligned
-rows make the product slower); `topk` at both ends is shown beside it. The answers are compared before a time counts.
+rows make the product slower); `topk` at both ends is shown beside it. The answers are compared
+before a time counts.
 """
 
 import time
@@ -14,8 +15,8 @@ from torch import Tensor
 from lexray.space import top_vectors
 
 K = 100
-ROUNDS = 5
-VECTORS, D_MODEL, VOCABULARY = 640, 1024, 50257
+ROUNDS = 3
+VECTORS, D_MODEL, VOCABULARY = 1920, 1024, 50257
 CHUNK = 320
 
 

@@ -2,15 +2,17 @@
 
 from jaxtyping import install_import_hook
 
-import tests.typecheck  # the hook looks it up by name
+import tests.typecheck  # noqa: F401  the hook looks it up by name
 
 install_import_hook("lexray", "tests.typecheck.check")
 
 import pytest  # noqa: E402
+import torch  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
+torch.set_num_threads(1)  # the tensors are tiny: a second thread only waits
 
 ORACLES = pytest.StashKey[dict[str, list[str]]]()
 

@@ -26,7 +26,8 @@ from tokenizers import (
 )
 
 from lexray.errors import LexrayError
-from lexray.token_text import _SPLIT_OF, Spelling, _split, shown, unshown
+from lexray.gguf_tokenizer import _SPLIT_OF, _split
+from lexray.token_text import Spelling, shown, unshown
 from lexray.vocabulary import Vocabulary
 
 CORPUS = [

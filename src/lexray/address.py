@@ -7,6 +7,7 @@
 | `L3H7.VO`   | its value-output matrix W_V W_O; `L3H7.QK` its query-key matrix        |
 | `L3H7.V12`  | a subhead: column 12 of W_V (also Q, K), or row 12 of W_O              |
 | `L12N345`   | a feed-forward neuron; `L12N345.key`, `.gate`, `.value` its vectors    |
+| `L3.b_O`    | a layer's bias (`b_O`, `b_out`) or norm (`attn_norm`, `mlp_norm`, `…_bias`) |
 | `L5E2`      | an expert; `L5E2N17` a neuron in it; `L5SN17` one in the shared expert |
 """
 
@@ -21,12 +22,19 @@ from lexray.errors import LexrayError
 Matrix = Literal["VO", "QK"]
 Subhead = Literal["Q", "K", "V", "O"]
 Vector = Literal["key", "gate", "value"]
+LayerVector = Literal["b_O", "b_out", "attn_norm", "attn_norm_bias", "mlp_norm", "mlp_norm_bias"]
 
 _PATTERN = re.compile(
-    r"L(?P<layer>\d+)"
-    r"(?:H(?P<head>\d+)(?:\.(?:(?P<matrix>VO|QK)|(?P<subhead>[QKVO])(?P<index>\d+)))?"
-    r"|(?:E(?P<expert>\d+)|(?P<shared>S))?(?:N(?P<neuron>\d+)(?:\.(?P<vector>key|gate|value))?)?)",
+    r"L(?P<layer>\d{1,9})"
+    r"(?:H(?P<head>\d{1,9})(?:\.(?:(?P<matrix>VO|QK)|(?P<subhead>[QKVO])(?P<index>\d{1,9})))?"
+    r"|\.(?P<part>b_O|b_out|(?:attn|mlp)_norm(?:_bias)?)"
+    r"|(?:E(?P<expert>\d{1,9})|(?P<shared>S))?(?:N(?P<neuron>\d{1,9})(?:\.(?P<vector>key|gate|value))?)?)",
     re.IGNORECASE | re.ASCII,
+)
+
+EXAMPLES = (
+    "addresses look like L3H7 (a head), L12N345 (a neuron), L5E2N17 (an expert's neuron), "
+    "L3H7.V12 (a subhead: Q, K, V or O), L3H7.VO, L3H7.QK, L12N345.value"
 )
 
 
@@ -49,17 +57,28 @@ class Address:
     shared: bool = False
     neuron: int | None = None
     vector: Vector | None = None
+    part: LayerVector | None = None
+
+    def __post_init__(self) -> None:
+        inside_head = (self.matrix, self.subhead, self.index)
+        inside_ff = (self.expert, self.neuron, self.vector)
+        if (
+            (self.head is None and inside_head != (None, None, None))
+            or (self.head is not None and (self.shared or inside_ff != (None, None, None)))
+            or (self.subhead is None) != (self.index is None)
+            or (self.matrix is not None and self.subhead is not None)
+            or (self.shared and self.expert is not None)
+            or (self.vector is not None and self.neuron is None)
+            or (self.part is not None and str(self) != f"L{self.layer}.{self.part}")
+        ):
+            raise LexrayError(f"{self!r} names no one place; {EXAMPLES}")
 
     @classmethod
     def parse(cls, text: str) -> Address:
         """Reads an address; upper and lower case alike."""
         match = _PATTERN.fullmatch(text.strip())
         if match is None:
-            raise LexrayError(
-                f"{text!r} is no address; addresses look like L3H7 (a head), L12N345 (a neuron), "
-                "L5E2N17 (an expert's neuron), L3H7.V12 (a subhead: Q, K, V or O), L3H7.VO, "
-                "L3H7.QK, L12N345.value"
-            )
+            raise LexrayError(f"{text!r} is no address; {EXAMPLES}")
         found = match.groupdict()
         numbers = {
             key: int(found[key])
@@ -67,8 +86,9 @@ class Address:
             if found[key]
         }
         names = {key: found[key].upper() for key in ("matrix", "subhead") if found[key]}
-        if found["vector"]:
-            names["vector"] = found["vector"].lower()
+        names |= {key: found[key].lower() for key in ("vector", "part") if found[key]}
+        if names.get("part") == "b_o":
+            names["part"] = "b_O"
         return cls(**numbers, **names, shared=found["shared"] is not None)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
@@ -87,12 +107,14 @@ class Address:
             text += f".{self.subhead}{self.index}"
         if self.vector is not None:
             text += f".{self.vector}"
+        if self.part is not None:
+            text += f".{self.part}"
         return text
 
     def __repr__(self) -> str:
         given = [f"layer={self.layer}"] + [
             f"{name}={value!r}"
             for name, value in vars(self).items()
-            if name != "layer" and value not in (None, False)
+            if name != "layer" and value is not None and value is not False
         ]
         return f"Address({', '.join(given)})"

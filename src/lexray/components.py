@@ -7,220 +7,31 @@ or gate is None. Seen through a folded view the norms are part of the matrices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray import families, fold
-from lexray.address import Address
+from lexray import families
+from lexray.address import Address, LayerVector, Subhead
+from lexray.component import Component, Parts
 from lexray.errors import LexrayError
+from lexray.families import Block, Experts
 from lexray.families.activation import activation
-from lexray.families.spec import ALL, Attention, Block, Experts, Linear, Norm
+from lexray.filters import Filter
+from lexray.head import Head
+from lexray.parameters import Vector, VectorGroup
+from lexray.reading import NamedReadings
+from lexray.space.kinds import Kind
 
 if TYPE_CHECKING:
     from lexray.model import Model
 
-Part = TypeVar("Part")
-
-
-class Parts(Sequence[Part]):
-    """A lazy sequence of numbered parts: `model.layers`, `layer.heads`, `ff.neurons`."""
-
-    def __init__(self, what: str, owner: str, make: Any, n: int) -> None:
-        self._what, self._owner, self._make, self._n = what, owner, make, n
-
-    @overload
-    def __getitem__(self, i: int) -> Part: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[Part]: ...
-    def __getitem__(self, i: int | slice) -> Part | list[Part]:
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(self._n))]
-        if not -self._n <= i < self._n:
-            there = f"{self._what}s 0–{self._n - 1}" if self._n else f"no {self._what}s"
-            raise LexrayError(f"there is no {self._what} {i}: {self._owner} has {there}")
-        part: Part = self._make(i % self._n)
-        return part
-
-    def __iter__(self) -> Iterator[Part]:
-        return (self[i] for i in range(self._n))
-
-    def __len__(self) -> int:
-        return self._n
-
-    def __repr__(self) -> str:
-        return f"<{self._n} {self._what}s of {self._owner}>"
-
-
-class Component:
-    """What all parts share: the model they belong to, and how they read through its view."""
-
-    def __init__(self, model: Model, address: Address) -> None:
-        self.model = model
-        self.address = address
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.address} of {self.model.name}>"
-
-    def _read(self, linear: Linear, norm: Norm | None, outputs: slice = ALL) -> Tensor:
-        """A reader W[:, outputs] of what `norm` gives."""
-        W = linear.read(self.model.checkpoint, outputs=outputs)
-        if self.model.options.folded:
-            W = fold.reader(W, norm, self.model.checkpoint)
-        return self.model.place(W)
-
-    def _read_bias(self, linear: Linear, norm: Norm | None, outputs: slice = ALL) -> Tensor | None:
-        bias = linear.read_bias(self.model.checkpoint, outputs)
-        if self.model.options.folded and norm is not None and norm.bias is not None:
-            W = linear.read(self.model.checkpoint, outputs=outputs)
-            bias = fold.reader_bias(bias, W, norm, self.model.checkpoint)
-        return None if bias is None else self.model.place(bias)
-
-    def _write(self, linear: Linear, norm: Norm | None, inputs: slice = ALL) -> Tensor:
-        """A writer W[inputs] into what `norm` normalises."""
-        W = linear.read(self.model.checkpoint, inputs=inputs)
-        if self.model.options.folded:
-            W = fold.writer(W, norm, self.model.checkpoint)
-        return self.model.place(W)
-
-    def _write_bias(self, linear: Linear, norm: Norm | None) -> Tensor | None:
-        bias = linear.read_bias(self.model.checkpoint)
-        if bias is None:
-            return None
-        if self.model.options.folded:
-            bias = fold.writer(bias, norm, self.model.checkpoint)
-        return self.model.place(bias)
-
-
-class Head(Component):
-    """One query head, with the keys and values of its group."""
-
-    def __init__(self, model: Model, layer: int, index: int) -> None:
-        super().__init__(model, Address(layer, head=index))
-        self.layer, self.index = layer, index
-        self.spec: Attention = model.architecture.blocks[layer].attention
-        self.kv_index = index * len(self.spec.k.starts) // len(self.spec.q.starts)
-
-    @property
-    def d_head(self) -> int:
-        return self.spec.q.d_head
-
-    @property
-    def W_Q(self) -> Float[Tensor, "d_model d_head"]:
-        return self._read(self.spec.q.linear, self.spec.pre_norm, self.spec.q.outputs(self.index))
-
-    @property
-    def W_K(self) -> Float[Tensor, "d_model d_head"]:
-        return self._read(
-            self.spec.k.linear, self.spec.pre_norm, self.spec.k.outputs(self.kv_index)
-        )
-
-    @property
-    def W_V(self) -> Float[Tensor, "d_model d_head"]:
-        return self._read(
-            self.spec.v.linear, self.spec.pre_norm, self.spec.v.outputs(self.kv_index)
-        )
-
-    @property
-    def W_O(self) -> Float[Tensor, "d_head d_model"]:
-        rows = slice(self.index * self.d_head, (self.index + 1) * self.d_head)
-        return self._write(self.spec.o, self.spec.post_norm, rows)
-
-    @property
-    def b_Q(self) -> Float[Tensor, "d_head"] | None:
-        return self._read_bias(
-            self.spec.q.linear, self.spec.pre_norm, self.spec.q.outputs(self.index)
-        )
-
-    @property
-    def b_K(self) -> Float[Tensor, "d_head"] | None:
-        return self._read_bias(
-            self.spec.k.linear, self.spec.pre_norm, self.spec.k.outputs(self.kv_index)
-        )
-
-    @property
-    def b_V(self) -> Float[Tensor, "d_head"] | None:
-        return self._read_bias(
-            self.spec.v.linear, self.spec.pre_norm, self.spec.v.outputs(self.kv_index)
-        )
-
-    @property
-    def b_O(self) -> Float[Tensor, "d_model"] | None:
-        """The output bias, which all heads of the layer share."""
-        return self._write_bias(self.spec.o, self.spec.post_norm)
-
-    def queries(
-        self, x: Float[Tensor, "n d_model"], *, bias: bool = True
-    ) -> Float[Tensor, "n d_head"]:
-        """What this head asks for at inputs x, QK-norm included, before rotation."""
-        return self._projected(x, "Q", bias)
-
-    def keys(
-        self, x: Float[Tensor, "n d_model"], *, bias: bool = True
-    ) -> Float[Tensor, "n d_head"]:
-        """What this head offers at inputs x, QK-norm included, before rotation."""
-        return self._projected(x, "K", bias)
-
-    def rotation(self, offset: int | None = None) -> Float[Tensor, "d_head d_head"] | None:
-        """R(offset), so that a score is q R kᵀ; offset = key − query position (the view's own
-        unless given). None where there is nothing to turn."""
-        offset = self.model.options.offset if offset is None else offset
-        if self.spec.rotary is None:
-            return None
-        return self.spec.rotary.matrix(offset, self.d_head).to(self.model.device)
-
-    @property
-    def alibi_slope(self) -> float:
-        """What each position of distance takes from the score (ALiBi); 0 elsewhere."""
-        return self.spec.alibi * alibi_slopes(len(self.spec.q.starts))[self.index]
-
-    def _projected(self, x: Tensor, side: Literal["Q", "K"], bias: bool) -> Tensor:
-        heads, norm, index, W, b = (
-            (self.spec.q, self.spec.q_norm, self.index, self.W_Q, self.b_Q if bias else None)
-            if side == "Q"
-            else (
-                self.spec.k,
-                self.spec.k_norm,
-                self.kv_index,
-                self.W_K,
-                self.b_K if bias else None,
-            )
-        )
-        y = x @ W.to(x)
-        if b is not None:
-            y = y + b.to(x)
-        if self.spec.clip is not None:
-            y = y.clamp(-self.spec.clip, self.spec.clip)
-        if norm is None:
-            return y
-        if norm.joint is None:
-            return norm.heads[index](y, self.model.checkpoint)
-        return self._jointly_normed(x, y, heads, norm.joint, index, bias)
-
-    def _jointly_normed(
-        self, x: Tensor, y: Tensor, heads: families.Heads, norm: Norm, index: int, bias: bool
-    ) -> Tensor:
-        """One head's part of a norm that runs over all heads of the layer (OLMo 2)."""
-        whole = x @ self._read(heads.linear, self.spec.pre_norm).to(x)
-        if bias and (b := self._read_bias(heads.linear, self.spec.pre_norm)) is not None:
-            whole = whole + b.to(x)
-        if self.spec.clip is not None:
-            whole = whole.clamp(-self.spec.clip, self.spec.clip)
-        y = y * torch.rsqrt(whole.square().mean(-1, keepdim=True) + norm.eps)
-        gain = norm.read_gain(self.model.checkpoint)
-        return y if gain is None else y * gain[heads.outputs(index)].to(y)
-
-
-def alibi_slopes(n_heads: int) -> list[float]:
-    """ALiBi's geometric series of slopes; where n is no power of two, interleaved from the next."""
-    base = 2 ** (n_heads.bit_length() - 1)
-    slopes = [2 ** (-8 * (i + 1) / base) for i in range(base)]
-    return slopes + [2 ** (-4 * (2 * i + 1) / base) for i in range(n_heads - base)]
+__all__ = ["FeedForward", "Head", "Layer", "Mixture", "Neuron", "Parts"]
 
 
 class Neuron(Component):
@@ -264,6 +75,34 @@ class Neuron(Component):
     def b_out(self) -> Float[Tensor, "d_model"] | None:
         """The output bias, which all neurons of the feed-forward share."""
         return self.ff.b_out
+
+    @property
+    def key(self) -> Vector:
+        """The key as a readable vector."""
+        return self._vector("key", lambda: self.W_in)
+
+    @property
+    def gate(self) -> Vector:
+        """The gate as a readable vector, in gated feed-forwards."""
+        if self.ff.spec.w_gate is None:
+            raise LexrayError(f"{self.address} has no gate: its feed-forward is not gated")
+        gate = self.ff.spec.w_gate
+        norm = self.ff.norms.pre_norm
+        return self._vector("gate", lambda: self._read(gate, norm, self._at)[:, 0])
+
+    @property
+    def value(self) -> Vector:
+        """The value as a readable vector."""
+        return self._vector("value", lambda: self.W_out)
+
+    def _vector(self, kind: Kind, read: Callable[[], Tensor]) -> Vector:
+        return Vector(self.model, f"{self.address}.{kind}", kind, read)
+
+    def top(self, k: int = 30, *, filter: Filter | None = None) -> NamedReadings:
+        """Key, gate and value, each as tokens."""
+        vectors = [self.key, *([self.gate] if self.ff.spec.w_gate else []), self.value]
+        read = tuple(vector.top(k, filter=filter) for vector in vectors)
+        return NamedReadings(self.model.space.source(str(self.address), filter), read)
 
 
 class FeedForward(Component):
@@ -316,6 +155,33 @@ class FeedForward(Component):
     @property
     def b_out(self) -> Float[Tensor, "d_model"] | None:
         return self._write_bias(self.spec.w_out, self.norms.post_norm)
+
+    def group(self, kind: Kind) -> VectorGroup:
+        """All keys, gates or values."""
+        if kind == "gate" and self.spec.w_gate is None:
+            raise LexrayError(f"{self.address} has no gates: its feed-forward is not gated")
+        name = {"key": "W_in", "gate": "W_gate", "value": "W_out"}[kind]
+
+        def read() -> Tensor:
+            W: Tensor = getattr(self, name)
+            return W if kind == "value" else W.T
+
+        def address_of(i: int) -> str:
+            return f"{replace(self.address, neuron=i)}.{kind}"
+
+        return VectorGroup(self.model, str(self.address), kind, self.d_mlp, read, address_of)
+
+    @property
+    def keys(self) -> VectorGroup:
+        return self.group("key")
+
+    @property
+    def gates(self) -> VectorGroup:
+        return self.group("gate")
+
+    @property
+    def values(self) -> VectorGroup:
+        return self.group("value")
 
     def coefficients(self, x: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_mlp"]:
         """By how much each neuron's value is added at inputs x."""
@@ -410,6 +276,74 @@ class Layer(Component):
         yield from self.ff.experts
         if self.ff.shared is not None:
             yield self.ff.shared
+
+    def groups(self, kind: Kind) -> list[VectorGroup]:
+        """The vectors of a kind: one group, or one per expert or head; shared K and V once."""
+        if kind in ("key", "gate", "value"):
+            return [
+                ff.group(kind)
+                for ff in self.feed_forwards
+                if kind != "gate" or ff.spec.w_gate is not None
+            ]
+        if kind not in ("Q", "K", "V", "O"):
+            return []
+        shared = len(self.heads) // len(self.spec.attention.k.starts) if kind in ("K", "V") else 1
+        return [head.subheads(kind) for head in self.heads[::shared]]
+
+    @property
+    def keys(self) -> VectorGroup:
+        return self._joined("key")
+
+    @property
+    def gates(self) -> VectorGroup:
+        return self._joined("gate")
+
+    @property
+    def values(self) -> VectorGroup:
+        return self._joined("value")
+
+    def subheads(self, side: Subhead) -> VectorGroup:
+        """The subheads of all heads; keys and values that heads share are listed once."""
+        return self._joined(side)
+
+    def _joined(self, kind: Kind) -> VectorGroup:
+        groups = self.groups(kind)
+        if not groups:
+            raise LexrayError(f"{self.address} has no {kind} vectors")
+        places = [(group, i) for group in groups for i in range(group.n)]
+        return VectorGroup(
+            self.model,
+            str(self.address),
+            kind,
+            len(places),
+            lambda: torch.cat([group.tensor for group in groups]),
+            lambda i: places[i][0].address_of(places[i][1]),
+        )
+
+    def vector(self, name: LayerVector) -> Vector:
+        """A bias that the layer writes, or a norm's gain or bias, as a readable vector."""
+        attention, ff = self.spec.attention, self.spec.ff
+        checkpoint = self.model.checkpoint
+        dense = next(iter(self.feed_forwards))
+        norms = {
+            "attn_norm": attention.pre_norm or attention.post_norm or attention.sum_norm,
+            "mlp_norm": ff.pre_norm or ff.post_norm or ff.sum_norm,
+        }
+        stem = name.removesuffix("_bias")
+        tensor: Tensor | None
+        if name == "b_O":
+            tensor = self.heads[0].b_O
+        elif name == "b_out":
+            tensor = dense.b_out
+        else:
+            norm = norms[stem]
+            read = None if norm is None else (norm.read_gain if stem == name else norm.read_bias)
+            tensor = None if read is None else read(checkpoint)
+        if tensor is None:
+            raise LexrayError(f"{self.address} has no {name}")
+        found = self.model.place(tensor)
+        kind: Kind = "bias" if name.startswith("b_") else "norm"
+        return Vector(self.model, f"{self.address}.{name}", kind, lambda: found, name)
 
 
 def _affine(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -15,10 +15,15 @@ from torch import Tensor, nn
 from lexray import fold
 from lexray.address import Address
 from lexray.checkpoint import Checkpoint
-from lexray.components import FeedForward, Head, Layer, Mixture, Parts
+from lexray.components import FeedForward, Layer, Mixture, Parts
 from lexray.errors import LexrayError
 from lexray.families import Architecture, Family, find_family
 from lexray.families.activation import activation
+from lexray.head import Head
+from lexray.parameters import VectorGroup
+from lexray.search import Lookup, Nearest, Related, lookup, nearest, related
+from lexray.space.kinds import Kind
+from lexray.space.space import EmbeddingSpace
 from lexray.view import View
 from lexray.vocabulary import Vocabulary
 
@@ -50,6 +55,8 @@ class Model:
         self.device = torch.device(device)
         self.dtype = dtype
         self.options = View()
+        self.cache: dict[Hashable, Any] = {}
+        """What is made once and shared by all views: the embedding, its moments, …"""
         if vocabulary is not None:
             self.vocabulary = vocabulary
 
@@ -112,7 +119,45 @@ class Model:
         other = object.__new__(Model)
         other.__dict__.update(self.__dict__)
         other.options = replace(self.options, **options)
+        other.__dict__.pop("space", None)
         return other
+
+    @cached_property
+    def space(self) -> EmbeddingSpace:
+        """The embedding space under this view."""
+        return EmbeddingSpace(self)
+
+    def groups(self, kind: Kind) -> Iterator[VectorGroup]:
+        """All vectors of a kind, group after group, layer after layer."""
+        for layer in self.layers:
+            yield from layer.groups(kind)
+
+    def vectors(self, kind: Kind) -> Iterator[Float[Tensor, "_ d_model"]]:
+        """All vectors of a kind as blocks of rows."""
+        return (group.tensor for group in self.groups(kind))
+
+    def lookup(
+        self,
+        words: Sequence[str | int],
+        among: str = "values",
+        *,
+        by: Literal["dot", "cosine"] = "dot",
+    ) -> Lookup:
+        """Which parameters know about these words: `model.lookup(["cm", "kg", "inches"])`.
+
+        `among` is values, keys, gates, Q, K, V or O. See `lexray.search.lookup`.
+        """
+        return lookup(self, words, among, by=by)
+
+    def related(
+        self, k: int = 100, overlap: float = 0.15, *, read: Literal["key", "gate"] = "key"
+    ) -> Related:
+        """Feed-forward neurons whose key and value share tokens; see `lexray.search.related`."""
+        return related(self, k, overlap, read=read)
+
+    def nearest(self, address: str | Address, n: int = 20, *, among: Sequence[str] = ()) -> Nearest:
+        """The most similar parameters anywhere in the model; see `lexray.search.nearest`."""
+        return nearest(self, address, n, among=among)
 
     def __repr__(self) -> str:
         a = self.architecture
@@ -168,6 +213,8 @@ class Model:
         """The layer, head, neuron, expert, matrix or vector at an address; see `lexray.address`."""
         at = address if isinstance(address, Address) else Address.parse(address)
         layer = self.layers[at.layer]
+        if at.part is not None:
+            return layer.vector(at.part)
         if at.head is not None:
             return _inside_head(layer.heads[at.head], at)
         ff = layer.ff
@@ -199,12 +246,22 @@ class Model:
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
         """E, the output embedding: columns are tokens. Folded: C diag(γ_f) E, times the scale."""
         a = self.architecture
-        W = self.checkpoint.read(a.unembed).T
+        W = self._unembedding().T
         if a.project_out is not None:
             W = a.project_out.read(self.checkpoint) @ W
         if self.options.folded:
             W = fold.reader(W, a.final_norm, self.checkpoint) * a.logit_scale
         return self.place(W)
+
+    def _unembedding(self) -> Tensor:
+        name = self.architecture.unembed
+        if name not in self.checkpoint.names():
+            raise LexrayError(
+                f"{self.name} has no tensor {name!r}, the output embedding: it is no language "
+                "model, or one with tied embeddings; config={'tie_word_embeddings': True} reads "
+                "it through the input embedding"
+            )
+        return self.checkpoint.read(name)
 
     @property
     def b_U(self) -> Float[Tensor, "d_vocab"] | None:
@@ -212,7 +269,7 @@ class Model:
         a = self.architecture
         bias = None if a.unembed_bias is None else self.checkpoint.read(a.unembed_bias)
         if self.options.folded and a.final_norm is not None and a.final_norm.bias is not None:
-            W = self.checkpoint.read(a.unembed).T * a.logit_scale
+            W = self._unembedding().T * a.logit_scale
             bias = fold.reader_bias(bias, W, a.final_norm, self.checkpoint)
         return None if bias is None else self.place(bias)
 

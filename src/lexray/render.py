@@ -96,19 +96,23 @@ class Result(ABC):
 
 
 def shown_number(value: float) -> str:
-    """Three or four significant digits, as short as they come."""
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:.3f}" if abs(value) < 1000 else f"{value:.0f}"
-    return f"{value:.2e}"
+    """Three decimals, and at least three significant digits: 12.346, 0.500, 0.00123, 1.20e-05."""
+    size = abs(value)
+    if size == 0 or 0.1 <= size < 1000:
+        return f"{size if size == 0 else value:.3f}"
+    if 1e-3 <= size < 0.1:
+        return f"{value:#.3g}"
+    return f"{value:.0f}" if 1000 <= size < 1e5 else f"{value:.2e}"
 
 
 def shown_bytes(n: float) -> str:
     """1.2 kB, 3.4 MB, …"""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if n < 1000 or unit == "GB":
-            return f"{n:.0f} {unit}" if unit == "bytes" else f"{n:.3g} {unit}"
-        n /= 1000
-    raise AssertionError
+    unit = "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if n < 999.5:  # what would be shown as 1000 is one of the larger unit
+            break
+        n, unit = n / 1000, larger
+    return f"{n:.0f} {unit}" if unit == "bytes" or n >= 100 else f"{n:.3g} {unit}"
 
 
 def _shown(cell: Cell) -> str:
@@ -131,17 +135,16 @@ def _numeric(table: Table, column: int) -> bool:
 
 
 def _rich(table: Table) -> RenderableType:
-    out = RichTable(title=Text(table.title) if table.title else None, title_justify="left")
-    out.title_style = "bold"
-    out.caption = Text(table.note) if table.note else None
-    out.caption_justify = "left"
+    out = RichTable()
     for i, column in enumerate(table.columns):
         right = _numeric(table, i)
         out.add_column(Text(column), justify="right" if right else "left", overflow="fold")
     for row in table.rows:
         # Text, so that square brackets in tokens are not taken for markup
         out.add_row(*(Text(_shown(cell)) for cell in row))
-    return out
+    title = [Text(table.title, style="bold")] if table.title else []
+    note = [Text(table.note, style="dim")] if table.note else []
+    return Group(*title, out, *note)
 
 
 def _html(table: Table) -> str:

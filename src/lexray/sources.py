@@ -43,11 +43,11 @@ def shipped_models() -> dict[str, Path]:
 
 def shipped_path(source: str | Path) -> Path | None:
     """Where a model that comes along lies; None for everything else, and for existing paths."""
-    if isinstance(source, Path) or Path(source).exists():
+    if isinstance(source, Path) or (source != SMOLLM2 and source not in shipped_models()):
         return None
-    if source == SMOLLM2:
-        return _smollm2()
-    return shipped_models().get(source)
+    if Path(source).exists():
+        return None
+    return _smollm2() if source == SMOLLM2 else shipped_models()[source]
 
 
 def _smollm2() -> Path:
@@ -78,5 +78,7 @@ TOKENIZERS = (
     "vocab.json",
     "vocab.txt",
     "tokenizer.model",
-    "tokenizer_config.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
 )

@@ -15,16 +15,16 @@ from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lexray.checkpoint.base import read_json
 from lexray.errors import LexrayError
-from lexray.token_text import (
-    GgufSource,
+from lexray.gguf_tokenizer import GgufSource
+from lexray.token_text import literal, shown, unshown
+from lexray.tokenizer_sources import (
     JsonSource,
     LiveSource,
     Source,
-    literal,
-    shown,
-    unshown,
+    bert_source,
+    config_of,
+    gpt2_source,
 )
 
 Bytes = bytes
@@ -355,67 +355,3 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-# ------------------------------------------------------------------ older files
-
-
-def _json(path: Path | None) -> dict[str, Any]:
-    return read_json(path) if path else {}
-
-
-def config_of(asset: Callable[[str], Path | None]) -> dict[str, Any]:
-    """`tokenizer_config.json`, and the tokens of the older `added_tokens.json` with it."""
-    config = _json(asset("tokenizer_config.json"))
-    added = _json(asset("added_tokens.json"))
-    listed = {str(i): {"content": text, "normalized": False} for text, i in added.items()}
-    return config | {"added_tokens_decoder": listed | (config.get("added_tokens_decoder") or {})}
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
-        raise LexrayError(f"{path} cannot be read as text: {error}") from error
-
-
-def gpt2_source(vocab: Path, merges: Path, config: Mapping[str, Any]) -> JsonSource:
-    """GPT-2's `vocab.json` and `merges.txt` as a `tokenizer.json`."""
-    rules = [line.split(" ") for line in _lines(merges) if not line.startswith("#version")]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    pairs = [rule for rule in rules if len(rule) == 2]
-    model = {"type": "BPE", "vocab": read_json(vocab), "merges": pairs}
-    stages = {"pre_tokenizer": byte_level, "decoder": byte_level}
-    return _described(vocab, {"model": model, **stages}, config)
-
-
-def bert_source(path: Path, config: Mapping[str, Any]) -> JsonSource:
-    """BERT's `vocab.txt` as a `tokenizer.json`."""
-    tokens = [line.rstrip("\r") for line in _lines(path)]
-    vocab = {token: i for i, token in enumerate(tokens[:-1] if tokens[-1] == "" else tokens)}
-    special = [t for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if t in vocab]
-    normalizer = {
-        "type": "BertNormalizer",
-        "clean_text": True,
-        "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
-        "strip_accents": config.get("strip_accents"),
-        "lowercase": config.get("do_lower_case", True),
-    }
-    model = {"type": "WordPiece", "vocab": vocab, "unk_token": "[UNK]"}
-    limits = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
-    stages = {
-        "normalizer": normalizer,
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "added_tokens": [_special(token, vocab[token]) for token in special],
-    }
-    return _described(path, {"model": model | limits, **stages}, config)
-
-
-def _special(token: str, token_id: int) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": token_id, "content": token, "special": True, **flags}
-
-
-def _described(path: Path, description: dict[str, Any], config: Mapping[str, Any]) -> JsonSource:
-    data = json.dumps({"version": "1.0", "added_tokens": []} | description).encode()
-    return JsonSource(str(path), lambda: data, config)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from transformers import PreTrainedModel
 
@@ -25,10 +23,10 @@ def module(variant: Variant) -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
-def folder(module: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    module.save_pretrained(path)
-    return path
+def models(module: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+    folder = tmp_path_factory.mktemp("model")
+    module.save_pretrained(folder)
+    return {"live": Model.from_module(module), "disk": Model.from_pretrained(folder)}
 
 
 @pytest.mark.parametrize("source", ["live", "disk"])
@@ -38,13 +36,11 @@ def test_oracle(
     source: str,
     variant: Variant,
     module: PreTrainedModel,
-    folder: Path,
+    models: dict[str, Model],
     oracle_log: dict[str, list[str]],
 ) -> None:
-    live = Model.from_module(module)
-    model = live if source == "live" else Model.from_pretrained(folder)
     try:
-        ORACLES[oracle](module, live, model)
+        ORACLES[oracle](module, models["live"], models[source])
     except NotApplicableError:
         return
     oracle_log.setdefault(variant.name, []).append(oracle)

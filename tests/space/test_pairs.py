@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.space import TopPairs, top_pairs
+from lexray.space import TopPairs, pairs, top_pairs
 from lexray.space.arithmetic import exact_values, full_precision
 from lexray.space.basis import balanced_basis
 from lexray.space.bounds import MeanBound, NormBound, mean_terms, norm_terms
@@ -308,7 +308,7 @@ def test_non_finite_factors_are_named_and_counted(bad: float, name: str) -> None
 def test_other_mistakes_are_explained() -> None:
     A = torch.ones(3, 2)
     with pytest.raises(LexrayError, match=r"\(3, 2\) and \(3, 4\)"):
-        top_pairs(A, torch.ones(3, 4), 1)
+        pairs._check(A, torch.ones(3, 4), 1, None, None)
     with pytest.raises(LexrayError, match="from 0 to 3 do not fit factor B"):
         top_pairs(A, A, 1, cols=torch.tensor([3, 0]))
     with pytest.raises(LexrayError, match="row_groups and col_groups"):

@@ -133,7 +133,7 @@ def test_mistakes_are_explained() -> None:
     with pytest.raises(LexrayError, match="at least 1"):
         top_vectors(X, E, 0)
     with pytest.raises(LexrayError, match=r"\(2, 3\).*\(4, 5\)"):
-        top_vectors(X, torch.ones(4, 5), 1)
+        next(vectors._chunks(X, vectors.Columns.of(torch.ones(4, 5), None), 1))
     with pytest.raises(LexrayError, match="from 2 to 5 do not fit E"):
         top_vectors(X, E, 1, cols=torch.tensor([2, 5]))
     with pytest.raises(LexrayError, match="overflows"):

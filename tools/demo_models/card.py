@@ -62,7 +62,7 @@ def _fields(figures: dict[str, Any]) -> dict[str, str]:
         "tuned_layers": f"{FINE_TUNE.layers}",
         "tuned_lr": f"{FINE_TUNE.peak_lr}",
         "tuned_batch": f"{FINE_TUNE.batch}",
-        "tuned_epochs": "one pass" if FINE_TUNE.epochs == 1 else f"{FINE_TUNE.epochs} passes",
+        "tuned_reviews": f"{FINE_TUNE.batch * FINE_TUNE.steps:,}",
         "sample_tokens": f"{SAMPLE_TOKENS}",
     }
 

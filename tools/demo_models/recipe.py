@@ -54,9 +54,9 @@ class LanguageModel:
 LANGUAGE_MODELS = {
     spec.name: spec
     for spec in (
-        LanguageModel("demo", 4, 160, 5, seed=1, steps=1600, cooldown=480),
-        LanguageModel("demo-b", 4, 160, 5, seed=2, steps=1600, cooldown=480),
-        LanguageModel("demo-wide", 3, 176, 4, seed=3, steps=1100, cooldown=330),
+        LanguageModel("demo", 4, 160, 5, seed=1, steps=1250, cooldown=250),
+        LanguageModel("demo-b", 4, 160, 5, seed=2, steps=1250, cooldown=250),
+        LanguageModel("demo-wide", 3, 176, 4, seed=3, steps=800, cooldown=200),
     )
 }
 
@@ -70,15 +70,15 @@ class FineTune:
 
     seed: int = 1
     layers: int = 2
-    epochs: int = 1
+    steps: int = 500
     batch: int = 16
     peak_lr: float = 1e-3
     warmup: int = 50
     gradient_clip: float = 1.0
 
-    def learning_rate(self, step: int, steps: int) -> float:
-        """The rate of update number `step` of `steps`, counted from 0."""
-        return self.peak_lr * min((step + 1) / self.warmup, (steps - step) / steps)
+    def learning_rate(self, step: int) -> float:
+        """The rate of update number `step`, counted from 0."""
+        return self.peak_lr * min((step + 1) / self.warmup, 1 - step / self.steps)
 
 
 FINE_TUNE = FineTune()

@@ -72,13 +72,12 @@ def fine_tune(
     step = run.resume(model, optimizer)
     labels = np.array([review.label for review in reviews])
     per_epoch = len(documents) // spec.batch
-    steps = spec.epochs * per_epoch
     losses: list[float] = []
     model.train()
-    with tqdm(total=steps, initial=step, desc="sentiment", unit="step", mininterval=5) as bar:
-        while step < steps:
+    with tqdm(total=spec.steps, initial=step, desc="sentiment", unit="step", mininterval=5) as bar:
+        while step < spec.steps:
             for group in optimizer.param_groups:
-                group["lr"] = spec.learning_rate(step, steps)
+                group["lr"] = spec.learning_rate(step)
             epoch, index = divmod(step, per_epoch)
             order = np.random.default_rng([spec.seed, epoch]).permutation(len(documents))
             chosen = order[index * spec.batch : (index + 1) * spec.batch]
@@ -91,12 +90,12 @@ def fine_tune(
             step += 1
             losses.append(loss.item())
             bar.update()
-            if step % LOG_EVERY == 0 or step == steps:
+            if step % LOG_EVERY == 0 or step == spec.steps:
                 mean = sum(losses) / len(losses)
                 bar.set_postfix(loss=f"{mean:.3f}", refresh=False)
                 run.log(step=step, train=mean)
                 losses.clear()
-                if run.due() or step == steps:
+                if run.due() or step == spec.steps:
                     run.save(model, optimizer, step)
     model.transformer.ln_f = final_norm
     return model.eval()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from enum import StrEnum
@@ -62,14 +61,14 @@ def open_model(
     from lexray.model import Model
 
     kind = getattr(torch, dtype, None) if dtype else None
-    if dtype and not isinstance(kind, torch.dtype):
+    if dtype and not (isinstance(kind, torch.dtype) and kind.is_floating_point):
         raise LexrayError(f"unknown dtype {dtype!r}; try float32, bfloat16 or float16")
     try:
         place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=place).item()
+    except (RuntimeError, AssertionError, ImportError) as error:
         first = str(error).splitlines()[0]
-        raise LexrayError(f"there is no device {device!r} here: {first}") from error
+        raise LexrayError(f"there is no device {device!r} here ({first}); try cpu") from error
     return Model.from_pretrained(
         source,
         revision=revision,
@@ -98,20 +97,12 @@ def show(result: Result, form: Format | None, output: Path | None) -> None:
 def write_file(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            file.write(text)
-        Path(file.name).chmod(0o666 & ~_umask())
-        Path(file.name).replace(path)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            part = Path(folder) / path.name
+            part.write_text(text, encoding="utf-8")
+            part.replace(path)
     except OSError as error:
         raise LexrayError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _by_ending(output: Path | None) -> Format:

@@ -116,7 +116,7 @@ def gemma2_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
     width = c["hidden_size"] // c["num_attention_heads"]
     return {
         "query_pre_attn_scalar": width if large else c["head_dim"],
-        "sliding_window": m.get("attention.sliding_window"),
+        "sliding_window": m.length("attention.sliding_window"),
         "attn_logit_softcapping": m.get("attn_logit_softcapping"),
         "final_logit_softcapping": m.get("final_logit_softcapping"),
     }
@@ -124,11 +124,11 @@ def gemma2_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
 
 def gemma3_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
     """Only models without windows lack their size."""
-    windows = bool(m.get("attention.sliding_window"))
+    common = gemma2_gguf(m, c)
     return {
-        **gemma2_gguf(m, c),
+        **common,
         "rope_local_base_freq": m.get("rope.freq_base_swa"),
-        "sliding_window_pattern": None if windows else 1,
+        "sliding_window_pattern": None if common["sliding_window"] else 1,
     }
 
 

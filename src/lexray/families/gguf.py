@@ -78,6 +78,17 @@ class Keys:
             raise LexrayError(f"{self.file.name}: {self._full(key)} cannot be {value!r}")
         return value
 
+    def length(self, key: str) -> int | None:
+        """A positive whole number, or None where there is none; some files say 0 for that."""
+        return self.size(key) if self.get(key) else None
+
+    def above_one(self, key: str, default: float) -> float:
+        """A base, whose logarithm has to be positive."""
+        value = self.get(key, default)
+        if not value > 1:
+            raise LexrayError(f"{self.file.name}: {self._full(key)} cannot be {value!r}")
+        return float(value)
+
     def text(self, key: str) -> str | None:
         value = self.file.metadata.get(self._full(key))
         return value if isinstance(value, str) else None
@@ -262,7 +273,7 @@ def common_config(keys: Keys, model_type: str) -> Config:
     """The keys that llama.cpp writes for every architecture, in the words of Llama's config."""
     file = keys.file
     d_model, n_heads = keys.size("embedding_length"), keys.size("attention.head_count")
-    d_head = keys.size("attention.key_length", d_model // n_heads)
+    d_head = keys.size("attention.key_length", max(d_model // n_heads, 1))
     turned = keys.size("rope.dimension_count", d_head)
     config = {
         "model_type": model_type,
@@ -273,17 +284,18 @@ def common_config(keys: Keys, model_type: str) -> Config:
         "num_key_value_heads": keys.size("attention.head_count_kv", n_heads),
         "head_dim": d_head,
         "vocab_size": file.info("token_embd.weight").shape[0],
-        "max_position_embeddings": keys.get("context_length"),
-        "rope_theta": keys.get("rope.freq_base", 10_000.0),
+        "max_position_embeddings": keys.length("context_length"),
+        "rope_theta": keys.above_one("rope.freq_base", 10_000.0),
         "partial_rotary_factor": share(turned, d_head),
         "rope_scaling": rope_scaling(keys, turned),
         "tie_word_embeddings": "output.weight" not in file.names(),
         **norm_eps(keys),
     }
-    if keys.get("expert_count"):
+    router = next((name for name in file.names() if name.endswith(".ffn_gate_inp.weight")), None)
+    if router is not None:
         config["num_experts"] = keys.size("expert_count")
         config["num_experts_per_tok"] = keys.size("expert_used_count")
-    check_shapes(keys, config)
+    check_shapes(keys, config, router)
     return config
 
 
@@ -310,16 +322,15 @@ def share(part: int, whole: int) -> float:
     return exact if int(whole * exact) == part else nextafter(exact, inf)
 
 
-def check_shapes(keys: Keys, c: Config) -> None:
+def check_shapes(keys: Keys, c: Config, router: str | None) -> None:
     """Refuses sizes that the tensors contradict, before anything is counted or built by them."""
     file, d_model, n_heads = keys.file, c["hidden_size"], c["num_attention_heads"]
     expected = {
         "token_embd.weight": (c["vocab_size"], d_model),
         "blk.0.attn_output.weight": (d_model, n_heads * c["head_dim"]),
     }
-    if "num_experts" in c:
-        routers = [name for name in file.names() if name.endswith(".ffn_gate_inp.weight")]
-        expected[[*routers, "blk.0.ffn_gate_inp.weight"][0]] = (c["num_experts"], d_model)
+    if router is not None:
+        expected[router] = (c["num_experts"], d_model)
     for name, shape in expected.items():
         if (found := file.info(name).shape) != shape:
             raise LexrayError(
@@ -350,7 +361,7 @@ def rope_scaling(keys: Keys, turned: int) -> Config | None:
         "rope_type": kind,
         "factor": factor,
         "original_max_position_embeddings": keys.size(
-            "rope.scaling.original_context_length", keys.get("context_length")
+            "rope.scaling.original_context_length", keys.length("context_length")
         ),
         "attention_factor": keys.get("rope.scaling.yarn_attn_factor"),
         "beta_fast": keys.get("rope.scaling.yarn_beta_fast"),

@@ -55,7 +55,7 @@ def block(c: Config, t: Names, stem: str) -> Block:
 def llama_gguf(m: gguf.Keys) -> gguf.Naming:
     """llama.cpp writes Llama, Mistral and Mixtral alike; only the last has experts."""
     names = {**gguf.LLAMA, **gguf.TURNED}
-    if not m.get("expert_count"):
+    if "blk.0.ffn_gate_inp.weight" not in m.file.names():
         return gguf.Naming("llama", names)
     names |= mixtral_names(old="blk.0.ffn_gate.0.weight" in m.file.names())
     return gguf.Naming("mixtral", names, lambda m, c: {"num_local_experts": c["num_experts"]})

@@ -54,8 +54,8 @@ def block(c: Config, t: Names, stem: str) -> Block:
 
 def phi3_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
     return {
-        "original_max_position_embeddings": m.get("rope.scaling.original_context_length"),
-        "sliding_window": m.get("attention.sliding_window") or None,
+        "original_max_position_embeddings": m.length("rope.scaling.original_context_length"),
+        "sliding_window": m.length("attention.sliding_window"),
     }
 
 

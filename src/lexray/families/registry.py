@@ -104,7 +104,13 @@ class Family:
 
     def architecture(self, config: Mapping[str, Any], names: Collection[str]) -> Architecture:
         """What this family's rules make of a config and a checkpoint's names."""
-        return self.describe(Config(config, self.defaults), Names(names))
+        try:
+            return self.describe(Config(config, self.defaults), Names(names))
+        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            raise LexrayError(
+                f"the rules of {self.title} cannot make sense of this config: {error!r}; "
+                "correct config.json, pass config={...}, or another family=…"
+            ) from error
 
 
 _FAMILIES: dict[str, Family] = {}
@@ -172,10 +178,12 @@ def find_family(config: Mapping[str, Any], name: str | None = None) -> Family:
         raise LexrayError(
             f"the config has no model_type; pass family=… (one of {', '.join(sorted(known))})"
         )
-    if asked in known:
-        return known[asked]
-    if asked in by_type:
-        return by_type[asked]
+    asked = str(asked)
+    for table in (known, by_type) if name else (by_type, known):
+        if asked in table:
+            return table[asked]
+    if name:
+        raise LexrayError(f"unknown family {name!r}; known: {', '.join(sorted(known))}")
     if asked in UNSUPPORTED:
         raise LexrayError(
             f"models of type {asked!r} are recognised but not supported: {UNSUPPORTED[asked]}. "

@@ -12,7 +12,7 @@ bounds hold for the exact values. Columns are taken in bins; a row is active for
 bound reaches the threshold. Factors and thresholds are the scaled ones.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +25,7 @@ _SAFE = 1 + 1e-6
 _BINS_PER_SLAB = 3
 
 
+@runtime_checkable
 class Bound(Protocol):
     """What the search asks of a bound, made for a threshold that may rise afterwards."""
 

@@ -127,7 +127,7 @@ def _chunks(X: Float[Tensor, "n d"], columns: Columns, k: int) -> Iterator[TopVe
             f"{[tuple(block.shape) for block in columns.blocks]}"
         )
     width = max(1, -(-columns.count // _SEGMENTS[0])) * _SEGMENTS[0]
-    rows = max(1, min(len(X), _SCORES_AT_ONCE // width))
+    rows = max(1, min(len(X), _rows_at_once(width)))
     scores = torch.empty(rows, width, dtype=_dtype(X, columns), device=X.device)
     for start in range(0, max(1, len(X)), rows):
         chunk = X[start : start + rows]
@@ -135,6 +135,12 @@ def _chunks(X: Float[Tensor, "n d"], columns: Columns, k: int) -> Iterator[TopVe
         with full_precision():
             found = _both_ends(chunk, columns, k, scores[: len(chunk)])
         yield found
+
+
+def _rows_at_once(width: int) -> int:
+    """As many as the budget holds, in whole multiples of what matrix kernels take at a time."""
+    rows = _SCORES_AT_ONCE // width
+    return rows - rows % 32 if rows > 32 else rows
 
 
 def _dtype(X: Float[Tensor, "n d"], columns: Columns) -> torch.dtype:
@@ -186,10 +192,11 @@ def _top(
 def _top_up_to_ties(
     scores: Float[Tensor, "n padded"], k: int
 ) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"], Float[Tensor, "n 1"]]:
-    """The k largest, ties decided arbitrarily, and the largest value left out.
+    """The k largest, ties decided arbitrarily, and a bound on every value left out.
 
     k segments have a maximum of at least the k-th best maximum, so the k best entries are at
-    least that large and lie in the k best segments, but for ties.
+    least that large and lie in the k best segments, but for ties. One segment more is taken:
+    its maximum bounds all the others, and only if the k-th value equals it can there be a tie.
     """
     found, starts, width = scores, None, 1
     next_best = torch.full_like(scores[:, :1], -torch.inf)
@@ -197,14 +204,22 @@ def _top_up_to_ties(
         segments = found.view(len(found), found.shape[1] // segment, segment)
         if segments.shape[1] <= 2 * k:
             continue
-        best = segments.amax(2).topk(k + 1)
-        next_best = torch.maximum(next_best, best.values[:, k:])
-        chosen = best.indices[:, :k]
-        found = segments.gather(1, chosen[:, :, None].expand(-1, -1, segment)).flatten(1)
-        starts, width = _ids(chosen * segment, starts, width), segment
+        best = segments.amax(2).topk(k + 1, sorted=False)
+        next_best = torch.maximum(next_best, best.values.amin(1, keepdim=True))
+        found = _segments_at(segments, best.indices)
+        starts, width = _ids(best.indices * segment, starts, width), segment
     best = found.topk(min(k + 1, found.shape[1]))
     next_best = torch.cat([next_best, best.values[:, k:]], dim=1).amax(1, keepdim=True)
     return best.values[:, :k].clone(), _ids(best.indices[:, :k], starts, width), next_best
+
+
+def _segments_at(
+    segments: Float[Tensor, "n segments width"], chosen: Int[Tensor, "n m"]
+) -> Float[Tensor, "n m_width"]:
+    """The chosen segments of every row side by side; whole segments are copied, not entries."""
+    first = torch.arange(len(segments), device=chosen.device)[:, None] * segments.shape[1]
+    rows = segments.flatten(0, 1).index_select(0, (first + chosen).flatten())
+    return rows.view(len(segments), chosen.shape[1] * segments.shape[2])
 
 
 def _ids(

@@ -1,0 +1,396 @@
+"""Searching a whole model: which parameters know a word, which neurons read what they write, which
+parameters are alike. Everything streams, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.address import Address
+from lexray.errors import LexrayError
+from lexray.filters import Filter
+from lexray.parameters import VECTORS_AT_ONCE, Vector, VectorGroup
+from lexray.progress import track
+from lexray.reading import Reading, Source, Token
+from lexray.render import Result, Table
+from lexray.space.embedding import Side, at_least_float32, gram
+from lexray.space.kinds import GROUPS, WRITES, Kind, kind_of
+
+if TYPE_CHECKING:
+    from lexray.model import Model
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A parameter that was found, and what it reads as."""
+
+    score: float
+    reading: Reading
+
+    @property
+    def address(self) -> str:
+        return self.reading.source.address
+
+
+@dataclass(frozen=True)
+class Hits(Result):
+    """Parameters in the order of a score."""
+
+    source: Source
+    title: str
+    score: str
+    """What the score is."""
+    hits: tuple[Hit, ...]
+    facts: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __getitem__(self, index: int) -> Hit:
+        return self.hits[index]
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def tables(self) -> list[Table]:
+        rows = tuple(
+            (hit.address, hit.score, " ".join(hit.reading.tokens), hit.reading.legibility)
+            for hit in self.hits
+        )
+        columns = ("address", self.score, "top tokens", "legibility")
+        return [Table(columns, rows, self.title, str(self.source), frozenset({self.score}))]
+
+    def csv_tables(self) -> list[Table]:
+        columns = ("rank", "address", "score", "legibility", "tokens")
+        rows = tuple(
+            (i, hit.address, hit.score, hit.reading.legibility, " ".join(hit.reading.tokens))
+            for i, hit in enumerate(self.hits)
+        )
+        return [Table(columns, rows)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            **self.facts,
+            "hits": [
+                {
+                    "address": hit.address,
+                    "score": hit.score,
+                    hit.reading.name: hit.reading.ends(),
+                }
+                for hit in self.hits
+            ],
+        }
+
+
+class Lookup:
+    """The answer of `Model.lookup`: every parameter's score; `.top(k)` reads the best of them."""
+
+    def __init__(
+        self,
+        model: Model,
+        words: tuple[Token, ...],
+        among: str,
+        by: str,
+        groups: list[VectorGroup],
+        scores: Float[Tensor, "n"],
+    ) -> None:
+        self.model, self.words, self.among, self.by = model, words, among, by
+        self._groups, self.scores = groups, scores
+
+    def top(self, k: int = 10, *, tokens: int = 10, filter: Filter | None = None) -> Hits:
+        """The k parameters with the largest scores, each with its top tokens."""
+        n = min(k, len(self.scores))
+        order = self.scores.argsort(descending=True, stable=True)[:n]
+        found = _located(self._groups, order.tolist())
+        hits = tuple(
+            Hit(float(self.scores[i]), vector.top(tokens, filter=filter))
+            for i, vector in zip(order.tolist(), found, strict=True)
+        )
+        words = " ".join(word.shown for word in self.words)
+        name = "cosine" if self.by == "cosine" else "dot product"
+        return Hits(
+            self.model.space.source("", filter),
+            f"Of {len(self.scores):,} {self.among}, the nearest to {words}",
+            name,
+            hits,
+            {"words": [w.to_dict() for w in self.words], "among": self.among, "by": self.by},
+        )
+
+    def rank(self, address: str) -> int:
+        """The place of one parameter, from 0: `lookup.rank("L14N1215")`."""
+        start = 0
+        for group in self._groups:
+            for i in range(group.n):
+                if group.address_of(i).startswith(f"{address}.") or group.address_of(i) == address:
+                    return int((self.scores > self.scores[start + i]).sum())
+            start += group.n
+        raise LexrayError(f"{address} is not among the {self.among} of {self.model.name}")
+
+    def __rich__(self) -> Any:
+        return self.top().__rich__()
+
+    def __str__(self) -> str:
+        return str(self.top())
+
+    def _repr_html_(self) -> str:
+        return self.top()._repr_html_()
+
+
+def lookup(
+    model: Model, words: Sequence[str | int], among: str, *, by: Literal["dot", "cosine"] = "dot"
+) -> Lookup:
+    """Ranks all parameters of a group by their product with the words' mean centred embedding."""
+    if by not in ("dot", "cosine"):
+        raise LexrayError(f"lookup by {by!r}? by is 'dot' or 'cosine'")
+    kind = kind_of(among)
+    ids = seeds(model, words)
+    groups = list(model.groups(kind))
+    if not groups:
+        raise LexrayError(f"{model.name} has no {among}")
+    side = model.space.whole(kind)
+    direction = torch.cat(list(_centred(model, side).only(torch.tensor(ids)).columns())).mean(0)
+    scores = []
+    for group in track(groups, len(groups), f"looking through {among}"):
+        X = group.tensor.to(direction)
+        score = X @ direction
+        if by == "cosine":
+            score = score / (X.norm(dim=1) * direction.norm()).clamp(min=1e-30)
+        scores.append(score.cpu())
+    tokens = tuple(model.space.token(i) for i in ids)
+    return Lookup(model, tokens, among, by, groups, torch.cat(scores))
+
+
+def seeds(model: Model, words: Sequence[str | int]) -> list[int]:
+    """A token for each word: itself, else itself at the start of a word; no silent first piece."""
+    if isinstance(words, str):
+        words = [words]
+    if not words:
+        raise LexrayError("lookup needs at least one word")
+    return [_seed(model, word) for word in words]
+
+
+def _seed(model: Model, word: str | int) -> int:
+    try:
+        return model.vocabulary.id(word)
+    except LexrayError:
+        if isinstance(word, str) and not word.startswith((" ", "·")):
+            try:
+                return model.vocabulary.id(f" {word}")
+            except LexrayError:
+                pass
+        raise
+
+
+def _centred(model: Model, side: Side) -> Side:
+    return side if side.mean is not None else replace(side, mean=model.space.mean(side))
+
+
+@dataclass(frozen=True)
+class RelatedNeuron:
+    """A neuron whose key and value share tokens."""
+
+    address: str
+    shared: int
+    overlap: float
+    jaccard: float
+    tokens: tuple[Token, ...]
+    """Some of the shared ones."""
+
+
+@dataclass(frozen=True)
+class Related(Result):
+    """Neurons that read much of what they write."""
+
+    source: Source
+    k: int
+    overlap: float
+    read: str
+    n_neurons: int
+    neurons: tuple[RelatedNeuron, ...]
+
+    @property
+    def share(self) -> float:
+        """Of all neurons."""
+        return len(self.neurons) / max(1, self.n_neurons)
+
+    def __len__(self) -> int:
+        return len(self.neurons)
+
+    def __getitem__(self, index: int) -> RelatedNeuron:
+        return self.neurons[index]
+
+    def tables(self) -> list[Table]:
+        rows = tuple(
+            (n.address, n.shared, n.overlap, n.jaccard, " ".join(t.shown for t in n.tokens))
+            for n in self.neurons
+        )
+        title = (
+            f"{len(self.neurons):,} of {self.n_neurons:,} neurons ({100 * self.share:.1f} %) share "
+            f"at least {100 * self.overlap:g} % of the top {self.k} tokens of {self.read} and value"
+        )
+        columns = ("address", "shared", "|∩| / k", "Jaccard", "shared tokens")
+        return [Table(columns, rows, title, str(self.source))]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            "k": self.k,
+            "overlap": self.overlap,
+            "read": self.read,
+            "n_neurons": self.n_neurons,
+            "share": self.share,
+            "neurons": [
+                {
+                    "address": n.address,
+                    "shared": n.shared,
+                    "overlap": n.overlap,
+                    "jaccard": n.jaccard,
+                    "tokens": [t.to_dict() for t in n.tokens],
+                }
+                for n in self.neurons
+            ],
+        }
+
+
+def related(
+    model: Model, k: int = 100, overlap: float = 0.15, *, read: Literal["key", "gate"] = "key"
+) -> Related:
+    """Neurons whose key (or gate) and value share at least `overlap` of their top-k tokens."""
+    if read not in ("key", "gate"):
+        raise LexrayError(f"related by the {read!r}? read is 'key' or 'gate'")
+    pairs = list(zip(model.groups(read), model.groups("value"), strict=True))
+    if not pairs:
+        raise LexrayError(f"{model.name} has no {read}s")
+    found: list[RelatedNeuron] = []
+    for keys, values in track(pairs, len(pairs), f"comparing {read}s and values"):
+        found += _related_in(model, keys, values, k, overlap)
+    found.sort(key=lambda neuron: -neuron.shared)
+    total = sum(keys.n for keys, _ in pairs)
+    return Related(model.space.source(""), k, overlap, read, total, tuple(found))
+
+
+def _related_in(
+    model: Model, keys: VectorGroup, values: VectorGroup, k: int, overlap: float
+) -> Iterator[RelatedNeuron]:
+    X, Y = keys.tensor, values.tensor
+    reading, writing = model.space.side(keys.kind), model.space.side("value")
+    for start in range(0, keys.n, VECTORS_AT_ONCE):
+        a = reading.top(X[start : start + VECTORS_AT_ONCE], k).top_ids
+        b = writing.top(Y[start : start + VECTORS_AT_ONCE], k).top_ids
+        shared = _members(a, b)
+        counts = shared.sum(1)
+        for i in (counts >= overlap * a.shape[1]).nonzero()[:, 0].tolist():
+            n, size = int(counts[i]), a.shape[1]
+            some = a[i][shared[i]][:8].tolist()
+            yield RelatedNeuron(
+                keys.address_of(start + i).rpartition(".")[0],
+                n,
+                n / size,
+                n / (2 * size - n),
+                tuple(model.space.token(t) for t in some),
+            )
+
+
+def _members(a: Int[Tensor, "n k"], b: Int[Tensor, "n k"]) -> Tensor:
+    """Which entries of each row of a are in the same row of b."""
+    ordered = b.sort(1).values
+    at = torch.searchsorted(ordered, a).clamp(max=b.shape[1] - 1)
+    return ordered.gather(1, at) == a
+
+
+class Nearest(Hits):
+    """The answer of `Model.nearest`."""
+
+
+def nearest(
+    model: Model,
+    address: str | Address,
+    n: int = 20,
+    *,
+    among: Sequence[str] = (),
+    tokens: int = 10,
+) -> Nearest:
+    """The parameters whose projections correlate most with this one's, in either direction.
+
+    Projections are never built: with centred kernels K = E C E′ᵀ the correlation of xE and yE′ is
+    x K yᵀ over the two norms. Those with a negative correlation read as its negation.
+    """
+    target = model[address]
+    if not isinstance(target, Vector):
+        raise LexrayError(
+            f"{address} is no single vector; try L3N7.value, .key or .gate, or a subhead: L3H7.V12"
+        )
+    kinds = [kind_of(group) for group in (among or GROUPS)]
+    kernels = _Kernels(model)
+    groups = [group for kind in kinds for group in model.groups(kind)]
+    x = target.tensor
+    flat = torch.cat(
+        [
+            kernels.correlations(x, target.kind, group.tensor, group.kind)
+            for group in track(groups, len(groups), f"comparing with {target.address}")
+        ]
+    )
+    order = flat.abs().argsort(descending=True, stable=True)[: n + 1].tolist()
+    hits = [
+        Hit(float(flat[i]), vector.top(tokens))
+        for i, vector in zip(order, _located(groups, order), strict=True)
+        if vector.address != target.address
+    ]
+    title = f"Of {len(flat):,} parameters, the nearest to {target.address}"
+    source = model.space.source(target.address)
+    reading = target.top(tokens)
+    facts = {"among": list(among or GROUPS), reading.name: reading.ends()}
+    return Nearest(source, title, "correlation", tuple(hits[:n]), facts)
+
+
+class _Kernels:
+    """E C E′ᵀ for each pair of sides, made when first needed."""
+
+    def __init__(self, model: Model) -> None:
+        self._space = model.space
+        self._made: dict[tuple[bool, bool], Tensor] = {}
+        self._roots: dict[bool, Tensor] = {}
+
+    def between(self, a: Kind, b: Kind) -> Float[Tensor, "d d"]:
+        key = (a in WRITES, b in WRITES)
+        if key not in self._made:
+            one, other = (self._space.writing if writes else self._space.reading for writes in key)
+            self._made[key] = gram(one, other, centred=True)
+        return self._made[key]
+
+    def root(self, kind: Kind) -> Float[Tensor, "d d"]:
+        """L with L Lᵀ = E C Eᵀ, so that ‖y L‖ is the size of y's centred projection."""
+        writes = kind in WRITES
+        if writes not in self._roots:
+            values, vectors = torch.linalg.eigh(self.between(kind, kind))
+            self._roots[writes] = vectors * values.clamp(min=0).sqrt()
+        return self._roots[writes]
+
+    def correlations(
+        self, x: Float[Tensor, "d"], a: Kind, Y: Float[Tensor, "n d"], b: Kind
+    ) -> Float[Tensor, "n"]:
+        """The correlation of x's projection with that of each row of Y."""
+        cross, exact = self.between(a, b), x.to(self.between(a, b))
+        Y = at_least_float32(Y)
+        size = (exact @ self.root(a)).norm()
+        sizes = (Y @ self.root(b).to(Y)).norm(dim=1)
+        return (Y @ (cross.T @ exact / size).to(Y) / sizes.clamp(min=1e-30)).cpu()
+
+
+def _located(groups: list[VectorGroup], places: list[int]) -> list[Vector]:
+    """The vectors at places counted through all groups."""
+    starts, total = [], 0
+    for group in groups:
+        starts.append(total)
+        total += group.n
+    found = []
+    for place in places:
+        at = next(i for i in reversed(range(len(groups))) if starts[i] <= place)
+        found.append(groups[at][place - starts[at]])
+    return found

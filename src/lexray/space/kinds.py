@@ -1,0 +1,32 @@
+"""The kinds of parameter vectors, and on which side of the residual stream they stand."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from lexray.errors import LexrayError
+
+Kind = Literal["value", "key", "gate", "Q", "K", "V", "O", "bias", "norm"]
+Group = Literal["values", "keys", "gates", "Q", "K", "V", "O"]
+
+WRITES: frozenset[Kind] = frozenset({"value", "O", "bias"})
+"""These add to the residual stream and are read with E; all others read from it, with E′."""
+
+GROUPS: dict[Group, Kind] = {
+    "values": "value",
+    "keys": "key",
+    "gates": "gate",
+    "Q": "Q",
+    "K": "K",
+    "V": "V",
+    "O": "O",
+}
+
+
+def kind_of(group: str) -> Kind:
+    """The kind of a group's vectors: "values" → "value"."""
+    if group not in GROUPS:
+        raise LexrayError(
+            f"no group {group!r} of parameters; there are {', '.join(get_args(Group))}"
+        )
+    return GROUPS[group]

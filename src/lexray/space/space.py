@@ -1,0 +1,221 @@
+"""A model's embedding space under one view: its two sides, and vectors read as tokens in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray import fold
+from lexray.filters import Filter
+from lexray.reading import Reading, Scored, Source, Token
+from lexray.space.embedding import Side, at_least_float32, second_moment
+from lexray.space.kinds import WRITES, Kind
+
+if TYPE_CHECKING:
+    from lexray.model import Model
+
+Made = TypeVar("Made")
+UPCAST_BELOW = 2**28
+"""Embeddings of half precision with fewer elements are held in float32 (1 GB)."""
+LEGIBLE = 10
+"""How many of the top tokens legibility looks at."""
+
+
+class EmbeddingSpace:
+    """Where a model's parameters are read as words.
+
+    >>> space = model.space
+    >>> space.writing.top(model["L3N7"].W_out[None], 10)     # ids and scores
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def _once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What is made once for a model and shared by its views."""
+        cache = self.model.cache
+        if key not in cache:
+            cache[key] = make()
+        made: Made = cache[key]
+        return made
+
+    # ------------------------------------------------------------------ the two sides
+
+    @cached_property
+    def writing(self) -> Side:
+        """E: for what is added to the residual stream; folded, with the final norm in it."""
+        a, options = self.model.architecture, self.model.options
+        P = None if a.project_out is None else a.project_out.read(self.model.checkpoint)
+        if options.folded and (a.final_norm is not None or a.logit_scale != 1):
+            eye = torch.eye(a.d_model) if P is None else P
+            P = fold.reader(eye, a.final_norm, self.model.checkpoint) * a.logit_scale
+        return self._centred(Side(self._rows(a.unembed), self._placed(P)))
+
+    @cached_property
+    def reading(self) -> Side:
+        """E′ᵀ: for what reads from the residual stream."""
+        a, options = self.model.architecture, self.model.options
+        P = None
+        if options.reading == "input":
+            if a.project_in is not None:
+                P = a.project_in.read(self.model.checkpoint).T
+            side = Side(self._rows(a.embed), self._placed(P))
+        else:
+            if a.project_out is not None:
+                P = a.project_out.read(self.model.checkpoint)
+            side = Side(self._rows(a.unembed), self._placed(P))
+        side = self._centred(side)
+        if options.inverse == "transpose":
+            return side
+        key = ("pinv", options.reading, options.centred)
+        return self._once(key, side.inverted)
+
+    def whole(self, kind: Kind) -> Side:
+        """The side on which vectors of this kind are read, with every row of the embedding."""
+        return self._once(self._key(kind), lambda: self._calibrated(kind))
+
+    def side(self, kind: Kind, filter: Filter | None = None) -> Side:
+        """The same for the tokens a filter admits."""
+        ids = self.admitted(filter)
+        if ids is None:
+            return self.whole(kind)
+        label = "" if filter is None else filter.describe()
+        return self._once((*self._key(kind), label), lambda: self.whole(kind).only(ids))
+
+    def _key(self, kind: Kind) -> tuple[Hashable, ...]:
+        options = self.model.options
+        return "side", kind if options.calibrated else kind in WRITES, options
+
+    def _calibrated(self, kind: Kind) -> Side:
+        side = self.writing if kind in WRITES else self.reading
+        if not self.model.options.calibrated or kind in ("bias", "norm"):
+            return side
+        folded = self.model.options.folded
+        S = self._once(("S", kind, folded), lambda: second_moment(self.model.vectors(kind)))
+        return side.calibrated(S)
+
+    def _rows(self, name: str) -> Float[Tensor, "e width"]:
+        return self._once(("rows", name), lambda: self._held(self.model.checkpoint.read(name)))
+
+    def _held(self, rows: Float[Tensor, "e width"]) -> Float[Tensor, "e width"]:
+        rows = self.model.place(rows)
+        return at_least_float32(rows) if rows.numel() < UPCAST_BELOW else rows
+
+    def _placed(self, P: Tensor | None) -> Tensor | None:
+        return None if P is None else at_least_float32(self.model.place(P))
+
+    def _centred(self, side: Side) -> Side:
+        if not self.model.options.centred:
+            return side
+        return replace(side, mean=self.mean(side))
+
+    def mean(self, side: Side) -> Float[Tensor, "width"]:
+        """μ, over the embeddings that belong to tokens."""
+        ids = self.admitted(None)
+        bare = replace(side, P=None) if ids is None else replace(side, P=None).only(ids)
+        total = torch.stack([block.double().sum(0) for block in bare.blocks()]).sum(0)
+        return (total / len(bare.rows)).to(torch.float32)
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows the output embedding has: more or fewer than there are tokens."""
+        return len(self._rows(self.model.architecture.unembed))
+
+    # ------------------------------------------------------------------ tokens
+
+    def admitted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
+        """The ids that may appear in results; None for all."""
+        vocabulary, n = self.model.vocabulary, self.n_rows
+        mask = vocabulary.admitted(n)
+        if filter is not None:
+            mask = mask & filter.mask(vocabulary, n)
+        return None if bool(mask.all()) else mask.nonzero()[:, 0]
+
+    def token(self, token_id: int) -> Token:
+        vocabulary = self.model.vocabulary
+        return Token(token_id, vocabulary.text(token_id), vocabulary.shown(token_id))
+
+    def source(self, address: str, filter: Filter | None = None) -> Source:
+        """How a result at `address` was made."""
+        return Source(
+            self.model.name,
+            self.model.checkpoint.revision,
+            address,
+            self.model.options,
+            "" if filter is None else filter.describe(),
+        )
+
+    # ------------------------------------------------------------------ readings
+
+    def readings(
+        self,
+        X: Float[Tensor, "n d_model"],
+        kind: Kind,
+        addresses: Sequence[str],
+        k: int,
+        filter: Filter | None = None,
+        name: str = "",
+    ) -> list[Reading]:
+        """Each vector's k largest and smallest tokens."""
+        found = self.side(kind, filter).top(X, k)
+        legibility = self.legibility(found.top_ids).tolist()
+        rows = zip(*(part.tolist() for part in found), strict=True)
+        return [
+            Reading(
+                self.source(address, filter),
+                name or kind,
+                self._scored(top_ids, top_values),
+                self._scored(bottom_ids, bottom_values),
+                legible,
+            )
+            for address, legible, (top_values, top_ids, bottom_values, bottom_ids) in zip(
+                addresses, legibility, rows, strict=True
+            )
+        ]
+
+    def scored(
+        self, scores: Float[Tensor, "n"], k: int, ids: Int[Tensor, "n"] | None
+    ) -> tuple[tuple[Scored, ...], tuple[Scored, ...], float]:
+        """Both ends of a list of scores, one per token, and the top's legibility."""
+        n = min(k, len(scores))
+        ends = []
+        for descending in (True, False):
+            order = scores.argsort(descending=descending, stable=True)[:n]
+            at = order if ids is None else ids.to(order.device)[order]
+            ends.append((at, scores[order]))
+        legible = float(self.legibility(ends[0][0][None])[0])
+        top, bottom = (self._scored(at.tolist(), values.tolist()) for at, values in ends)
+        return top, bottom, legible
+
+    def _scored(self, ids: list[int], values: list[float]) -> tuple[Scored, ...]:
+        return tuple(Scored(self.token(i), value) for i, value in zip(ids, values, strict=True))
+
+    def legibility(self, ids: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
+        """Mean cosine among the first tokens' centred embeddings, less that of random lists."""
+        rows, mean, expected = self._once("units", self._units)
+        n = min(LEGIBLE, ids.shape[1])
+        if n < 2:
+            return torch.zeros(len(ids))
+        found = at_least_float32(rows[ids[:, :n].to(rows.device)]) - mean
+        units = found / found.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+        alike = (units.sum(1).square().sum(-1) - n) / (n * (n - 1))
+        excess: Tensor = alike - expected
+        return excess.cpu()
+
+    def _units(self) -> tuple[Tensor, Tensor, float]:
+        """The embeddings, their mean, and two random tokens' mean cosine: ‖mean of units‖²."""
+        side = Side(self._rows(self.model.architecture.unembed))
+        mean = self.mean(side)
+        ids = self.admitted(None)
+        total, n = torch.zeros_like(mean, dtype=torch.float64), 0
+        for block in (side if ids is None else side.only(ids)).blocks():
+            units = block - mean
+            units = units / units.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+            total, n = total + units.double().sum(0), n + len(units)
+        return side.rows, mean, float((total / n).square().sum())
