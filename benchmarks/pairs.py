@@ -148,13 +148,14 @@ def gaussian(seed: int) -> tuple[Tensor, Tensor]:
 def peak_mb(A: Tensor, B: Tensor) -> float:
     """Memory at the peak of one search, its factors included (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
-    before = _status_mb("VmRSS")
+    before = status_mb("VmRSS")
     top_pairs(A, B, K)
     factors = sum(X.numel() * X.element_size() for X in (A, B)) / 2**20
-    return _status_mb("VmHWM") - before + factors
+    return status_mb("VmHWM") - before + factors
 
 
-def _status_mb(field: str) -> float:
+def status_mb(field: str) -> float:
+    """A line of this process's memory (Linux): VmRSS now, VmHWM at its highest."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lexray import fold
 from lexray.address import Address
 from lexray.checkpoint import Checkpoint
+from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.components import FeedForward, Layer, Mixture, Parts
 from lexray.errors import LexrayError
 from lexray.families import Architecture, Family, find_family
@@ -49,7 +50,10 @@ class Model:
     ) -> None:
         self.checkpoint = checkpoint
         self.config = text_config(checkpoint.config) | dict(config or {})
-        refuse_quantised(self.config, checkpoint.name)
+        if not isinstance(
+            checkpoint, ModuleCheckpoint
+        ):  # in memory a quantised tensor shows itself
+            refuse_quantised(self.config, checkpoint.name)
         self.family: Family = find_family(self.config, family)
         self.architecture: Architecture = self.family.architecture(self.config, checkpoint.names())
         self.device = torch.device(device)
@@ -101,8 +105,6 @@ class Model:
         config: Mapping[str, Any] | None = None,
     ) -> Model:
         """A live transformers model; its weights are not copied."""
-        from lexray.checkpoint.module import ModuleCheckpoint
-
         checkpoint = ModuleCheckpoint(module)
         vocabulary = None if tokenizer is None else Vocabulary.from_transformers(tokenizer)
         device = next((p.device for p in module.parameters()), torch.device("cpu"))

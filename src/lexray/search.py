@@ -380,7 +380,8 @@ class _Kernels:
         Y = at_least_float32(Y)
         size = (exact @ self.root(a)).norm()
         sizes = (Y @ self.root(b).to(Y)).norm(dim=1)
-        return (Y @ (cross.T @ exact / size).to(Y) / sizes.clamp(min=1e-30)).cpu()
+        found: Tensor = Y @ (cross.T @ exact / size).to(Y) / sizes.clamp(min=1e-30)
+        return found.cpu()
 
 
 def _located(groups: list[VectorGroup], places: list[int]) -> list[Vector]:

@@ -85,8 +85,7 @@ class EmbeddingSpace:
         ids = self.admitted(filter)
         if ids is None:
             return self.whole(kind)
-        label = "" if filter is None else filter.describe()
-        return self._once((*self._key(kind), label), lambda: self.whole(kind).only(ids))
+        return self._once((*self._key(kind), filter), lambda: self.whole(kind).only(ids))
 
     def _key(self, kind: Kind) -> tuple[Hashable, ...]:
         options = self.model.options
@@ -119,8 +118,8 @@ class EmbeddingSpace:
         """μ, over the embeddings that belong to tokens."""
         ids = self.admitted(None)
         bare = replace(side, P=None) if ids is None else replace(side, P=None).only(ids)
-        total = torch.stack([block.double().sum(0) for block in bare.blocks()]).sum(0)
-        return (total / len(bare.rows)).to(torch.float32)
+        total = torch.stack([block.sum(0) for block in bare.blocks()]).sum(0)
+        return total / len(bare.rows)
 
     @property
     def n_rows(self) -> int:
@@ -131,6 +130,9 @@ class EmbeddingSpace:
 
     def admitted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
         """The ids that may appear in results; None for all."""
+        return self._once(("admitted", filter), lambda: self._admitted(filter))
+
+    def _admitted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
         vocabulary, n = self.model.vocabulary, self.n_rows
         mask = vocabulary.admitted(n)
         if filter is not None:
@@ -213,9 +215,8 @@ class EmbeddingSpace:
         side = Side(self._rows(self.model.architecture.unembed))
         mean = self.mean(side)
         ids = self.admitted(None)
-        total, n = torch.zeros_like(mean, dtype=torch.float64), 0
+        total, n = torch.zeros_like(mean), 0
         for block in (side if ids is None else side.only(ids)).blocks():
-            units = block - mean
-            units = units / units.norm(dim=-1, keepdim=True).clamp(min=1e-30)
-            total, n = total + units.double().sum(0), n + len(units)
+            centred = block - mean
+            total, n = total + 1 / centred.norm(dim=-1).clamp(min=1e-30) @ centred, n + len(block)
         return side.rows, mean, float((total / n).square().sum())

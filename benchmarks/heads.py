@@ -1,0 +1,56 @@
+"""Every head of SmolLM2, VO and QK: `lexray heads smollm2`, its time and its peak memory."""
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.pairs import Head
+
+SCRIPT = """
+import sys
+from benchmarks.pairs import status_mb
+from lexray.cli import main
+sys.argv = ["lexray", "heads", "smollm2", "-k", "50", "-o", {path!r}]
+try:
+    main()
+except SystemExit:
+    pass
+print("peak", status_mb("VmHWM"))
+"""
+
+
+def factors(folded: bool) -> Iterator[Head]:
+    """The factors of all 540 matrices, as the engine gets them."""
+    from lexray.model import Model
+
+    model = Model.from_pretrained("smollm2").view(folded=folded)
+    for layer in model.layers:
+        for head in layer.heads:
+            for circuit in (head.vo, head.qk):
+                yield (str(circuit.address), *circuit.factors())
+
+
+def run() -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "heads.jsonl"
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT.format(path=str(path))],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        seconds = time.perf_counter() - start
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+    peak = re.search(r"peak ([\d.]+)", done.stdout)
+    assert peak is not None
+    return {"seconds": seconds, "peak_mb": float(peak[1]), "matrices": lines}
+
+
+if __name__ == "__main__":
+    for figure, value in run().items():
+        print(f"{figure:<24}{value:>12.4g}")

@@ -1,0 +1,66 @@
+"""The README's table of figures, made from results.json."""
+
+import json
+import re
+from pathlib import Path
+
+README = Path(__file__).parents[1] / "README.md"
+ROWS = [
+    (
+        "pairs.median_ratio",
+        "top 50 pairs of a SmolLM2 head, raw and folded: faster than tiles with row "
+        "maxima first, median over all heads",
+        "{:.0f}×",
+    ),
+    ("pairs.sum_ratio", "… summed over all heads", "{:.0f}×"),
+    ("pairs.worst_ratio", "… the worst head", "{:.1f}×"),
+    (
+        "pairs.flat_topk_ratio",
+        "… than the full product and a flat top-k, the way of today's toolkits",
+        "{:.0f}×",
+    ),
+    ("pairs.gaussian_ratio", "… on Gaussian factors, where there is nothing to prune", "{:.2f}×"),
+    ("pairs.median_work", "share of a head's entries that are multiplied, median", "{:.2%}"),
+    ("pairs.median_ms", "time for one head's top 50 pairs, one thread, median", "{:.0f} ms"),
+    ("pairs.peak_mb", "memory for one head's search, factors included", "{:.0f} MB"),
+    (
+        "vectors.ratio",
+        "top and bottom 100 tokens of many vectors, over the bare matrix product",
+        "{:.2f}×",
+    ),
+    (
+        "cold_start.ratio",
+        "`lexray head smollm2 L25H1` from a cold process, over `import torch`",
+        "{:.2f}×",
+    ),
+    ("heads.seconds", "`lexray heads smollm2`: all 540 matrices", "{:.0f} s"),
+    ("heads.peak_mb", "… peak memory of the process", "{:.0f} MB"),
+    (
+        "opening.time_ratio",
+        "open a 0.5-GB model and read one head: faster than transformers' "
+        "`from_pretrained`, imports included",
+        "{:.1f}×",
+    ),
+    ("opening.read_mb", "… bytes read", "{:.2f} MB"),
+]
+
+
+def table(results: dict[str, dict[str, float]]) -> str:
+    lines = ["| what | figure |", "|---|---|"]
+    for key, label, form in ROWS:
+        group, name = key.split(".")
+        if name in results.get(group, {}):
+            lines.append(f"| {label} | {form.format(results[group][name])} |")
+    return "\n".join(lines)
+
+
+def update(results: dict[str, dict[str, float]]) -> None:
+    """Writes the table between the README's marks."""
+    marks = r"(<!-- benchmarks -->\n).*?(<!-- /benchmarks -->)"
+    text = README.read_text(encoding="utf-8")
+    filled = re.sub(marks, lambda m: f"{m[1]}{table(results)}\n{m[2]}", text, flags=re.DOTALL)
+    README.write_text(filled, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    update(json.loads((Path(__file__).parent / "results.json").read_text()))
