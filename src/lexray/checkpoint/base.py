@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ class TensorInfo:
     shape: tuple[int, ...]
     dtype: torch.dtype
     """The dtype that `read` returns (for quantised formats float32)."""
+    stored: str | None = field(default=None, kw_only=True)
+    """How it is stored, where not in that dtype: "Q4_K", …"""
 
 
 class Checkpoint(ABC):

@@ -277,7 +277,7 @@ class Header:
         stop = start + values // kind.block * kind.size
         if stop > self._size:
             raise self._fail(f"{name} should end at byte {stop}")
-        return Entry(shape, torch.float32, start, stop, kind)
+        return Entry(shape, torch.float32, start, stop, kind, stored=kind.name)
 
     def _refuse_overlaps(self, entries: dict[str, Entry]) -> None:
         ordered = sorted((entry.start, entry.stop, name) for name, entry in entries.items())
