@@ -367,7 +367,8 @@ def test_the_last_registered_family_wins(saved: Path, monkeypatch: pytest.Monkey
             {"num_attention_heads": 0, "head_dim": None},
             "rules of Llama cannot make sense of this config",
         ),
-        ({"hidden_act": "mish2", "rope_scaling": {"rope_type": "odd"}}, "rotary embedding 'odd'"),
+        ({"rope_scaling": {"type": "linear"}}, r"rules of Llama .*KeyError\('factor'\)"),
+        ({"rope_scaling": {"rope_type": "odd"}}, "rotary embedding 'odd'"),
     ],
     ids=str,
 )

@@ -76,6 +76,8 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Reads an address; upper and lower case alike."""
+        if not isinstance(text, str):
+            raise LexrayError(f"an address is a text such as L3H7, not {text!r}")
         match = _PATTERN.fullmatch(text.strip())
         if match is None:
             raise LexrayError(f"{text!r} is no address; {EXAMPLES}")

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.address import Address, Matrix
+from lexray.errors import LexrayError
 from lexray.filters import Filter
 from lexray.reading import Direction, Directions, Pair, Pairs, Reading
 from lexray.space.embedding import Side, at_least_float32
@@ -110,12 +111,21 @@ class Circuit:
                 found.values.tolist(), left.tolist(), right.tolist(), strict=True
             )
         )
-        lists = [torch.unique(side)[None] for side in (left, right) if len(side)]
-        legibility = sum(float(space.legibility(ids)[0]) for ids in lists) / max(1, len(lists))
+        lists = [list(dict.fromkeys(side.tolist())) for side in (left, right) if len(side)]
+        legible = [float(space.legibility(torch.tensor([ids]))[0]) for ids in lists]
+        legibility = sum(legible) / max(1, len(legible))
         note = _described(filter, rows, cols, exclude_same)
         source = space.source(str(Address(self.head.layer, head=self.head.index)))
         source = replace(source, filter=note)
-        return Pairs(source, self.matrix, pairs, LABELS[sign], legibility, found.work)
+        return Pairs(
+            source, self.matrix, pairs, LABELS[sign], legibility, found.work, self._offset_note
+        )
+
+    @property
+    def _offset_note(self) -> str:
+        """A rotary model's scores hold for one distance; other offsets than 0 the view says."""
+        turns = self.matrix == "QK" and self.head.spec.rotary is not None
+        return "offset 0" if turns and self.model.options.offset == 0 else ""
 
     def _groups(self, exclude: bool | Literal["inflected"]) -> Int[Tensor, "d_vocab"] | None:
         if not exclude:
@@ -134,7 +144,7 @@ class Circuit:
 
     def _line(self, token: str | int, axis: int, k: int, filter: Filter | None) -> Reading:
         space = self.model.space
-        token_id = self.model.vocabulary.id(token)
+        token_id = space.id(token)
         sides = [space.side(kind, filter) for kind in self.kinds]
         sides[axis] = space.whole(self.kinds[axis]).only(torch.tensor([token_id]))
         A, B = self._factors(*sides)
@@ -145,7 +155,7 @@ class Circuit:
             (self.matrix, axis), "attended_by"
         )
         shown = self.model.vocabulary.shown(token_id)
-        source = space.source(f"{self.address} {name} {shown}", filter)
+        source = space.source(f"{self.address} {shown} {name}", filter)
         return Reading(source, name, top, bottom, legibility)
 
     def svd(self, n: int = 10, k: int = 10, *, filter: Filter | None = None) -> Directions:
@@ -153,6 +163,8 @@ class Circuit:
 
         >>> model["L19H4"].vo.svd(5)
         """
+        if n < 1:
+            raise LexrayError(f"asked for {n} singular directions; n must be at least 1")
         left, right = self.weights
         U, S, V = factored_svd(left, right)
         n = min(n, len(S))

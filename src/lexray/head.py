@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -144,7 +144,8 @@ class Head(Component):
         offset = self.model.options.offset if offset is None else offset
         if self.spec.rotary is None:
             return None
-        return self.spec.rotary.matrix(offset, self.d_head).to(self.model.device)
+        R, device = self.spec.rotary.matrix(offset, self.d_head), self.model.device
+        return (R.float() if device.type == "mps" else R).to(device)  # MPS has no float64
 
     @property
     def alibi_slope(self) -> float:
@@ -167,7 +168,8 @@ class Head(Component):
             return plain
         checkpoint = self.model.checkpoint
         if norm.joint is None:
-            return lambda x: norm.heads[index](plain(x), checkpoint)
+            own = norm.heads[index] if bias else replace(norm.heads[index], bias=None)
+            return lambda x: own(plain(x), checkpoint)
         whole = Affine(
             self._read(heads.linear, self.spec.pre_norm),
             self._read_bias(heads.linear, self.spec.pre_norm) if bias else None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from lexray.families import Attention, Experts, FeedForward, Linear, Norm
+from lexray.families import Attention, Experts, FeedForward, Linear, Norm, QKNorm
 from lexray.families.spec import ALL
 from lexray.model import Model
 from lexray.render import Result, Table, shown_bytes
@@ -113,7 +113,7 @@ def info(model: Model) -> Info:
         head=one_head(model),
         n_parameters=sum(prod(c.info(name).shape) for name in names),
         n_tensors=len(names),
-        bytes=sum(c.cost(name) for name in names),
+        bytes=sum(c.size(name) for name in names),
     )
 
 
@@ -143,7 +143,9 @@ def traits(model: Model) -> dict[str, str]:
         found["queries and keys"] = "normed"
     windows = Counter(x.window for x in attentions if x.window)
     if windows:
-        found["windows"] = ", ".join(f"{w} in {n} layers" for w, n in windows.items())
+        found["windows"] = ", ".join(
+            f"{w} in {n} of {model.n_layers} layers" for w, n in windows.items()
+        )
     if model.vocabulary.caveat:
         found["tokenizer"] = model.vocabulary.caveat
     return found
@@ -188,7 +190,13 @@ def parameters(model: Model) -> list[dict[str, Any]]:
         ("W_U (output embedding, E)", None if a.tied else a.unembed),
         ("b_U", a.unembed_bias),
         ("W_pos", a.positions),
+        ("W_type", a.token_types),
+        *_norm("norm of the embedding", a.embed_norm),
+        *_linear("E to d_model", a.project_in),
+        *_linear("d_model to U", a.project_out),
         *_norm("final norm", a.final_norm),
+        *(_linear("LM head", a.head.dense) if a.head else []),
+        *(_norm("norm in the LM head", a.head.norm) if a.head else []),
     ]
     for block in a.blocks:
         named += _attention(block.attention)
@@ -198,13 +206,15 @@ def parameters(model: Model) -> list[dict[str, Any]]:
         if name is not None and name in model.checkpoint.names():
             pattern = re.sub(r"(?<=\.)\d+(?=\.)", "{n}", name, count=1)
             pattern = re.sub(r"(?<=experts\.)\d+", "{e}", pattern)
+            pattern = re.sub(r"(?<=\.)\d+(?=\.)", "{i}", pattern)
             groups.setdefault((label, pattern), []).append(name)
     return [
         {
             "parameter": label,
             "tensor": pattern,
             "shape": list(model.checkpoint.info(found[0]).shape),
-            "dtype": str(model.checkpoint.info(found[0]).dtype).removeprefix("torch."),
+            "dtype": model.checkpoint.info(found[0]).stored
+            or str(model.checkpoint.info(found[0]).dtype).removeprefix("torch."),
             "count": len(set(found)),
         }
         for (label, pattern), found in groups.items()
@@ -213,6 +223,11 @@ def parameters(model: Model) -> list[dict[str, Any]]:
 
 def _norm(label: str, norm: Norm | None) -> list[tuple[str, str | None]]:
     return [] if norm is None else [(label, norm.gain), (f"{label}, bias", norm.bias)]
+
+
+def _qk_norm(label: str, norm: QKNorm | None) -> list[tuple[str, str | None]]:
+    found = [] if norm is None else [*norm.heads, *([norm.joint] if norm.joint else [])]
+    return [place for one in found for place in _norm(label, one)]
 
 
 def _linear(label: str, linear: Linear | None) -> list[tuple[str, str | None]]:
@@ -227,6 +242,8 @@ def _attention(x: Attention) -> list[tuple[str, str | None]]:
         *_linear("Q", x.q.linear),
         *_linear("K", x.k.linear),
         *_linear("V", x.v.linear),
+        *_qk_norm("norm of queries", x.q_norm),
+        *_qk_norm("norm of keys", x.k_norm),
         *_linear("O", x.o),
         *_norm("norm on attention's output", x.post_norm),
         *_norm("norm after attention", x.sum_norm),
@@ -238,6 +255,7 @@ def _feed_forward(x: FeedForward | Experts) -> list[tuple[str, str | None]]:
     return [
         *_norm("norm before feed-forward", x.pre_norm),
         *([] if isinstance(x, FeedForward) else _linear("router", x.router)),
+        *([] if isinstance(x, FeedForward) else _linear("shared expert's gate", x.shared_gate)),
         *(p for ff in dense for p in _linear("in (keys)", ff.w_in)),
         *(p for ff in dense for p in _linear("gate", ff.w_gate)),
         *(p for ff in dense for p in _linear("out (values)", ff.w_out)),

@@ -23,6 +23,7 @@ from lexray.families.activation import activation
 from lexray.head import Head
 from lexray.parameters import VectorGroup
 from lexray.search import Lookup, Nearest, Related, lookup, nearest, related
+from lexray.sources import open_source, read_vocabulary
 from lexray.space.kinds import Kind
 from lexray.space.space import EmbeddingSpace
 from lexray.view import View
@@ -50,9 +51,7 @@ class Model:
     ) -> None:
         self.checkpoint = checkpoint
         self.config = text_config(checkpoint.config) | dict(config or {})
-        if not isinstance(
-            checkpoint, ModuleCheckpoint
-        ):  # in memory a quantised tensor shows itself
+        if not isinstance(checkpoint, ModuleCheckpoint):  # quantised tensors in memory say so
             refuse_quantised(self.config, checkpoint.name)
         self.family: Family = find_family(self.config, family)
         self.architecture: Architecture = self.family.architecture(self.config, checkpoint.names())
@@ -62,7 +61,7 @@ class Model:
         self.cache: dict[Hashable, Any] = {}
         """What is made once and shared by all views: the embedding, its moments, …"""
         if vocabulary is not None:
-            self.vocabulary = vocabulary
+            self.cache["vocabulary"] = vocabulary
 
     @classmethod
     def from_pretrained(
@@ -88,8 +87,6 @@ class Model:
         - `family=…` reads the model by the rules of another family.
         - `config={…}` overrides entries of `config.json`.
         """
-        from lexray.sources import open_source
-
         checkpoint = open_source(
             source, revision=revision, token=token, remote=remote, adapter=adapter
         )
@@ -172,12 +169,14 @@ class Model:
     def name(self) -> str:
         return self.checkpoint.name
 
-    @cached_property
+    @property
     def vocabulary(self) -> Vocabulary:
-        """The tokens, from the checkpoint's tokenizer."""
-        from lexray.sources import read_vocabulary
-
-        return read_vocabulary(self.checkpoint, self.architecture.d_vocab)
+        """The tokens, from the checkpoint's tokenizer, which is read when first asked for."""
+        if "vocabulary" not in self.cache:
+            made = read_vocabulary(self.checkpoint, self.architecture.d_vocab)
+            self.cache["vocabulary"] = made
+        vocabulary: Vocabulary = self.cache["vocabulary"]
+        return vocabulary
 
     @property
     def d_model(self) -> int:
@@ -248,14 +247,15 @@ class Model:
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
         """E, the output embedding: columns are tokens. Folded: C diag(γ_f) E, times the scale."""
         a = self.architecture
-        W = self._unembedding().T
+        W = self.unembedding().T
         if a.project_out is not None:
             W = a.project_out.read(self.checkpoint) @ W
         if self.options.folded:
             W = fold.reader(W, a.final_norm, self.checkpoint) * a.logit_scale
         return self.place(W)
 
-    def _unembedding(self) -> Tensor:
+    def unembedding(self) -> Float[Tensor, "d_vocab width"]:
+        """The output embedding as it is stored, tokens as rows."""
         name = self.architecture.unembed
         if name not in self.checkpoint.names():
             raise LexrayError(
@@ -271,7 +271,7 @@ class Model:
         a = self.architecture
         bias = None if a.unembed_bias is None else self.checkpoint.read(a.unembed_bias)
         if self.options.folded and a.final_norm is not None and a.final_norm.bias is not None:
-            W = self._unembedding().T * a.logit_scale
+            W = fold.at_least_float32(self.view(folded=False).W_U) * a.logit_scale
             bias = fold.reader_bias(bias, W, a.final_norm, self.checkpoint)
         return None if bias is None else self.place(bias)
 

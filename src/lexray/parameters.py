@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.errors import LexrayError
 from lexray.filters import Filter
 from lexray.progress import track
 from lexray.reading import Reading, Readings
@@ -67,7 +68,9 @@ class VectorGroup:
 
     def __getitem__(self, index: int) -> Vector:
         if not -self.n <= index < self.n:
-            raise IndexError(f"{self.address} has {self.n} {self.kind} vectors, no {index}")
+            raise LexrayError(
+                f"there is no {self.kind} vector {index}: {self.address} has 0–{self.n - 1}"
+            )
         i = index % self.n
         return Vector(self.model, self.address_of(i), self.kind, lambda: self.read()[i])
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lexray.errors import LexrayError
 from lexray.render import Cell, Result, Table
 from lexray.view import View
 
@@ -117,7 +118,11 @@ class NamedReadings(Result):
     readings: tuple[Reading, ...]
 
     def __getitem__(self, name: str) -> Reading:
-        return next(reading for reading in self.readings if reading.name == name)
+        for reading in self.readings:
+            if reading.name == name:
+                return reading
+        there = ", ".join(reading.name for reading in self.readings)
+        raise LexrayError(f"{self.source.address} has no {name!r}; there are {there}")
 
     def tables(self) -> list[Table]:
         return [table for reading in self.readings for table in reading.tables()]
@@ -207,6 +212,8 @@ class Pairs(Result):
     legibility: float
     work: float
     """The share of all entries that had to be looked at."""
+    note: str = ""
+    """What else to know, such as the rotary offset."""
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -220,12 +227,13 @@ class Pairs(Result):
     def tables(self) -> list[Table]:
         row, col = SIDES[self.matrix]
         rows = tuple((p.row.shown, p.col.shown, p.score) for p in self.pairs)
+        said = [str(self.source), self.note, f"legibility {self.legibility:.2f}"]
         return [
             Table(
                 (row, col, "score"),
                 rows,
                 title=f"{self.source.address}.{self.matrix}, {self.sign} of all token pairs",
-                note=f"{self.source} · legibility {self.legibility:.2f}",
+                note=" · ".join(filter(None, said)),
                 bars=frozenset({"score"}),
             )
         ]

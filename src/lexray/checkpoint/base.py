@@ -72,6 +72,10 @@ class Checkpoint(ABC):
         """How many bytes `read` with these arguments would read."""
         return self._cost(name, self._box(name, index))
 
+    def size(self, name: str) -> int:
+        """How many bytes the whole tensor takes where it is stored."""
+        return self._cost(name, self._box(name, ()))
+
     def _cost(self, name: str, box: Box) -> int:
         return prod(stop - start for start, stop in box) * self.info(name).dtype.itemsize
 

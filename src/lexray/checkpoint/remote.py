@@ -100,6 +100,9 @@ class RemoteCheckpoint(Checkpoint):
             return torch.empty(shape, dtype=entry.dtype)
         return data.view(entry.dtype).view(shape)
 
+    def size(self, name: str) -> int:
+        return super()._cost(name, self._box(name, ()))
+
     def _cost(self, name: str, box: Box) -> int:
         shard, entry = self._find(name)
         return sum(stop - start for start, stop in shard.plan(_spans(entry, box)))

@@ -2,48 +2,80 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from lexray.cli import models
+from lexray.cli import demo, heads, models, neurons, search, sweep
+from lexray.cli.progress import Bars
 from lexray.errors import LexrayError
+from lexray.progress import reported_by
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="lexray",
-    help="An X-ray for language models: reads weights and forward passes as words.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-models.register(app)
+for module in (models, heads, sweep, neurons, search, demo):
+    module.register(app)
 
 
-def version(show: bool) -> None:
+def version(show: bool) -> bool:
     if show:
         from lexray import __version__
 
         typer.echo(f"lexray {__version__}")
         raise typer.Exit
+    return show
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def root(
-    show_version: bool = typer.Option(
-        False, "--version", callback=version, is_eager=True, help="Show the version."
-    ),
+    context: typer.Context,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
-    """MODEL is a folder, a .safetensors, .bin or .gguf file, a LoRA adapter, a Hub id, or one of
+    """An X-ray for language models: reads weights and forward passes as words.
+
+    MODEL is a folder, a .safetensors, .bin or .gguf file, a LoRA adapter, a Hub id, or one of
     the models that come along (demo, smollm2)."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
-def main() -> None:
+def main(args: Sequence[str] | None = None) -> None:
     """Runs the command; a user's mistake is one clear line and exit code 2."""
+    bars = Bars()
     try:
-        app()
+        with reported_by(bars):
+            code = app(args, prog_name="lexray", standalone_mode=False)
+        sys.stdout.flush()
     except LexrayError as error:
-        print(f"lexray: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = _mistake(str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
     except BrokenPipeError:
-        sys.exit(0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's own, about how it was called
+            raise
+        path = getattr(getattr(error, "ctx", None), "command_path", None) or "lexray"
+        code = _mistake(f"{error.format_message().rstrip('.')}; see `{path} --help`")
+    finally:
+        bars.stop()
+    if code == INTERRUPTED:
+        print("lexray: interrupted", file=sys.stderr)
+    sys.exit(code or 0)
+
+
+def _mistake(message: str) -> int:
+    print(f"lexray: {'; '.join(message.splitlines())}", file=sys.stderr)
+    return 2

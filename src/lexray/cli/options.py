@@ -1,20 +1,31 @@
-"""The options that commands share, and the one place where a model is opened and a result shown."""
+"""The options that commands share: which model and how it is read, which tokens, what to show.
+
+This is the one place where a model is opened, a View and a filter are made, and a result shown.
+"""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import reduce
+from operator import and_
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
+    from lexray.circuits import Circuit
+    from lexray.filters import Filter
     from lexray.model import Model
+    from lexray.reading import Pairs
     from lexray.render import Result
+
+MODEL, READING, TOKENS, OUTPUT = "The model", "How it is read", "Which tokens", "Output"
 
 
 class Format(StrEnum):
@@ -24,25 +35,264 @@ class Format(StrEnum):
     HTML = "html"
 
 
-ModelArg = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A path, a Hub id, or a shipped name.")
+AddressArg = Annotated[
+    str,
+    typer.Argument(metavar="ADDRESS", help="Where: L19H4, L19H4.QK, L23N907, L3H7.V12, L3.b_out …"),
 ]
-FormatOption = Annotated[
-    Format | None, typer.Option("--format", help="How to show it (by the ending of --output).")
-]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write to this file instead.")
-]
-DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, mps, …")]
-DtypeOption = Annotated[
-    str | None, typer.Option(help="Compute in this dtype (float32, …), not the checkpoint's own.")
-]
-RevisionOption = Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub model.")]
-RemoteOption = Annotated[
-    bool, typer.Option("--remote", help="Download nothing: read byte ranges from the Hub.")
-]
-AdapterOption = Annotated[str | None, typer.Option(help="A LoRA adapter to put on top of MODEL.")]
-FamilyOption = Annotated[str | None, typer.Option(help="Read MODEL by the rules of this family.")]
+K = Annotated[int, typer.Option("-k", min=1, help="How many tokens or pairs to show.")]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model."""
+
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A path, a Hub id, or a shipped name: demo, smollm2."),
+    ]
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Branch, tag or commit of a Hub model.", rich_help_panel=MODEL),
+    ] = None
+    remote: Annotated[
+        bool,
+        typer.Option(
+            "--remote",
+            help="Download nothing: read byte ranges from the Hub.",
+            rich_help_panel=MODEL,
+        ),
+    ] = False
+    adapter: Annotated[
+        str | None,
+        typer.Option(help="A LoRA adapter to put on top of MODEL.", rich_help_panel=MODEL),
+    ] = None
+    family: Annotated[
+        str | None,
+        typer.Option(help="Read MODEL by the rules of this family.", rich_help_panel=MODEL),
+    ] = None
+
+    def open(self) -> Model:
+        return self._opened()
+
+    def _opened(self, **further: Any) -> Model:
+        return open_model(
+            self.model,
+            revision=self.revision,
+            remote=self.remote,
+            adapter=self.adapter,
+            family=self.family,
+            **further,
+        )
+
+
+@dataclass(frozen=True)
+class ReadingOptions(ModelOptions):
+    """Which model, and how it is read: fields that are named as those of `View` make the view."""
+
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, …", rich_help_panel=MODEL)] = "cpu"
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Compute in this dtype (float32, …), not the checkpoint's own.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None
+    folded: Annotated[
+        bool,
+        typer.Option("--folded", help="Fold the norms into the weights.", rich_help_panel=READING),
+    ] = False
+    calibrated: Annotated[
+        bool,
+        typer.Option(
+            "--calibrated",
+            help="Divide scores by what is typical for the token, so that rare ones do not lead.",
+            rich_help_panel=READING,
+        ),
+    ] = False
+    centred: Annotated[
+        bool,
+        typer.Option("--centred", help="Subtract the mean embedding.", rich_help_panel=READING),
+    ] = False
+    inverse: Annotated[
+        Literal["transpose", "pinv"],
+        typer.Option(
+            help="What stands for reading: the embedding's transpose or its pseudo-inverse.",
+            rich_help_panel=READING,
+        ),
+    ] = "transpose"
+    reading: Annotated[
+        Literal["output", "input"],
+        typer.Option(
+            help="Which embedding stands on the reading side, if the model has two.",
+            rich_help_panel=READING,
+        ),
+    ] = "output"
+
+    def open(self) -> Model:
+        return self._opened(device=self.device, dtype=self.dtype).view(**self.view())
+
+    def view(self) -> dict[str, Any]:
+        """The options of the View that was asked for."""
+        from lexray.view import View
+
+        named = {field.name for field in fields(self)}
+        return {name: getattr(self, name) for name in View.options() if name in named}
+
+
+@dataclass(frozen=True)
+class CircuitOptions(ReadingOptions):
+    """The same for a head's matrices."""
+
+    offset: Annotated[
+        int,
+        typer.Option(
+            help="QK of rotary models: how far the key is from the query; -1 is the token before.",
+            rich_help_panel=READING,
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    """Which tokens may appear; the answer is exact among them."""
+
+    ascii: Annotated[
+        bool, typer.Option("--ascii", help="Only ASCII tokens.", rich_help_panel=TOKENS)
+    ] = False
+    alnum: Annotated[
+        bool,
+        typer.Option(
+            "--alnum", help="Only letters and digits, of any script.", rich_help_panel=TOKENS
+        ),
+    ] = False
+    starts_word: Annotated[
+        bool,
+        typer.Option(
+            "--starts-word", help="Only tokens that begin a word.", rich_help_panel=TOKENS
+        ),
+    ] = False
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Only tokens that occur in this .txt or .jsonl file (perhaps .gz).",
+            rich_help_panel=TOKENS,
+        ),
+    ] = None
+    min_count: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --corpus: at least so often.", rich_help_panel=TOKENS),
+    ] = None
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORDS",
+            help="Only these words, in any form; or a file with a token a line. Repeatable.",
+            rich_help_panel=TOKENS,
+        ),
+    ] = None
+
+    def filter(self) -> Filter | None:
+        """All that was asked for, together; None if nothing was."""
+        from lexray import filters
+
+        if self.min_count is not None and self.corpus is None:
+            raise LexrayError("--min-count counts in a corpus; say which with --corpus FILE")
+        parts: list[Filter] = []
+        if self.ascii:
+            parts.append(filters.ascii)
+        if self.alnum:
+            parts.append(filters.alphanumeric)
+        if self.starts_word:
+            parts.append(filters.starts_word)
+        if self.corpus is not None:
+            parts.append(filters.corpus(self.corpus, minimum=self.min_count or 1))
+        if self.only is not None:
+            parts.append(filters.among(_listed(self.only), any_form=True))
+        return reduce(and_, parts) if parts else None
+
+
+def _listed(only: list[str]) -> list[str]:
+    """The words of `--only`: of each value itself, or of the file that it names."""
+    words: list[str] = []
+    for value in only:
+        if "/" in value or value.endswith(".txt") or Path(value).is_file():
+            words += _lines(Path(value))
+        else:
+            words += value.split()
+    if not words:
+        raise LexrayError(f"--only names no words: {', '.join(map(repr, only))}")
+    return words
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LexrayError(f"cannot read the words of --only {path}: {error}") from error
+    return [line for line in lines if line.strip()]
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """Which pairs of a head's matrix."""
+
+    k: K = 50
+    smallest: Annotated[
+        bool, typer.Option("--smallest", help="The smallest (most negative) scores.")
+    ] = False
+    absolute: Annotated[
+        bool, typer.Option("--absolute", help="The largest scores in absolute value.")
+    ] = False
+    exclude_same: Annotated[
+        bool,
+        typer.Option(
+            "--exclude-same",
+            help="No pairs of a token with itself, whatever its case and leading space.",
+        ),
+    ] = False
+    exclude_inflected: Annotated[
+        bool,
+        typer.Option("--exclude-inflected", help="Nor with a simple inflection: walk, walked."),
+    ] = False
+
+    def top(self, circuit: Circuit, filter: Filter | None) -> Pairs:
+        exclude: bool | Literal["inflected"] = (
+            "inflected" if self.exclude_inflected else self.exclude_same
+        )
+        return circuit.top(self.k, sign=self.sign, exclude_same=exclude, filter=filter)
+
+    @property
+    def sign(self) -> Literal["largest", "smallest", "absolute"]:
+        if self.smallest and self.absolute:
+            raise LexrayError("--smallest and --absolute contradict each other; choose one")
+        return "smallest" if self.smallest else "absolute" if self.absolute else "largest"
+
+    def refuse(self, because: str) -> None:
+        """Only k may be set."""
+        names = ("smallest", "absolute", "exclude_same", "exclude_inflected")
+        if given := [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]:
+            raise LexrayError(f"{', '.join(given)} chooses among pairs, not with {because}")
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """How to show a result, and where."""
+
+    format: Annotated[
+        Format | None,
+        typer.Option(
+            help="How to show it; by default a table, or what the ending of --output says.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write to this file.", rich_help_panel=OUTPUT),
+    ] = None
+
+    def show(self, result: Result, limit: int | None = None) -> None:
+        show(result, self.format, self.output, limit=limit)
 
 
 def open_model(
@@ -80,18 +330,23 @@ def open_model(
     )
 
 
-def show(result: Result, form: Format | None, output: Path | None) -> None:
-    """Prints a result, or writes it to a file, whole or not at all."""
+def show(
+    result: Result, form: Format | None, output: Path | None, *, limit: int | None = None
+) -> None:
+    """Prints a result, or writes it to a file, whole or not at all; a table has `limit` rows."""
     form = form or _by_ending(output)
-    if output is None:
-        if form is Format.TABLE:
-            from rich.console import Console
+    if form is Format.TABLE and limit is not None:
+        from lexray.cli.shortened import Shortened
 
-            Console().print(result)
-        else:
-            sys.stdout.write(_rendered(result, form))
-        return
-    write_file(output, _rendered(result, form))
+        result = Shortened(result, limit)
+    if output is not None:
+        write_file(output, _rendered(result, form))
+    elif form is Format.TABLE and sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(result)
+    else:
+        sys.stdout.write(_rendered(result, form))
 
 
 def write_file(path: Path, text: str) -> None:

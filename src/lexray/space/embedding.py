@@ -26,6 +26,8 @@ from lexray.space.vectors import TopVectors, top_vectors
 ROWS_AT_ONCE = 8192
 SIGMA_FLOOR = 1e-3
 """The least σ, as a share of its median."""
+RANK_TOLERANCE = 1e-12
+"""The least eigenvalue of E Eᵀ that is inverted, as a share of the largest."""
 
 
 def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -59,7 +61,7 @@ class Side:
     def columns(self) -> Iterator[Float[Tensor, "_ d_model"]]:
         """The columns themselves, as rows, some at a time."""
         for block in self.blocks():
-            yield block if self.P is None else block @ self.P.T
+            yield block if self.P is None else block @ self.P.to(block).T
 
     def column(self, token: int) -> Float[Tensor, "d_model"]:
         """The column of one token."""
@@ -69,7 +71,7 @@ class Side:
         """columnsᵀ M: one factor of a head's token-by-token matrix."""
         turned = self._prepared(M.T).T.contiguous()
         with full_precision():
-            return torch.cat([block @ turned for block in self.blocks()])
+            return torch.cat([_product(block, turned) for block in self.blocks()])
 
     def mapped(self, apply: Callable[[Tensor], Tensor]) -> Float[Tensor, "e r"]:
         """A map of the columns that is not linear in them (QK-norm)."""
@@ -113,13 +115,20 @@ class Side:
         squares = torch.cat([_quadratic(block, S) for block in self.columns()])
         sigma = squares.clamp(min=0).sqrt()
         floor = SIGMA_FLOOR * sigma.median()
-        return replace(self, sigma=sigma.clamp(min=float(floor) or 1.0).to(torch.float32))
+        sigma = sigma.clamp(min=float(floor) or 1.0).to(torch.float32)
+        return replace(self, sigma=sigma.to(self.rows.device))
 
-    def inverted(self) -> Side:
-        """The side of the pseudo-inverse: columns of (E Eᵀ)⁺ E."""
-        inverse = torch.linalg.pinv(gram(self, self), hermitian=True)
+    def inverted(self, tokens: Int[Tensor, "some"] | None = None) -> Side:
+        """The side of the pseudo-inverse: columns of (E Eᵀ)⁺ E, E the columns of these tokens."""
+        some = self if tokens is None else self.only(tokens)
+        inverse = torch.linalg.pinv(gram(some, some), hermitian=True, rtol=RANK_TOLERANCE)
         P = inverse if self.P is None else inverse @ self.P.to(inverse)
-        return replace(self, P=P.to(at_least_float32(self.rows[:0]).dtype))
+        return replace(self, P=P.to(at_least_float32(self.rows[:0]).dtype).to(self.rows.device))
+
+
+def _product(a: Float[Tensor, "n d"], b: Float[Tensor, "d r"]) -> Float[Tensor, "n r"]:
+    wider = torch.promote_types(a.dtype, b.dtype)
+    return a.to(wider) @ b.to(wider)
 
 
 def _quadratic(
@@ -132,7 +141,7 @@ def _quadratic(
 def gram(a: Side, b: Side, *, centred: bool = False) -> Float[Tensor, "d_model d_model"]:
     """Σ_j a_j b_jᵀ over the vocabulary in float64; `centred`: their covariance times e."""
     total, sum_a, sum_b, n = None, None, None, 0
-    for x, y in zip(a.columns(), b.columns(), strict=True):
+    for x, y in zip(a.blocks(), b.blocks(), strict=True):
         x, y = _double(x), _double(y)
         product = x.T @ y
         total = product if total is None else total + product
@@ -142,7 +151,11 @@ def gram(a: Side, b: Side, *, centred: bool = False) -> Float[Tensor, "d_model d
     assert total is not None
     assert sum_a is not None
     assert sum_b is not None
-    return total - torch.outer(sum_a, sum_b) / n if centred else total
+    if centred:
+        total = total - torch.outer(sum_a, sum_b) / n
+    if a.P is not None:
+        total = a.P.to(total) @ total
+    return total if b.P is None else total @ b.P.to(total).T
 
 
 def second_moment(vectors: Iterable[Float[Tensor, "_ d_model"]]) -> Float[Tensor, "d d"]:

@@ -12,7 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray import fold
+from lexray.errors import LexrayError
 from lexray.filters import Filter
+from lexray.progress import track
 from lexray.reading import Reading, Scored, Source, Token
 from lexray.space.embedding import Side, at_least_float32, second_moment
 from lexray.space.kinds import WRITES, Kind
@@ -74,7 +76,7 @@ class EmbeddingSpace:
         if options.inverse == "transpose":
             return side
         key = ("pinv", options.reading, options.centred)
-        return self._once(key, side.inverted)
+        return self._once(key, lambda: side.inverted(self.admitted(None)))
 
     def whole(self, kind: Kind) -> Side:
         """The side on which vectors of this kind are read, with every row of the embedding."""
@@ -88,7 +90,7 @@ class EmbeddingSpace:
         return self._once((*self._key(kind), filter), lambda: self.whole(kind).only(ids))
 
     def _key(self, kind: Kind) -> tuple[Hashable, ...]:
-        options = self.model.options
+        options = replace(self.model.options, offset=0)  # which turns queries, not embeddings
         return "side", kind if options.calibrated else kind in WRITES, options
 
     def _calibrated(self, kind: Kind) -> Side:
@@ -96,11 +98,23 @@ class EmbeddingSpace:
         if not self.model.options.calibrated or kind in ("bias", "norm"):
             return side
         folded = self.model.options.folded
-        S = self._once(("S", kind, folded), lambda: second_moment(self.model.vectors(kind)))
-        return side.calibrated(S)
+        return side.calibrated(self._once(("S", kind, folded), lambda: self._moment(kind)))
+
+    def _moment(self, kind: Kind) -> Float[Tensor, "d_model d_model"]:
+        groups = list(self.model.groups(kind))
+        tensors = (group.tensor for group in groups)
+        return second_moment(track(tensors, len(groups), f"calibrating by all {kind} vectors"))
 
     def _rows(self, name: str) -> Float[Tensor, "e width"]:
-        return self._once(("rows", name), lambda: self._held(self.model.checkpoint.read(name)))
+        return self._once(("rows", name), lambda: self._held(self._read(name)))
+
+    def _read(self, name: str) -> Float[Tensor, "e width"]:
+        model = self.model
+        return (
+            model.unembedding()
+            if name == model.architecture.unembed
+            else model.checkpoint.read(name)
+        )
 
     def _held(self, rows: Float[Tensor, "e width"]) -> Float[Tensor, "e width"]:
         rows = self.model.place(rows)
@@ -138,6 +152,16 @@ class EmbeddingSpace:
         if filter is not None:
             mask = mask & filter.mask(vocabulary, n)
         return None if bool(mask.all()) else mask.nonzero()[:, 0]
+
+    def id(self, token: str | int) -> int:
+        """The id of a token that the embedding has a row for."""
+        token_id = self.model.vocabulary.id(token)
+        if token_id >= self.n_rows:
+            raise LexrayError(
+                f"{self.model.vocabulary.shown(token_id)} ({token_id}) has no row in the embedding "
+                f"of {self.model.name}, whose ids are 0–{self.n_rows - 1}"
+            )
+        return token_id
 
     def token(self, token_id: int) -> Token:
         vocabulary = self.model.vocabulary
@@ -185,6 +209,8 @@ class EmbeddingSpace:
         self, scores: Float[Tensor, "n"], k: int, ids: Int[Tensor, "n"] | None
     ) -> tuple[tuple[Scored, ...], tuple[Scored, ...], float]:
         """Both ends of a list of scores, one per token, and the top's legibility."""
+        if k < 1:
+            raise LexrayError(f"asked for the top {k} tokens; k must be at least 1")
         n = min(k, len(scores))
         ends = []
         for descending in (True, False):
@@ -211,7 +237,7 @@ class EmbeddingSpace:
         return excess.cpu()
 
     def _units(self) -> tuple[Tensor, Tensor, float]:
-        """The embeddings, their mean, and two random tokens' mean cosine: ‖mean of units‖²."""
+        """The embeddings, their mean, and the mean cosine over all pairs of different tokens."""
         side = Side(self._rows(self.model.architecture.unembed))
         mean = self.mean(side)
         ids = self.admitted(None)
@@ -219,4 +245,4 @@ class EmbeddingSpace:
         for block in (side if ids is None else side.only(ids)).blocks():
             centred = block - mean
             total, n = total + 1 / centred.norm(dim=-1).clamp(min=1e-30) @ centred, n + len(block)
-        return side.rows, mean, float((total / n).square().sum())
+        return side.rows, mean, (float(total.square().sum()) - n) / max(1, n * (n - 1))

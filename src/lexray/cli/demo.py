@@ -1,0 +1,6 @@
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None: ...
