@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(BIN)/python -m lexray.cli info smollm2
+	$(BIN)/lexray demo
 
 test: setup
 	$(BIN)/python -m pytest
