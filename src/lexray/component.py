@@ -10,6 +10,7 @@ from torch import Tensor
 from lexray import fold
 from lexray.address import Address
 from lexray.errors import LexrayError
+from lexray.families.shapes import block_shapes, check
 from lexray.families.spec import ALL, Linear, Norm
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Component:
 
     def _read(self, linear: Linear, norm: Norm | None, outputs: slice = ALL) -> Tensor:
         """A reader W[:, outputs] of what `norm` gives."""
+        self._check(linear)
         W = linear.read(self.model.checkpoint, outputs=outputs)
         if self.model.options.folded:
             W = fold.reader(W, norm, self.model.checkpoint)
@@ -72,10 +74,20 @@ class Component:
 
     def _write(self, linear: Linear, norm: Norm | None, inputs: slice = ALL) -> Tensor:
         """A writer W[inputs] into what `norm` normalises."""
+        self._check(linear)
         W = linear.read(self.model.checkpoint, inputs=inputs)
         if self.model.options.folded:
             W = fold.writer(W, norm, self.model.checkpoint)
         return self.model.place(W)
+
+    def _check(self, linear: Linear) -> None:
+        """Raises if the weight's size is not the config's."""
+        model, layer = self.model, self.address.layer
+        shapes = model.cache.get(("shapes", layer))
+        if shapes is None:
+            shapes = block_shapes(model.architecture, model.architecture.blocks[layer])
+            model.cache["shapes", layer] = shapes
+        check(linear, model.checkpoint, shapes)
 
     def _write_bias(self, linear: Linear, norm: Norm | None) -> Tensor | None:
         bias = linear.read_bias(self.model.checkpoint)

@@ -173,10 +173,16 @@ class Model:
     def vocabulary(self) -> Vocabulary:
         """The tokens, from the checkpoint's tokenizer, which is read when first asked for."""
         if "vocabulary" not in self.cache:
-            made = read_vocabulary(self.checkpoint, self.architecture.d_vocab)
+            made = read_vocabulary(self.checkpoint, self._n_embedded())
             self.cache["vocabulary"] = made
         vocabulary: Vocabulary = self.cache["vocabulary"]
         return vocabulary
+
+    def _n_embedded(self) -> int:
+        """How many tokens the embedding has, which the config's `vocab_size` may not know."""
+        embed, checkpoint = self.architecture.embed, self.checkpoint
+        known = embed in checkpoint.names()
+        return checkpoint.info(embed).shape[0] if known else self.architecture.d_vocab
 
     @property
     def d_model(self) -> int:

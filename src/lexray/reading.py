@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lexray.errors import LexrayError
 from lexray.render import Cell, Result, Table
 from lexray.view import View
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from lexray.model import Model
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,21 @@ class Reading(Result):
 
     def to_dict(self) -> dict[str, Any]:
         return {**self.source.to_dict(), self.name: self.ends()}
+
+    def plot(self) -> go.Figure:
+        """Both ends as bars; `lexray.plots.save_plot` writes the figure to a file."""
+        from lexray import plots  # plotly takes long to import, and few readings are drawn
+
+        return plots.bars(self)
+
+    def map(self, model: Model) -> go.Figure:
+        """The top tokens as points: near one another where their embeddings are.
+
+        >>> model["L23N907"].value.top(30).map(model)
+        """
+        from lexray import plots  # as in `plot`
+
+        return plots.token_map(self, model)
 
 
 @dataclass(frozen=True)
@@ -263,6 +283,12 @@ class Pairs(Result):
             "legibility": self.legibility,
             "pairs": [pair.to_dict() for pair in self.pairs],
         }
+
+    def plot(self, n: int = 40) -> go.Figure:
+        """The first n pairs as threads from row tokens to column tokens."""
+        from lexray import plots  # plotly takes long to import, and few readings are drawn
+
+        return plots.threads(self, n)
 
 
 SIDES = {"VO": ("attended to", "written"), "QK": ("query", "key")}

@@ -74,7 +74,7 @@ class Result(ABC):
     def to_csv(self) -> str:
         """All tables below one another, each with its header; columns alike share one."""
         out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
+        writer = csv.writer(_Lines(out))
         header: tuple[str, ...] | None = None
         for table in self.csv_tables():
             if table.columns != header:
@@ -93,6 +93,17 @@ class Result(ABC):
 
         frames = [pd.DataFrame(t.rows, columns=list(t.columns)) for t in self.csv_tables()]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+class _Lines:
+    """Ends CSV rows with a plain newline. Told to do so, Python's writer (before 3.13) would leave
+    fields with a carriage return unquoted, and there are such tokens."""
+
+    def __init__(self, out: io.StringIO) -> None:
+        self._out = out
+
+    def write(self, row: str) -> int:
+        return self._out.write(row.removesuffix("\r\n") + "\n")
 
 
 def shown_number(value: float) -> str:

@@ -3,7 +3,7 @@ parameters are alike. Everything streams, layer by layer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +18,7 @@ from lexray.parameters import VECTORS_AT_ONCE, Vector, VectorGroup
 from lexray.progress import track
 from lexray.reading import Reading, Source, Token
 from lexray.render import Result, Table
-from lexray.space.embedding import Side, at_least_float32, gram
+from lexray.space.embedding import at_least_float32, gram
 from lexray.space.kinds import GROUPS, WRITES, Kind, kind_of
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ class Lookup:
 
     def top(self, k: int = 10, *, tokens: int = 10, filter: Filter | None = None) -> Hits:
         """The k parameters with the largest scores, each with its top tokens."""
-        n = min(k, len(self.scores))
-        order = self.scores.argsort(descending=True, stable=True)[:n]
+        at_least_one(k)
+        order = self.scores.argsort(descending=True, stable=True)[:k]
         found = _located(self._groups, order.tolist())
         hits = tuple(
             Hit(float(self.scores[i]), vector.top(tokens, filter=filter))
@@ -124,10 +124,13 @@ class Lookup:
 
     def rank(self, address: str) -> int:
         """The place of one parameter, from 0: `lookup.rank("L14N1215")`."""
+        at = Address.parse(address)
+        whole = at.neuron is not None and at.vector is None
+        wanted = own_address(self.model, f"{at}.{kind_of(self.among)}" if whole else address)
         start = 0
         for group in self._groups:
             for i in range(group.n):
-                if group.address_of(i).startswith(f"{address}.") or group.address_of(i) == address:
+                if group.address_of(i) == wanted:
                     return int((self.scores > self.scores[start + i]).sum())
             start += group.n
         raise LexrayError(f"{address} is not among the {self.among} of {self.model.name}")
@@ -153,8 +156,8 @@ def lookup(
     groups = list(model.groups(kind))
     if not groups:
         raise LexrayError(f"{model.name} has no {among}")
-    side = model.space.whole(kind)
-    direction = torch.cat(list(_centred(model, side).only(torch.tensor(ids)).columns())).mean(0)
+    side = model.view(centred=True).space.whole(kind).only(torch.tensor(ids))
+    direction = torch.cat(list(side.columns())).mean(0)
     scores = []
     for group in track(groups, len(groups), f"looking through {among}"):
         X = group.tensor.to(direction)
@@ -177,18 +180,29 @@ def seeds(model: Model, words: Sequence[str | int]) -> list[int]:
 
 def _seed(model: Model, word: str | int) -> int:
     try:
-        return model.vocabulary.id(word)
+        return model.space.id(word)
     except LexrayError:
         if isinstance(word, str) and not word.startswith((" ", "·")):
             try:
-                return model.vocabulary.id(f" {word}")
+                return model.space.id(f" {word}")
             except LexrayError:
                 pass
         raise
 
 
-def _centred(model: Model, side: Side) -> Side:
-    return side if side.mean is not None else replace(side, mean=model.space.mean(side))
+def at_least_one(n: int) -> None:
+    if n < 1:
+        raise LexrayError(f"asked for the top {n} parameters; at least 1 has to be wanted")
+
+
+def own_address(model: Model, address: str) -> str:
+    """The address under which groups list a vector: shared keys and values by the first head."""
+    at = Address.parse(address)
+    if at.head is None or at.subhead not in ("K", "V"):
+        return str(at)
+    heads = model.layers[at.layer].heads
+    first = next(head for head in heads if head.kv_index == heads[at.head].kv_index)
+    return str(replace(at, head=first.index))
 
 
 @dataclass(frozen=True)
@@ -264,9 +278,10 @@ def related(
     """Neurons whose key (or gate) and value share at least `overlap` of their top-k tokens."""
     if read not in ("key", "gate"):
         raise LexrayError(f"related by the {read!r}? read is 'key' or 'gate'")
-    pairs = list(zip(model.groups(read), model.groups("value"), strict=True))
-    if not pairs:
+    readers = list(model.groups(read))
+    if not readers:
         raise LexrayError(f"{model.name} has no {read}s")
+    pairs = list(zip(readers, model.groups("value"), strict=True))
     found: list[RelatedNeuron] = []
     for keys, values in track(pairs, len(pairs), f"comparing {read}s and values"):
         found += _related_in(model, keys, values, k, overlap)
@@ -283,10 +298,10 @@ def _related_in(
     for start in range(0, keys.n, VECTORS_AT_ONCE):
         a = reading.top(X[start : start + VECTORS_AT_ONCE], k).top_ids
         b = writing.top(Y[start : start + VECTORS_AT_ONCE], k).top_ids
-        shared = _members(a, b)
-        counts = shared.sum(1)
-        for i in (counts >= overlap * a.shape[1]).nonzero()[:, 0].tolist():
-            n, size = int(counts[i]), a.shape[1]
+        shared, size = _members(a, b), a.shape[1]
+        for i, n in enumerate(shared.sum(1).tolist()):
+            if n / size < overlap:
+                continue
             some = a[i][shared[i]][:8].tolist()
             yield RelatedNeuron(
                 keys.address_of(start + i).rpartition(".")[0],
@@ -326,10 +341,15 @@ def nearest(
         raise LexrayError(
             f"{address} is no single vector; try L3N7.value, .key or .gate, or a subhead: L3H7.V12"
         )
+    at_least_one(n)
     kinds = [kind_of(group) for group in (among or GROUPS)]
-    kernels = _Kernels(model)
     groups = [group for kind in kinds for group in model.groups(kind)]
+    if not groups:
+        raise LexrayError(f"{model.name} has no {', '.join(among)}")
+    kernels = _Kernels(model)
     x = target.tensor
+    if not x.any():
+        raise LexrayError(f"{address} is zero everywhere: nothing is near it")
     flat = torch.cat(
         [
             kernels.correlations(x, target.kind, group.tensor, group.kind)
@@ -337,10 +357,11 @@ def nearest(
         ]
     )
     order = flat.abs().argsort(descending=True, stable=True)[: n + 1].tolist()
+    itself = own_address(model, target.address)
     hits = [
         Hit(float(flat[i]), vector.top(tokens))
         for i, vector in zip(order, _located(groups, order), strict=True)
-        if vector.address != target.address
+        if vector.address != itself
     ]
     title = f"Of {len(flat):,} parameters, the nearest to {target.address}"
     source = model.space.source(target.address)
@@ -350,27 +371,32 @@ def nearest(
 
 
 class _Kernels:
-    """E C E′ᵀ for each pair of sides, made when first needed."""
+    """E C E′ᵀ for each pair of sides, over all tokens, made when first needed."""
 
     def __init__(self, model: Model) -> None:
         self._space = model.space
-        self._made: dict[tuple[bool, bool], Tensor] = {}
-        self._roots: dict[bool, Tensor] = {}
+        self._calibrated = model.options.calibrated
+        self._made: dict[tuple[Hashable, Hashable], Tensor] = {}
+        self._roots: dict[Hashable, Tensor] = {}
+
+    def _side(self, kind: Kind) -> Hashable:
+        """What tells sides apart: each kind has its own σ, if there are any."""
+        return kind if self._calibrated else kind in WRITES
 
     def between(self, a: Kind, b: Kind) -> Float[Tensor, "d d"]:
-        key = (a in WRITES, b in WRITES)
+        key = (self._side(a), self._side(b))
         if key not in self._made:
-            one, other = (self._space.writing if writes else self._space.reading for writes in key)
+            one, other = (self._space.side(kind) for kind in (a, b))
             self._made[key] = gram(one, other, centred=True)
         return self._made[key]
 
     def root(self, kind: Kind) -> Float[Tensor, "d d"]:
         """L with L Lᵀ = E C Eᵀ, so that ‖y L‖ is the size of y's centred projection."""
-        writes = kind in WRITES
-        if writes not in self._roots:
+        side = self._side(kind)
+        if side not in self._roots:
             values, vectors = torch.linalg.eigh(self.between(kind, kind))
-            self._roots[writes] = vectors * values.clamp(min=0).sqrt()
-        return self._roots[writes]
+            self._roots[side] = vectors * values.clamp(min=0).sqrt()
+        return self._roots[side]
 
     def correlations(
         self, x: Float[Tensor, "d"], a: Kind, Y: Float[Tensor, "n d"], b: Kind

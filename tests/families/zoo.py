@@ -174,7 +174,18 @@ VARIANTS = [
         mlp_only_layers=[1],
     ),
     llama_like("qwen3-moe", "qwen3_moe", **MOE, head_dim=8, norm_topk_prob=True),
+    llama_like(
+        "qwen3-moe-window",
+        "qwen3_moe",
+        **MOE,
+        head_dim=8,
+        decoder_sparse_step=2,
+        use_sliding_window=True,
+        sliding_window=3,
+        max_window_layers=1,
+    ),
     llama_like("gemma", "gemma", head_dim=10),
+    llama_like("gemma-relu", "gemma", head_dim=8, hidden_act="relu", attention_bias=True),
     llama_like(
         "gemma2",
         "gemma2",
@@ -192,6 +203,15 @@ VARIANTS = [
         sliding_window=3,
         num_hidden_layers=3,
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+    ),
+    llama_like(
+        "gemma3-both-ways",
+        "gemma3_text",
+        head_dim=8,
+        sliding_window=4,
+        num_hidden_layers=7,
+        use_bidirectional_attention=True,
+        attn_logit_softcapping=0.5,
     ),
     llama_like("phi", "phi", num_key_value_heads=None, num_attention_heads=3),
     llama_like(
@@ -247,6 +267,7 @@ VARIANTS = [
     llama_like("cohere-qk-norm", "cohere", use_qk_norm=True, attention_bias=True),
     llama_like("cohere2", "cohere2", sliding_window=3, num_hidden_layers=4),
     Variant("bert", "bert", BERT, masked=True),
+    Variant("bert-untied", "bert", BERT | {"tie_word_embeddings": False}, masked=True),
     Variant("roberta", "roberta", BERT | {"pad_token_id": 1}, masked=True),
     Variant(
         "distilbert",

@@ -54,9 +54,9 @@ class LanguageModel:
 LANGUAGE_MODELS = {
     spec.name: spec
     for spec in (
-        LanguageModel("demo", 4, 160, 5, seed=1, steps=1850, cooldown=350),
-        LanguageModel("demo-b", 4, 160, 5, seed=2, steps=1850, cooldown=350),
-        LanguageModel("demo-wide", 3, 176, 4, seed=3, steps=1200, cooldown=300),
+        LanguageModel("demo", 4, 160, 5, seed=1, steps=1650, cooldown=350),
+        LanguageModel("demo-b", 4, 160, 5, seed=2, steps=1250, cooldown=250),
+        LanguageModel("demo-wide", 3, 176, 4, seed=3, steps=1100, cooldown=350),
     )
 }
 

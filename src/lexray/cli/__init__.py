@@ -35,9 +35,8 @@ def version(show: bool) -> bool:
     return show
 
 
-@app.callback(invoke_without_command=True)
+@app.callback()
 def root(
-    context: typer.Context,
     show_version: Annotated[
         bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")
     ] = False,
@@ -46,16 +45,15 @@ def root(
 
     MODEL is a folder, a .safetensors, .bin or .gguf file, a LoRA adapter, a Hub id, or one of
     the models that come along (demo, smollm2)."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Runs the command; a user's mistake is one clear line and exit code 2."""
     bars = Bars()
+    words = list(sys.argv[1:] if args is None else args)
     try:
         with reported_by(bars):
-            code = app(args, prog_name="lexray", standalone_mode=False)
+            code = app(words or ["--help"], prog_name="lexray", standalone_mode=False)
         sys.stdout.flush()
     except LexrayError as error:
         code = _mistake(str(error))

@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
     """The command as typer should see it: each group replaced by its fields."""
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
 
     def run(**given: Any) -> None:
         built = {

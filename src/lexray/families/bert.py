@@ -27,7 +27,7 @@ def describe_bert(c: Config, t: Names) -> Architecture:
         t,
         t.prefix("embeddings.word_embeddings.weight", "bert.", ""),
         unembed=f"{head}decoder.weight",
-        unembed_bias=t.pick(f"{head}bias", f"{head}decoder.bias"),
+        biases=(f"{head}bias", f"{head}decoder.bias"),
         head=lm_head(c, t, f"{head}transform.dense", f"{head}transform.LayerNorm", c["hidden_act"]),
     )
 
@@ -41,7 +41,7 @@ def describe_roberta(c: Config, t: Names) -> Architecture:
         t,
         t.prefix("embeddings.word_embeddings.weight", "roberta.", ""),
         unembed="lm_head.decoder.weight",
-        unembed_bias=t.pick("lm_head.bias", "lm_head.decoder.bias"),
+        biases=("lm_head.bias", "lm_head.decoder.bias"),
         head=lm_head(c, t, "lm_head.dense", "lm_head.layer_norm", "gelu"),
         position_offset=c["pad_token_id"] + 1,
     )
@@ -53,7 +53,10 @@ def lm_head(c: Config, t: Names, dense: str, norm: str, act: str) -> HeadTransfo
     return HeadTransform(t.linear(dense), act, t.norm("layer", norm, c["layer_norm_eps"]))
 
 
-def encoder(c: Config, t: Names, body: str, *, unembed: str, **rest: Any) -> Architecture:
+def encoder(
+    c: Config, t: Names, body: str, *, unembed: str, biases: tuple[str, str], **rest: Any
+) -> Architecture:
+    """`biases` are the LM head's own and its decoder's, which are one unless it is untied."""
     tied, embed = c["tie_word_embeddings"], f"{body}embeddings.word_embeddings.weight"
     layers = range(c["num_hidden_layers"])
     return Architecture(
@@ -61,6 +64,7 @@ def encoder(c: Config, t: Names, body: str, *, unembed: str, **rest: Any) -> Arc
         blocks=tuple(block(c, t, f"{body}encoder.layer.{n}.") for n in layers),
         embed=embed,
         unembed=embed if tied else unembed,
+        unembed_bias=t.pick(*(biases if tied else reversed(biases))),
         tied=tied,
         positions=f"{body}embeddings.position_embeddings.weight",
         token_types=t.pick(f"{body}embeddings.token_type_embeddings.weight"),

@@ -20,6 +20,8 @@ def mixture(
     **rest: Any,
 ) -> Experts:
     """`n` gated experts under `stem`, with the router `stem + "gate"`."""
+    if n < 1:
+        raise ValueError(f"it speaks of {n} experts")
     make = stacked if f"{stem}experts.gate_up_proj" in t else separate
     return Experts(
         router=Linear(f"{stem}gate.weight"),

@@ -18,7 +18,7 @@ from lexray.families.spec import Architecture, Block
 DEFAULTS = {
     "tie_word_embeddings": True,
     "rms_norm_eps": 1e-6,
-    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_act": "gelu_pytorch_tanh",
     "head_dim": 256,
     "max_position_embeddings": 8192,
 }
@@ -54,6 +54,7 @@ def describe(c: Config, t: Names) -> Architecture:
         blocks=tuple(block(c, t, f"{body}layers.{n}.", n) for n in range(c["num_hidden_layers"])),
         final_norm=t.norm("rms", f"{body}norm", c["rms_norm_eps"], plus_one=True),
         embed_scale=c["hidden_size"] ** 0.5,
+        causal=not c.get("use_bidirectional_attention"),
         logit_cap=c.get("final_logit_softcapping"),
         **unembedding(
             c, t, f"{body}embed_tokens.weight", "lm_head.weight", "language_model.lm_head.weight"
@@ -79,18 +80,33 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
             post_norm=norm(f"{stem}post_attention_layernorm") if posts else None,
             q_norm=same_for_all(norm(f"{stem}self_attn.q_norm"), s["n_heads"]) if qk else None,
             k_norm=same_for_all(norm(f"{stem}self_attn.k_norm"), s["n_kv_heads"]) if qk else None,
-            cap=c.get("attn_logit_softcapping"),
-            window=c.get("sliding_window") if slides else None,
+            cap=None if qk else c.get("attn_logit_softcapping"),
+            window=window(c) if slides else None,
         ),
         gated(
             t,
             f"{stem}mlp.",
             s["d_mlp"],
-            c["hidden_activation"],
+            activation(c),
             pre_norm=norm(stem + before_mlp),
             post_norm=norm(f"{stem}post_feedforward_layernorm") if posts else None,
         ),
     )
+
+
+def activation(c: Config) -> str:
+    """The first Gemma configs say "gelu" and mean the approximation."""
+    if given := c.get("hidden_activation"):
+        return str(given)
+    return "gelu_pytorch_tanh" if c["hidden_act"] == "gelu" else str(c["hidden_act"])
+
+
+def window(c: Config) -> int | None:
+    """EmbeddingGemma looks both ways, half of its window to each side."""
+    width: int | None = c.get("sliding_window")
+    if width is None or not c.get("use_bidirectional_attention"):
+        return width
+    return width // 2 + 1
 
 
 def is_sliding(c: Config, n: int) -> bool:

@@ -43,7 +43,7 @@ def layer_kinds(c: Config) -> list[str]:
     """ "global" or "local" for each layer: [[["global", "local"], 12]] means 12 times the two."""
     n = c.first("num_layers", "num_hidden_layers")
     listed = c.get("attention_layers") or [
-        kind for kinds, times in c.get("attention_types") or [] for kind in kinds * times
+        kind for kinds, times in c.get("attention_types") or [] for kind in kinds * min(times, n)
     ]
     return list(listed) or [("global", "local")[i % 2] for i in range(n)]
 

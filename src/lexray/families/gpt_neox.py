@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lexray.families import gguf
-from lexray.families.parts import attention, sizes, unembedding
+from lexray.families.parts import Sizes, attention, sizes, unembedding
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
 from lexray.families.spec import Architecture, Block, FeedForward, interleaved
@@ -20,15 +20,22 @@ DEFAULTS = {
 def describe(c: Config, t: Names) -> Architecture:
     body = t.prefix("embed_in.weight", "gpt_neox.", "")
     return Architecture(
-        **sizes(c),
+        **plain_sizes(c),
         blocks=tuple(block(c, t, f"{body}layers.{n}.") for n in range(c["num_hidden_layers"])),
         final_norm=t.norm("layer", f"{body}final_layer_norm", c["layer_norm_eps"]),
         **unembedding(c, t, f"{body}embed_in.weight", "embed_out.weight", "lm_head.weight"),
     )
 
 
+def plain_sizes(c: Config) -> Sizes:
+    """Every head has keys and values of its own, whatever the config says."""
+    s = sizes(c)
+    s["n_kv_heads"] = s["n_heads"]
+    return s
+
+
 def block(c: Config, t: Names, stem: str) -> Block:
-    s, eps = sizes(c), c["layer_norm_eps"]
+    s, eps = plain_sizes(c), c["layer_norm_eps"]
     qkv = t.linear(f"{stem}attention.query_key_value")
     q, k, v = (interleaved(qkv, s["n_heads"], s["d_head"], part) for part in range(3))
     partial = c.get("rotary_pct", 0.25)

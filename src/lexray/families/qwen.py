@@ -52,12 +52,18 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
 
 
 def window(c: Config, n: int) -> int | None:
-    """Only the upper layers look through a window, and only if the config says so."""
-    if not c.get("use_sliding_window"):
-        return None
-    kinds = c.get("layer_types")
-    slides = kinds[n] == "sliding_attention" if kinds else n >= c.get("max_window_layers", 28)
-    return c.get("sliding_window") if slides else None
+    """No layer looks through a window unless the config says so."""
+    return c.get("sliding_window") if c.get("use_sliding_window") and slides(c, n) else None
+
+
+def slides(c: Config, n: int) -> bool:
+    """Where there are windows: in the upper layers, or as each mixture of experts has it."""
+    kind, first = c.get("model_type"), c.get("max_window_layers", 28)
+    if kind == "qwen3_moe":
+        return True
+    if kinds := c.get("layer_types"):
+        return bool(kinds[n] == "sliding_attention")
+    return bool(n % 2 == 0 and n < first if kind == "qwen2_moe" else n >= first)
 
 
 def feed_forward(c: Config, t: Names, stem: str, n: int, norm: Norm) -> FeedForward | Experts:

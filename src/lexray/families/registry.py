@@ -105,12 +105,54 @@ class Family:
     def architecture(self, config: Mapping[str, Any], names: Collection[str]) -> Architecture:
         """What this family's rules make of a config and a checkpoint's names."""
         try:
-            return self.describe(Config(config, self.defaults), Names(names))
+            _refuse_endless(config)
+            found = self.describe(Config(config, self.defaults), Names(names))
+            _refuse_absurd(found)
+            return found
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             raise LexrayError(
                 f"the rules of {self.title} cannot make sense of this config: {error!r}; "
                 "correct config.json, pass config={...}, or another family=…"
             ) from error
+
+
+LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads", "num_key_value_heads")
+EXPERTS = ("num_experts", "num_local_experts")
+PARTS = 500_000
+"""Heads and experts in all layers: several times what the largest models have."""
+LARGEST = 10_000_000
+"""Tokens, dimensions, neurons: many times what models have."""
+
+
+def _refuse_endless(config: Mapping[str, Any]) -> None:
+    """Raises for a config whose description alone would fill the memory."""
+    layers, heads, experts = (
+        max((n for key in keys if isinstance(n := config.get(key), int)), default=1)
+        for keys in (LAYERS, HEADS, EXPERTS)
+    )
+    if layers * max(heads + experts, 1) > PARTS:
+        raise LexrayError(
+            f"the config speaks of {layers} layers, {heads} heads and {experts} experts, which is "
+            "no model; correct config.json, or pass config={...}"
+        )
+
+
+def _refuse_absurd(a: Architecture) -> None:
+    """Raises for sizes that no model has."""
+    sizes = {
+        "layers": len(a.blocks),
+        "heads": a.n_heads,
+        "heads of keys and values": a.n_kv_heads,
+        "tokens": a.d_vocab,
+        "dimensions": a.d_model,
+        "dimensions per head": a.d_head,
+        "neurons per layer": a.d_mlp,
+    }
+    if wrong := [f"{n} {what}" for what, n in sizes.items() if not 1 <= n <= LARGEST]:
+        raise ValueError(f"it speaks of {', '.join(wrong)}")
+    if a.n_heads % a.n_kv_heads:
+        raise ValueError(f"{a.n_heads} heads cannot share {a.n_kv_heads} heads of keys and values")
 
 
 _FAMILIES: dict[str, Family] = {}

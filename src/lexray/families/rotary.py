@@ -17,6 +17,10 @@ from torch import Tensor
 from lexray.errors import LexrayError
 
 
+MOST = 1 << 16
+"""More dimensions than any head has."""
+
+
 @dataclass(frozen=True)
 class Rotary:
     """Turns the first 2·len(frequencies) of a head's dimensions, in pairs."""
@@ -59,6 +63,8 @@ def rotary(
     parameters = rope_parameters(config, layer_type, theta, partial)
     if dims is None:
         dims = int(d_head * parameters["partial_rotary_factor"])
+    if not 0 <= dims <= min(d_head, MOST):
+        raise LexrayError(f"a rotary embedding cannot turn {dims} of {d_head} dimensions")
     base = float(parameters["rope_theta"])
     exponents = torch.arange(0, dims, 2, dtype=torch.float64) / dims
     frequencies, factor = _SCALED[parameters["rope_type"]](base**-exponents, parameters, config)

@@ -25,8 +25,8 @@ def describe(c: Config, t: Names) -> Architecture:
     blocks = []
     for n, block in enumerate(plain.blocks):
         rotary = block.attention.rotary if turns(c, n) else None
-        slides = c.get("use_sliding_window") and (not kinds or kinds[n] == "sliding_attention")
-        window = c.get("sliding_window") if slides else None
+        slides = kinds[n] == "sliding_attention" if kinds else rotary is None
+        window = c.get("sliding_window") if slides and c.get("use_sliding_window") else None
         blocks.append(
             replace(block, attention=replace(block.attention, rotary=rotary, window=window))
         )

@@ -110,11 +110,16 @@ class Side:
         sigma = None if self.sigma is None else self.sigma[at]
         return replace(self, rows=self.rows[at], sigma=sigma, ids=ids)
 
-    def calibrated(self, S: Float[Tensor, "d_model d_model"]) -> Side:
-        """Columns divided by σ_j = √(column_jᵀ S column_j), the typical size of their scores."""
+    def calibrated(
+        self, S: Float[Tensor, "d_model d_model"], tokens: Int[Tensor, "some"] | None = None
+    ) -> Side:
+        """Columns divided by σ_j = √(column_jᵀ S column_j), the typical size of their scores.
+
+        `tokens`: those whose median σ sets the floor.
+        """
         squares = torch.cat([_quadratic(block, S) for block in self.columns()])
         sigma = squares.clamp(min=0).sqrt()
-        floor = SIGMA_FLOOR * sigma.median()
+        floor = SIGMA_FLOOR * (sigma if tokens is None else sigma[tokens.to(sigma.device)]).median()
         sigma = sigma.clamp(min=float(floor) or 1.0).to(torch.float32)
         return replace(self, sigma=sigma.to(self.rows.device))
 

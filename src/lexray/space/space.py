@@ -98,7 +98,8 @@ class EmbeddingSpace:
         if not self.model.options.calibrated or kind in ("bias", "norm"):
             return side
         folded = self.model.options.folded
-        return side.calibrated(self._once(("S", kind, folded), lambda: self._moment(kind)))
+        S = self._once(("S", kind, folded), lambda: self._moment(kind))
+        return side.calibrated(S, self.admitted(None))
 
     def _moment(self, kind: Kind) -> Float[Tensor, "d_model d_model"]:
         groups = list(self.model.groups(kind))

@@ -1,0 +1,147 @@
+"""`lexray heads`: every head a line, and on after an interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from lexray import Model, filters
+from tests.cli.running import answer, lexray, mistake
+
+
+def sweep(model: Path, path: Path, *options: object) -> bytes:
+    ran = lexray("heads", model, "-k", 5, "-o", path, *options)
+    assert (ran.code, ran.out) == (0, ""), ran.err
+    return path.read_bytes()
+
+
+def test_every_head_is_a_line(llama: Path, tmp_path: Path) -> None:
+    path = tmp_path / "heads.jsonl"
+    ran = lexray("heads", llama, "-k", 5, "-o", path, "--format", "json")
+    assert ran.code == 0
+    assert ran.err.startswith("lexray: 16 lines in ")
+    assert ran.err.count("\n") == 1
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = [json.loads(line) for line in lines]
+    places = [(line["address"], line["matrix"]) for line in found]
+    assert places == [
+        (f"L{layer}H{head}", matrix)
+        for layer in range(2)
+        for head in range(4)
+        for matrix in ("VO", "QK")
+    ]
+    for line in found:
+        assert line == answer("head", llama, f"{line['address']}.{line['matrix']}", "-k", 5)
+    assert lines[0] == json.dumps(found[0], ensure_ascii=False, separators=(",", ":"))
+
+
+def test_options_are_those_of_a_head(llama: Path, tmp_path: Path) -> None:
+    options = ["--absolute", "--exclude-same", "--ascii", "--folded", "--offset", "-1"]
+    first = json.loads(sweep(llama, tmp_path / "a", *options).splitlines()[-1])
+    head = Model.from_pretrained(llama).view(folded=True, offset=-1)["L1H3"]
+    same = head.qk.top(5, sign="absolute", exclude_same=True, filter=filters.ascii)
+    assert first == same.to_dict()
+
+
+def test_without_a_file_lines_go_to_stdout(llama: Path, tmp_path: Path) -> None:
+    ran = lexray("heads", llama, "-k", 5)
+    assert ran.code == 0
+    assert ran.out.encode() == sweep(llama, tmp_path / "a")
+
+
+@pytest.mark.parametrize("cut", [1, 40, 700, 5000, 10**9])
+def test_it_goes_on_where_it_was_interrupted(llama: Path, tmp_path: Path, cut: int) -> None:
+    whole = sweep(llama, tmp_path / "whole")
+    kept = whole[: max(0, len(whole) - cut)]
+    path = tmp_path / "cut"
+    path.write_bytes(kept)
+    ran = lexray("heads", llama, "-k", 5, "-o", path)
+    assert path.read_bytes() == whole
+    done = kept.count(b"\n")
+    assert f"{16 - done} lines in " in ran.err
+    assert (f"{done} were there already" in ran.err) == (done > 0)
+
+
+def test_what_is_there_is_not_made_again(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = sweep(llama, tmp_path / "a")
+    monkeypatch.setattr("lexray.cli.sweep._write", None)
+    assert sweep(llama, tmp_path / "a") == whole
+
+
+def test_an_interruption_leaves_whole_lines(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = sweep(llama, tmp_path / "whole")
+    path, synced = tmp_path / "a", os.fsync
+
+    def interrupted(handle: int) -> None:
+        synced(handle)
+        if path.read_bytes().count(b"\n") == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", interrupted)
+        ran = lexray("heads", llama, "-k", 5, "-o", path)
+    assert (ran.code, ran.err) == (130, "lexray: interrupted\n")
+    assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:3])
+    assert sweep(llama, path) == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["-k", "6"], "pairs 5 there, 6 here"),
+        (["--folded"], "reading 'raw' there, 'folded' here"),
+        (["--ascii"], "filter '' there, 'ascii' here"),
+        (["--smallest"], "sign 'largest' there, 'smallest' here"),
+    ],
+)
+def test_other_options(llama: Path, tmp_path: Path, options: list[str], told: str) -> None:
+    path = tmp_path / "a"
+    whole = sweep(llama, path)
+    said = mistake("heads", llama, "-o", path, "-k", 5, *options)
+    assert "begun with other options" in said
+    assert told in said
+    assert path.read_bytes() == whole
+
+
+def test_another_model(llama: Path, gpt2: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    whole = sweep(llama, path)
+    assert "model" in mistake("heads", gpt2, "-k", 5, "-o", path)
+    assert path.read_bytes() == whole
+
+
+def test_other_weights(llama: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    first, *rest = sweep(llama, path).splitlines(keepends=True)
+    changed = json.loads(first)
+    changed["pairs"][0]["score"] *= 1.5
+    path.write_bytes(json.dumps(changed).encode() + b"\n" + b"".join(rest))
+    assert "other weights" in mistake("heads", llama, "-k", 5, "-o", path)
+
+
+@pytest.mark.parametrize("text", ["hello\n", "hello", '{"a": 1}\n', '{"a": 1}', "[1]\n", "{\n"])
+def test_a_file_of_someone_else_stays_as_it_is(llama: Path, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes"
+    path.write_text(text)
+    assert "line 1, was not written by `lexray heads`" in mistake("heads", llama, "-o", path)
+    assert path.read_text() == text
+
+
+def test_a_head_that_the_model_has_not(llama: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    line = json.loads(sweep(llama, path).splitlines()[0]) | {"address": "L7H7"}
+    path.write_text(json.dumps(line) + "\n")
+    assert "L7H7.VO" in mistake("heads", llama, "-k", 5, "-o", path)
+
+
+def test_where_no_file_can_be(llama: Path, tmp_path: Path) -> None:
+    assert "cannot write" in mistake("heads", llama, "-o", tmp_path)
+    assert "cannot write" in mistake("heads", llama, "-o", tmp_path / "none" / "a")
+    assert "pdf" in mistake("heads", llama, "--format", "pdf")
