@@ -59,11 +59,13 @@ def test_the_static_path_imports_no_transformers(tmp_path: Path) -> None:
     reading = (
         "import lexray as lx\n"
         "model = lx.Model.from_pretrained(sys.argv[2])\n"
-        "model['L1H2'].W_O, model.vocabulary.shown(3), model.view(folded=True).W_U"
+        "model['L1H2'].W_O, model.vocabulary.shown(3), model.view(folded=True).W_U\n"
+        "model['L1H2'].vo.top(3), model.lookup([3]).top(1)"
     )
     modules = modules_after(COMMAND + reading, "info", str(tmp_path))
     assert "torch" in modules
-    assert not {"transformers", "huggingface_hub", "gguf", "pandas", "peft", "scipy"} & modules
+    heavy = {"transformers", "huggingface_hub", "gguf", "pandas", "peft", "plotly", "scipy"}
+    assert not heavy & modules
 
 
 def test_every_public_name_can_be_had() -> None:

@@ -367,6 +367,15 @@ def test_the_last_registered_family_wins(saved: Path, monkeypatch: pytest.Monkey
             {"num_attention_heads": 0, "head_dim": None},
             "rules of Llama cannot make sense of this config",
         ),
+        ({"num_hidden_layers": 0}, "it speaks of 0 layers"),
+        ({"num_hidden_layers": -3}, "it speaks of 0 layers"),
+        ({"num_hidden_layers": 10**9}, "speaks of 1000000000 layers, .*which is no model"),
+        ({"num_attention_heads": 10**9}, "1000000000 heads .*which is no model"),
+        ({"vocab_size": 10**12}, "it speaks of 1000000000000 tokens"),
+        ({"intermediate_size": -1}, "it speaks of -1 neurons per layer"),
+        ({"num_attention_heads": 3}, "3 heads cannot share 2 heads of keys and values"),
+        ({"head_dim": 10**12}, "cannot turn 1000000000000 of 1000000000000 dimensions"),
+        ({"head_dim": -6}, "cannot turn -6 of -6 dimensions"),
         ({"rope_scaling": {"type": "linear"}}, r"rules of Llama .*KeyError\('factor'\)"),
         ({"rope_scaling": {"rope_type": "odd"}}, "rotary embedding 'odd'"),
     ],
@@ -377,6 +386,42 @@ def test_refused(saved: Path, tmp_path: Path, changes: dict[str, Any], message: 
     folder = llama_by_another_name(saved, tmp_path / "m", **changes)
     with pytest.raises(lx.LexrayError, match=f"(?s){message}"):
         Model.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "address", "message"),
+    [
+        ({"head_dim": 5}, "L0H0", r"q_proj\.weight has 24 × 24 .*config makes it 24 × 20 "),
+        ({"num_key_value_heads": 1}, "L0H0", r"k_proj\.weight has 24 × 12 .*makes it 24 × 6 "),
+        ({"hidden_size": 48}, "L1H0", r"q_proj\.weight has 24 × 24 .*makes it 48 × 24 "),
+        ({"intermediate_size": 19}, "L1N3", r"up_proj\.weight has 24 × 20 .*makes it 24 × 19 "),
+    ],
+    ids=str,
+)
+def test_a_config_that_does_not_fit_the_tensors(
+    saved: Path, tmp_path: Path, changes: dict[str, Any], address: str, message: str
+) -> None:
+    """Slices by its numbers would be read without complaint, and mean nothing."""
+    model = Model.from_pretrained(llama_by_another_name(saved, tmp_path / "m", **changes))
+    for folded in (False, True):
+        part = model.view(folded=folded)[address]
+        with pytest.raises(lx.LexrayError, match=message):
+            _ = part.W_in if "N" in address else (part.W_Q, part.W_K)
+
+
+def test_a_fused_matrix_that_does_not_fit(tmp_path: Path) -> None:
+    save("gpt2", tmp_path)
+    model = Model.from_pretrained(tmp_path, config={"n_head": 7})
+    with pytest.raises(lx.LexrayError, match=r"c_attn\.weight has 24 × 72 .*makes it 24 × 63 "):
+        _ = model["L0H0"].W_V
+
+
+def test_floats_of_eight_bits(tmp_path: Path) -> None:
+    save("llama", tmp_path, dtype=torch.float8_e4m3fn)
+    model = Model.from_pretrained(tmp_path)
+    assert model.checkpoint.info("lm_head.weight").dtype == torch.float8_e4m3fn
+    assert model["L0H0"].W_V.dtype == model.view(folded=True)["L0H0"].W_V.dtype == torch.float32
+    assert len(model["L0H0"].vo.top(3).pairs) == 3
 
 
 def test_entries_of_the_config_can_be_overridden(saved: Path, tmp_path: Path) -> None:

@@ -238,8 +238,13 @@ class Model:
         return neuron if at.vector is None else getattr(neuron, at.vector)
 
     def place(self, tensor: Tensor) -> Tensor:
-        """A tensor on the model's device, in its dtype if one was asked for."""
-        return tensor.to(device=self.device, dtype=self.dtype)
+        """A tensor on the model's device, in its dtype if one was asked for.
+
+        Floats of 8 bits, which torch cannot calculate with, become float32.
+        """
+        small = tensor.is_floating_point() and tensor.dtype.itemsize == 1
+        dtype = self.dtype or (torch.float32 if small else None)
+        return tensor.to(device=self.device, dtype=dtype)
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:

@@ -78,6 +78,7 @@ def _add_bars(figure: go.Figure, listed: Sequence[Scored], colour: str, col: int
         tickvals=places,
         ticktext=labels,
         tickfont={"family": MONOSPACE, "size": 13},
+        ticklabelstandoff=6,
         range=[len(listed) - 0.5, -0.5],
         showgrid=False,
         row=1,
@@ -113,7 +114,12 @@ def token_map(reading: Reading, model: Model) -> go.Figure:
                 "size": _sizes(scores),
                 "color": scores,
                 "colorscale": [[0, "#a9cfe8"], [1, "#12466f"]],
-                "colorbar": {"title": {"text": "score"}, "thickness": 12, "outlinewidth": 0},
+                "colorbar": {
+                    "title": {"text": "score", "font": {"size": 12, "color": FAINT}},
+                    "tickfont": {"size": 11, "color": FAINT},
+                    "thickness": 12,
+                    "outlinewidth": 0,
+                },
                 "line": {"width": 1, "color": "white"},
                 "opacity": 0.9,
             },
@@ -130,7 +136,10 @@ def token_map(reading: Reading, model: Model) -> go.Figure:
         (figure.update_yaxes, shares[1], "second", y),
     ):
         update(
-            title={"text": f"{name} direction, {100 * share:.0f} % of the variance"},
+            title={
+                "text": f"{name} direction, {100 * share:.0f} % of the variance",
+                "font": {"size": 12, "color": FAINT},
+            },
             range=_margins(values),
             showticklabels=False,
             zeroline=False,
@@ -167,7 +176,7 @@ def _embeddings(tokens: list[Token], model: Model) -> Float[Tensor, "n d_model"]
     return torch.cat(list(side.only(ids).columns()))
 
 
-def threads(pairs: Pairs, n: int = 40) -> go.Figure:
+def threads(pairs: Pairs, n: int = 50) -> go.Figure:
     """The n best pairs as threads from row tokens to column tokens; strong ones are thick."""
     shown = list(pairs)[:n]
     rows, cols = _untangled([(pair.row.id, pair.col.id) for pair in shown])
@@ -190,7 +199,7 @@ def threads(pairs: Pairs, n: int = 40) -> go.Figure:
                 x=[x] * len(places),
                 y=list(places.values()),
                 mode="markers+text",
-                text=[literal(tokens[token].shown) for token in places],
+                text=[f"&nbsp;{literal(tokens[token].shown)}&nbsp;" for token in places],
                 textposition=position,
                 textfont={"family": MONOSPACE, "size": 13, "color": INK},
                 marker={"size": 6, "color": INK},
@@ -326,6 +335,7 @@ def _dress(figure: go.Figure, title: str, note: str, height: int) -> None:
         margin={"l": 110, "r": 60, "t": 100, "b": 40},
         bargap=0.25,
         hoverlabel={"font": {"family": MONOSPACE}},
+        modebar={"remove": ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"]},
     )
 
 

@@ -284,7 +284,7 @@ class Pairs(Result):
             "pairs": [pair.to_dict() for pair in self.pairs],
         }
 
-    def plot(self, n: int = 40) -> go.Figure:
+    def plot(self, n: int = 50) -> go.Figure:
         """The first n pairs as threads from row tokens to column tokens."""
         from lexray import plots  # plotly takes long to import, and few readings are drawn
 

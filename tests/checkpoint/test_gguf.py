@@ -303,6 +303,7 @@ BIG = 2**64 - 1
 HOSTILE = {
     "empty": (b"", "empty"),
     "magic": (b"GGML" + bytes(100), "no GGUF file"),
+    "pointer": (b"version https://git-lfs.github.com/spec/v1", "Git LFS pointer"),
     "short": (b"GGUF\3\0", "truncated"),
     "version 1": (image(version=1), "version 1"),
     "version 9": (image(version=9), "version 9"),

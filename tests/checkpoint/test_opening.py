@@ -82,6 +82,12 @@ def test_a_broken_link_is_named(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
 
 
+def test_a_missing_config_is_named(tmp_path: Path) -> None:
+    save_file(W, tmp_path / "model.safetensors")
+    with pytest.raises(LexrayError, match=r"has no config\.json; download it too"):
+        _ = open_checkpoint(tmp_path).config
+
+
 @pytest.mark.parametrize("name", ["odd.safetensors", "weights.bin", "x.pt", "y.pth"])
 def test_files_themselves(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
@@ -166,8 +172,9 @@ def test_what_exists_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_remote(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(remote.RemoteCheckpoint, "open", lambda *args: asked.append(args))
-    open_checkpoint("org/name", revision="v1", token="t", remote=True)
+    opened = object.__new__(remote.RemoteCheckpoint)
+    monkeypatch.setattr(remote.RemoteCheckpoint, "open", lambda *args: asked.append(args) or opened)
+    assert open_checkpoint("org/name", revision="v1", token="t", remote=True) is opened
     assert asked == [("org/name", "v1", "t")]
 
 

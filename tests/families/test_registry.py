@@ -7,10 +7,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
 from lexray.errors import LexrayError
 from lexray.families import Config, Linear, Names, Norm, families, find_family, registry
 from lexray.model import text_config
+from tests.families.zoo import LLAMA, MOE
 
 
 def test_missing_and_null_fall_back_to_the_default() -> None:
@@ -368,6 +370,34 @@ PUBLISHED = {
         (4096, 32, 8, 128, 14336, 32768, 32),
         {"window": None},
     ),
+    "Mistral-Small-3.1-24B": Published(
+        {
+            "architectures": ["Mistral3ForConditionalGeneration"],
+            "model_type": "mistral3",
+            "text_config": {
+                "head_dim": 128,
+                "hidden_act": "silu",
+                "hidden_size": 5120,
+                "intermediate_size": 32768,
+                "max_position_embeddings": 131072,
+                "model_type": "mistral",
+                "num_attention_heads": 32,
+                "num_hidden_layers": 40,
+                "num_key_value_heads": 8,
+                "rms_norm_eps": 1e-05,
+                "rope_theta": 1000000000.0,
+                "sliding_window": None,
+                "vocab_size": 131072,
+            },
+            "vision_config": {"hidden_size": 1024, "model_type": "pixtral"},
+        },
+        "language_model.model.embed_tokens language_model.model.norm language_model.lm_head "
+        "vision_tower.ln_pre",
+        "language_model.model.layers.{n}.",
+        LLAMA_NAMES,
+        (5120, 32, 8, 128, 32768, 131072, 40),
+        {"tied": False, "window": None},
+    ),
     "Qwen2.5-0.5B": Published(
         {
             "hidden_act": "silu",
@@ -472,3 +502,30 @@ def test_published_configs(name: str) -> None:
     leftovers = ("attn.bias", "attention.bias", "inv_freq", "vision_tower.", "pooler", "cls.seq")
     unused = {name for name in file - used if not any(word in name for word in leftovers)}
     assert unused <= ({"lm_head.weight"} if a.tied else set())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "options"),
+    [
+        ("qwen2", {}),
+        ("qwen2_moe", MOE | {"num_hidden_layers": 4, "max_window_layers": 3}),
+        ("qwen3_moe", MOE),
+        ("smollm3", {"num_hidden_layers": 5, "no_rope_layer_interval": 3}),
+        ("gemma2", {}),
+        ("gemma3_text", {"num_hidden_layers": 7}),
+        ("cohere2", {"num_hidden_layers": 5}),
+    ],
+    ids=str,
+)
+def test_windows_without_layer_types(model_type: str, options: dict[str, Any]) -> None:
+    """Older configs do not list their layers' kinds: they follow from the other entries."""
+    windows = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
+    options = LLAMA | windows | options
+    new = AutoConfig.for_model(model_type, **options).to_dict()
+    old = {key: value for key, value in new.items() if key != "layer_types"}
+    found, family = [], find_family(new)
+    for config in (new, old):
+        blocks = family.architecture(config, set()).blocks
+        found.append([(block.attention.window, block.attention.rotary) for block in blocks])
+    assert found[0] == found[1]
+    assert any(window == 3 for window, _ in found[0])

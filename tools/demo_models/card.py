@@ -92,7 +92,7 @@ def _runs(tokens_per_pass: int) -> list[list[str]]:
             f"`{name}`",
             f"{spec.seed}",
             f"{spec.steps:,}",
-            f"{spec.cooldown:,}",
+            ", ".join(f"{start:,}–{end:,}" for start, end in spec.cooldowns),
             f"{spec.steps * BATCH * CONTEXT / tokens_per_pass:.2f}",
         ]
         for name, spec in LANGUAGE_MODELS.items()

@@ -26,8 +26,9 @@ MAX_PARAMETERS = 2_000_000
 class LanguageModel:
     """A GPT-2 shape and its training run.
 
-    The learning rate rises over `warmup` steps, stays at `peak_lr`, and falls linearly to
-    `final_lr_share` of it over the last `cooldown` steps.
+    The learning rate rises over `warmup` steps to `peak_lr`. In each of the `cooldowns`, given as
+    (first step, end), it falls linearly to `final_lr_share` of the peak; after all but the last it
+    is back at the peak: a run that has cooled down can be continued so (WSD-S, Wen et al. 2024).
     """
 
     name: str
@@ -35,28 +36,34 @@ class LanguageModel:
     n_embd: int
     n_head: int
     seed: int
-    steps: int
-    cooldown: int
+    cooldowns: tuple[tuple[int, int], ...]
     peak_lr: float = 2.5e-3
     warmup: int = 100
     final_lr_share: float = 0.05
     weight_decay: float = 0.1
     gradient_clip: float = 1.0
 
+    @property
+    def steps(self) -> int:
+        """Updates in all."""
+        return self.cooldowns[-1][1]
+
     def learning_rate(self, step: int) -> float:
         """The rate of update number `step`, counted from 0."""
-        rise = min(1.0, (step + 1) / self.warmup)
-        left = (self.steps - step) / self.cooldown
-        fall = self.final_lr_share + (1 - self.final_lr_share) * min(1.0, left)
-        return self.peak_lr * rise * fall
+        share = min(1.0, (step + 1) / self.warmup)
+        for start, end in self.cooldowns:
+            if start <= step < end:
+                left = (end - step) / (end - start)
+                share = self.final_lr_share + (1 - self.final_lr_share) * left
+        return self.peak_lr * share
 
 
 LANGUAGE_MODELS = {
     spec.name: spec
     for spec in (
-        LanguageModel("demo", 4, 160, 5, seed=1, steps=1650, cooldown=350),
-        LanguageModel("demo-b", 4, 160, 5, seed=2, steps=1250, cooldown=250),
-        LanguageModel("demo-wide", 3, 176, 4, seed=3, steps=1100, cooldown=350),
+        LanguageModel("demo", 4, 160, 5, seed=1, cooldowns=((1300, 1650),)),
+        LanguageModel("demo-b", 4, 160, 5, seed=2, cooldowns=((1000, 1250), (1400, 1650))),
+        LanguageModel("demo-wide", 3, 176, 4, seed=3, cooldowns=((750, 1100), (1250, 1500))),
     )
 }
 

@@ -30,7 +30,9 @@ def build(base: Path, spec: FineTune) -> GPT2ForTokenClassification:
     The final norm stays the base's; config.json says that training took the identity in its place.
     """
     torch.manual_seed(spec.seed)
-    config = GPT2Config.from_pretrained(base, id2label=LABELS)
+    config = GPT2Config.from_pretrained(base)
+    config.id2label = LABELS
+    config.label2id = {label: number for number, label in LABELS.items()}
     config.activation_function = FAST_GELU
     config.classifier_dropout = 0.0
     config.lexray_final_norm = "identity"

@@ -148,6 +148,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or a LexrayError that names the file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise LexrayError(f"{path.parent} has no {path.name}; download it too") from error
     except (OSError, ValueError, RecursionError) as error:
         raise LexrayError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):

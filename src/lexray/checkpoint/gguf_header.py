@@ -22,6 +22,7 @@ import torch
 
 from lexray.checkpoint.base import TensorInfo
 from lexray.checkpoint.dequantise import Quantisation, quantisation
+from lexray.checkpoint.safetensors import LFS_POINTER
 from lexray.errors import LexrayError
 
 SCALARS: dict[int, np.dtype[Any]] = {
@@ -152,6 +153,10 @@ class Header:
         )
 
     def _check_magic(self) -> None:
+        if self._buffer[: len(LFS_POINTER)] == LFS_POINTER:
+            raise LexrayError(
+                f"{self._where} is a Git LFS pointer, not the weights; run `git lfs pull`"
+            )
         first = self._buffer[:4]
         if first != b"GGUF":
             raise LexrayError(

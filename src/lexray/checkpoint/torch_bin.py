@@ -11,7 +11,7 @@ import pickletools
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,8 +105,11 @@ def _check_legacy(path: Path) -> int:
         return stream.tell()
 
 
-def _refuse_code(stream: IO[bytes], path: Path) -> None:
-    """Lists one pickle's opcodes and raises at the first that names more than building blocks."""
+def _refuse_code(stream: Any, path: Path) -> None:
+    """Lists one pickle's opcodes and raises at the first that names more than building blocks.
+
+    `stream` is a binary file (`Any`, since one inside a zip archive is no IO[bytes] at runtime).
+    """
     strings = ["?", "?"]
     for opcode, argument, _ in pickletools.genops(stream):
         if opcode.name in ("GLOBAL", "INST"):

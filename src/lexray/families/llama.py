@@ -21,14 +21,18 @@ DEFAULTS = {
 @family("mistral", title="Mistral", defaults=DEFAULTS | {"sliding_window": 4096})
 @family("llama", title="Llama", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
-    body = t.prefix("embed_tokens.weight", "model.", "", "language_model.model.")
+    body = t.prefix(
+        "embed_tokens.weight", "model.", "", "language_model.model.", "model.language_model."
+    )
     s = sizes(c)
     blocks = [block(c, t, f"{body}layers.{n}.") for n in range(c["num_hidden_layers"])]
     return Architecture(
         **s,
         blocks=tuple(blocks),
         final_norm=t.norm("rms", f"{body}norm", c["rms_norm_eps"]),
-        **unembedding(c, t, f"{body}embed_tokens.weight", "lm_head.weight"),
+        **unembedding(
+            c, t, f"{body}embed_tokens.weight", "lm_head.weight", "language_model.lm_head.weight"
+        ),
     )
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 
-
 MOST = 1 << 16
 """More dimensions than any head has."""
 
