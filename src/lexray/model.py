@@ -21,7 +21,7 @@ from lexray.errors import LexrayError
 from lexray.families import Architecture, Family, find_family
 from lexray.families.activation import activation
 from lexray.head import Head
-from lexray.parameters import VectorGroup
+from lexray.parameters import Vector, VectorGroup
 from lexray.search import Lookup, Nearest, Related, lookup, nearest, related
 from lexray.sources import open_source, read_vocabulary
 from lexray.space.kinds import Kind
@@ -293,6 +293,16 @@ class Model:
         if a.positions is None:
             return None
         return self.place(self.checkpoint.read(a.positions, slice(a.position_offset, None)))
+
+    def final_norm(self, part: Literal["gain", "bias"] = "gain") -> Vector:
+        """The final norm's gain or bias as a readable vector."""
+        norm = self.architecture.final_norm
+        read = norm and (norm.read_gain if part == "gain" else norm.read_bias)
+        tensor = read(self.checkpoint) if read else None
+        if tensor is None:
+            raise LexrayError(f"{self.name} has no {part} in its final norm")
+        found = self.place(tensor)
+        return Vector(self, f"final_norm.{part}", "norm", lambda: found, "final_norm")
 
     def logits(self, residual: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_vocab"]:
         """The model's own way from the last residual to logits: norm, head, E, scale, cap."""

@@ -6,6 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,6 @@ class Checkpoint(ABC):
 
     def missing(self, name: str) -> LexrayError:
         """The error for a tensor that is not there, with the names that come nearest."""
-        from difflib import get_close_matches
-
         near = get_close_matches(name, list(self.names()), n=3, cutoff=0.5)
         hint = f"; nearest: {', '.join(near)}" if near else ""
         return LexrayError(

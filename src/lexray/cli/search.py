@@ -33,7 +33,7 @@ def lookup(
 ) -> None:
     """Which parameters of the whole model know about some words.
 
-    lexray lookup smollm2 cm kg inches --calibrated
+    lexray lookup smollm2 " law" " court" " judge" --ascii
     """
     found = model.open().lookup(words, among, by=by)
     output.show(found.top(k, tokens=n_tokens, filter=tokens.filter()))

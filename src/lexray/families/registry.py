@@ -16,6 +16,8 @@ from typing import Any, Literal
 from lexray.errors import LexrayError
 from lexray.families.spec import Architecture, Linear, Norm
 
+CORRECT = "correct config.json (GGUF: the metadata), pass config={...}, or another family=…"
+
 
 class Config(Mapping[str, Any]):
     """A `config.json` over the family's defaults.
@@ -111,8 +113,7 @@ class Family:
             return found
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             raise LexrayError(
-                f"the rules of {self.title} cannot make sense of this config: {error!r}; "
-                "correct config.json, pass config={...}, or another family=…"
+                f"the rules of {self.title} cannot make sense of this config: {error!r}; {CORRECT}"
             ) from error
 
 
@@ -134,7 +135,7 @@ def _refuse_endless(config: Mapping[str, Any]) -> None:
     if layers * max(heads + experts, 1) > PARTS:
         raise LexrayError(
             f"the config speaks of {layers} layers, {heads} heads and {experts} experts, which is "
-            "no model; correct config.json, or pass config={...}"
+            f"no model; {CORRECT}"
         )
 
 

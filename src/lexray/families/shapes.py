@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from lexray.checkpoint import Checkpoint
 from lexray.errors import LexrayError
+from lexray.families.registry import CORRECT
 from lexray.families.spec import Architecture, Attention, Block, Experts, FeedForward, Linear
 
 Shapes = dict[str, tuple[int, int]]
@@ -52,7 +53,7 @@ def check(linear: Linear, checkpoint: Checkpoint, shapes: Shapes) -> None:
     if found != expected:
         raise LexrayError(
             f"{checkpoint.name}: {linear.weight} has {_words(found)}, where the config makes it "
-            f"{_words(expected)}; correct config.json, pass config={{...}}, or another family=…"
+            f"{_words(expected)}; {CORRECT}"
         )
     del shapes[linear.weight]
 
