@@ -199,6 +199,9 @@ def family(
 ) -> Callable[[Describe], Describe]:
     """Registers the decorated function as the family of these `model_type`s."""
 
+    if not model_types:
+        raise LexrayError('a family needs a model_type: @lexray.family("my_model")')
+
     def register(describe: Describe) -> Describe:
         key = name or model_types[0]
         _FAMILIES[key] = Family(key, describe, title or key, model_types, dict(defaults or {}))
