@@ -19,6 +19,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from lexray.model import Model
+
 MODELS = Path(str(files("lexray"))) / "models"
 LANGUAGE_MODELS = ("demo", "demo-b", "demo-wide")
 ALL = (*LANGUAGE_MODELS, "demo-sentiment")
@@ -187,3 +189,18 @@ def test_card_states_the_figures() -> None:
         assert f"| {values['perplexity']:.1f} |" in card
     assert f"| {100 * FIGURES['sentiment']['accuracy']:.1f} % |" in card
     assert (MODELS / "losses.png").stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_lexray_opens_them_by_name(name: str) -> None:
+    """Readings use the weights and the words that transformers has."""
+    model = Model.from_pretrained(name)
+    theirs = safe_open(MODELS / name / "model.safetensors", "pt").get_tensor(
+        "transformer.wte.weight"
+    )
+    assert torch.equal(model.W_E, theirs)
+    assert model.vocabulary.encode("What a film!") == tokenizer().encode("What a film!")
+    pairs = model["L1H2"].vo.top(5)
+    E, head = theirs.double().T, model["L1H2"]
+    table = E.T @ head.W_V.double() @ head.W_O.double() @ E
+    assert pairs[0].score == pytest.approx(float(table.max()), rel=1e-4)

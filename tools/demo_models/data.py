@@ -1,6 +1,6 @@
 """Reviews, the shared vocabulary, and batches of tokens.
 
-Source: the Large Movie Review Dataset (Maas et al. 2011), one JSON object with `label` and `text`
+Source: the Large Movie Review Dataset (2011), one JSON object with `label` and `text`
 per line. The test reviews are read by the evaluation only.
 """
 

@@ -28,7 +28,7 @@ class LanguageModel:
 
     The learning rate rises over `warmup` steps to `peak_lr`. In each of the `cooldowns`, given as
     (first step, end), it falls linearly to `final_lr_share` of the peak; after all but the last it
-    is back at the peak: a run that has cooled down can be continued so (WSD-S, Wen et al. 2024).
+    is back at the peak: a run that has cooled down can be continued so (WSD-S).
     """
 
     name: str
