@@ -15,8 +15,8 @@ from rich.console import Console
 from lexray import filters
 from lexray.model import Model
 from lexray.reading import Pair, Pairs, Reading, Readings, Scored, Source, Token
+from lexray.related import Related
 from lexray.render import Result
-from lexray.search import Related
 from lexray.view import View
 from tests.vocabularies import worded
 

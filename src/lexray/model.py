@@ -22,7 +22,8 @@ from lexray.families import Architecture, Family, find_family
 from lexray.families.activation import activation
 from lexray.head import Head
 from lexray.parameters import Vector, VectorGroup
-from lexray.search import Lookup, Nearest, Related, lookup, nearest, related
+from lexray.related import Related, related
+from lexray.search import Lookup, Nearest, lookup, nearest
 from lexray.sources import open_source, read_vocabulary
 from lexray.space.kinds import Kind
 from lexray.space.space import EmbeddingSpace
@@ -151,7 +152,7 @@ class Model:
     def related(
         self, k: int = 100, overlap: float = 0.15, *, read: Literal["key", "gate"] = "key"
     ) -> Related:
-        """Feed-forward neurons whose key and value share tokens; see `lexray.search.related`."""
+        """Feed-forward neurons whose key and value share tokens; see `lexray.related`."""
         return related(self, k, overlap, read=read)
 
     def nearest(self, address: str | Address, n: int = 20, *, among: Sequence[str] = ()) -> Nearest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lexray.families import gguf
-from lexray.families.parts import Sizes, attention, fused, unembedding
+from lexray.families.parts import Sizes, attention, fused, gpt_sizes, unembedding
 from lexray.families.registry import Config, Names, family
 from lexray.families.spec import Architecture, Block, FeedForward
 
@@ -18,15 +18,7 @@ DEFAULTS = {
 @family("gpt2", title="GPT-2", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
     body = t.prefix("wte.weight", "transformer.", "")
-    s: Sizes = {
-        "d_model": c["n_embd"],
-        "n_heads": c["n_head"],
-        "n_kv_heads": c["n_head"],
-        "d_head": c["n_embd"] // c["n_head"],
-        "d_mlp": c.get("n_inner") or 4 * c["n_embd"],
-        "d_vocab": c["vocab_size"],
-        "n_ctx": c["n_positions"],
-    }
+    s = gpt_sizes(c)
     return Architecture(
         **s,
         blocks=tuple(block(c, t, s, body, n) for n in range(c["n_layer"])),

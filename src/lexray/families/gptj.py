@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lexray.families.parts import Sizes, attention, projections, unembedding
+from lexray.families.parts import Sizes, attention, gpt_sizes, projections, unembedding
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
 from lexray.families.spec import Architecture, Block, FeedForward
@@ -20,15 +20,7 @@ NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
 @family("gptj", title="GPT-J", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
     body = t.prefix("wte.weight", "transformer.", "")
-    s: Sizes = {
-        "d_model": c["n_embd"],
-        "n_heads": c["n_head"],
-        "n_kv_heads": c["n_head"],
-        "d_head": c["n_embd"] // c["n_head"],
-        "d_mlp": c.get("n_inner") or 4 * c["n_embd"],
-        "d_vocab": c["vocab_size"],
-        "n_ctx": c["n_positions"],
-    }
+    s = gpt_sizes(c)
     return Architecture(
         **s,
         blocks=tuple(block(c, t, s, f"{body}h.{n}.") for n in range(c["n_layer"])),

@@ -33,6 +33,19 @@ def sizes(c: Config) -> Sizes:
     }
 
 
+def gpt_sizes(c: Config) -> Sizes:
+    """The sizes, from the keys of GPT-2's config."""
+    return {
+        "d_model": c["n_embd"],
+        "n_heads": c["n_head"],
+        "n_kv_heads": c["n_head"],
+        "d_head": c["n_embd"] // c["n_head"],
+        "d_mlp": c.get("n_inner") or 4 * c["n_embd"],
+        "d_vocab": c["vocab_size"],
+        "n_ctx": c["n_positions"],
+    }
+
+
 class Projections(TypedDict):
     q: Heads
     k: Heads
