@@ -187,15 +187,16 @@ def _bar(table: Table, name: str, cell: Cell) -> str:
     column = table.columns.index(name)
     largest = max((abs(float(row[column] or 0)) for row in table.rows), default=0.0)
     share = 100 * abs(float(cell or 0)) / largest if largest else 0
-    colour = "#9ecae1" if float(cell or 0) >= 0 else "#fcae91"
+    colour = "#4a90c288" if float(cell or 0) >= 0 else "#e0704088"
     return f";background:linear-gradient(90deg,{colour} {share:.1f}%,transparent {share:.1f}%)"
 
 
 PAGE_STYLE = """
 :root { color-scheme: light dark; }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem;
+  padding: 0 1.5rem; }
 table { border-collapse: collapse; margin: 1.2rem 0 .3rem; }
-caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; white-space: nowrap; }
 th, td { padding: .18rem .7rem; border-bottom: 1px solid #8884; }
 td { font-family: ui-monospace, monospace; }
 p { color: #777; margin: 0 0 1.2rem; }
