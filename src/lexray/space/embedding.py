@@ -23,7 +23,7 @@ from torch import Tensor
 from lexray.space.arithmetic import full_precision
 from lexray.space.vectors import TopVectors, top_vectors
 
-ROWS_AT_ONCE = 8192
+ROWS_AT_ONCE = 2048
 SIGMA_FLOOR = 1e-3
 """The least σ, as a share of its median."""
 RANK_TOLERANCE = 1e-12
