@@ -15,8 +15,9 @@ from torch import Tensor
 from lexray.address import Address, Matrix
 from lexray.errors import LexrayError
 from lexray.filters import Filter
+from lexray.fold import at_least_float32
 from lexray.reading import Direction, Directions, Pair, Pairs, Reading
-from lexray.space.embedding import Side, at_least_float32
+from lexray.space.embedding import Side
 from lexray.space.kinds import Kind
 from lexray.space.pairs import Sign, top_pairs
 

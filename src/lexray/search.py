@@ -15,11 +15,12 @@ from torch import Tensor
 from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.filters import Filter
+from lexray.fold import at_least_float32
 from lexray.parameters import Vector, VectorGroup
 from lexray.progress import track
 from lexray.reading import Reading, Source, Token
 from lexray.render import Result, Table
-from lexray.space.embedding import at_least_float32, gram
+from lexray.space.embedding import gram
 from lexray.space.kinds import GROUPS, WRITES, Kind, kind_of
 
 if TYPE_CHECKING:

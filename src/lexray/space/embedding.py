@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lexray.fold import at_least_float32
 from lexray.space.arithmetic import full_precision
 from lexray.space.vectors import TopVectors, top_vectors
 
@@ -28,10 +29,6 @@ SIGMA_FLOOR = 1e-3
 """The least σ, as a share of its median."""
 RANK_TOLERANCE = 1e-12
 """The least eigenvalue of E Eᵀ that is inverted, as a share of the largest."""
-
-
-def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 @dataclass(frozen=True, eq=False)

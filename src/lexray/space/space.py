@@ -14,9 +14,10 @@ from torch import Tensor
 from lexray import fold
 from lexray.errors import LexrayError
 from lexray.filters import Filter
+from lexray.fold import at_least_float32
 from lexray.progress import track
 from lexray.reading import Reading, Scored, Source, Token
-from lexray.space.embedding import Side, at_least_float32, second_moment
+from lexray.space.embedding import Side, second_moment
 from lexray.space.kinds import WRITES, Kind
 
 if TYPE_CHECKING:
