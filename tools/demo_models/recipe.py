@@ -61,9 +61,9 @@ class LanguageModel:
 LANGUAGE_MODELS = {
     spec.name: spec
     for spec in (
-        LanguageModel("demo", 4, 160, 5, seed=1, cooldowns=((1300, 1650),)),
-        LanguageModel("demo-b", 4, 160, 5, seed=2, cooldowns=((1000, 1250), (1400, 1650))),
-        LanguageModel("demo-wide", 3, 176, 4, seed=3, cooldowns=((750, 1100), (1250, 1500))),
+        LanguageModel("demo", 4, 160, 5, seed=1, cooldowns=((1300, 1650), (2300, 2800))),
+        LanguageModel("demo-b", 4, 160, 5, seed=2, cooldowns=((1000, 1250), (1400, 1650), (2300, 2800))),
+        LanguageModel("demo-wide", 3, 176, 4, seed=3, cooldowns=((750, 1100), (1250, 1500), (2100, 2600))),
     )
 }
 
@@ -77,7 +77,7 @@ class FineTune:
 
     seed: int = 1
     layers: int = 2
-    steps: int = 500
+    steps: int = 1500
     batch: int = 16
     peak_lr: float = 1e-3
     warmup: int = 50
