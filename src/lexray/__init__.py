@@ -12,6 +12,8 @@ from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
     from lexray.address import Address
+    from lexray.compare.align import align
+    from lexray.compare.partners import partners
     from lexray.families import family
     from lexray.model import Model
     from lexray.view import View
@@ -22,7 +24,9 @@ _WHERE = {
     "Model": "lexray.model",
     "View": "lexray.view",
     "Vocabulary": "lexray.vocabulary",
+    "align": "lexray.compare.align",
     "family": "lexray.families",
+    "partners": "lexray.compare.partners",
 }
 
 __version__ = "0.1.0"
@@ -32,7 +36,9 @@ __all__ = [
     "Model",
     "View",
     "Vocabulary",
+    "align",
     "family",
+    "partners",
 ]
 
 

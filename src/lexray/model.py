@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import torch
 from jaxtyping import Float
@@ -29,6 +29,10 @@ from lexray.space.kinds import Kind
 from lexray.space.space import EmbeddingSpace
 from lexray.view import View
 from lexray.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from lexray.trace import Trace
+    from lexray.trace.plan import TraceOptions
 
 
 class Model:
@@ -304,6 +308,40 @@ class Model:
             raise LexrayError(f"{self.name} has no {part} in its final norm")
         found = self.place(tensor)
         return Vector(self, f"final_norm.{part}", "norm", lambda: found, "final_norm")
+
+    def module(self) -> nn.Module:
+        """transformers' own model with this checkpoint's weights; a live one as it is."""
+        from lexray.trace.module import build_module  # imports transformers
+
+        if "module" not in self.cache:
+            self.cache["module"] = build_module(self)
+        module: nn.Module = self.cache["module"]
+        return module
+
+    @overload
+    def trace(
+        self, prompt: str | Sequence[int] | Tensor, **options: Unpack[TraceOptions]
+    ) -> Trace: ...
+
+    @overload
+    def trace(
+        self, prompt: list[str] | list[list[int]], **options: Unpack[TraceOptions]
+    ) -> list[Trace]: ...
+
+    def trace(self, prompt: Any, **options: Any) -> Any:
+        """Runs a prompt through transformers' own model and records it.
+
+        `prompt` is a text or its token ids; a list of either is run as one batch and gives a list.
+
+        - `new_tokens=n` first continues the prompt by up to n of the most probable tokens.
+        - `what=` chooses what is kept: some of "residual", "attention", "heads", "mlp", "logits".
+        - `layers=`, `positions=` choose where: numbers (negative ones count from the end) or slices.
+        - `device=` is where it is kept (the model's own by default).
+        - `special=False` leaves out the tokens that a tokenizer adds (BOS, [CLS]).
+        """
+        from lexray.trace.run import trace_prompt  # imports transformers
+
+        return trace_prompt(self, prompt, **options)
 
     def logits(self, residual: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_vocab"]:
         """The model's own way from the last residual to logits: norm, head, E, scale, cap."""

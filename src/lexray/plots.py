@@ -47,7 +47,7 @@ def bars(reading: Reading) -> go.Figure:
     for col, (listed, colour) in enumerate(ends, 1):
         _add_bars(figure, listed, colour, col)
     rows = max(len(reading.top), len(reading.bottom), 1)
-    _dress(figure, f"{reading.source.address} as tokens", _note(reading), 150 + ROW * rows)
+    dress(figure, f"{reading.source.address} as tokens", _note(reading), 150 + ROW * rows)
     figure.update_annotations(font={"size": 13, "color": FAINT})
     return figure
 
@@ -130,7 +130,7 @@ def token_map(reading: Reading, model: Model) -> go.Figure:
         )
     )
     title = f"{reading.source.address}: where its top tokens lie"
-    _dress(figure, title, _note(reading), 680)
+    dress(figure, title, _note(reading), 680)
     for update, share, name, values in (
         (figure.update_xaxes, shares[0], "first", x),
         (figure.update_yaxes, shares[1], "second", y),
@@ -210,7 +210,7 @@ def threads(pairs: Pairs, n: int = 50) -> go.Figure:
     some = f" · the first {len(shown)} of {len(pairs)} pairs" if len(shown) < len(pairs) else ""
     title = f"{pairs.source.address}.{pairs.matrix}, {pairs.sign} of all token pairs"
     said = " · ".join(filter(None, [str(pairs.source), pairs.note]))
-    _dress(figure, title, said + some, 150 + ROW * height)
+    dress(figure, title, said + some, 150 + ROW * height)
     for x, name, anchor in zip((0.0, 1.0), SIDES[pairs.matrix], ("right", "left"), strict=True):
         figure.add_annotation(
             x=x,
@@ -314,7 +314,7 @@ def _note(reading: Reading) -> str:
     return f"{reading.source} · legibility {reading.legibility:.2f}"
 
 
-def _dress(figure: go.Figure, title: str, note: str, height: int) -> None:
+def dress(figure: go.Figure, title: str, note: str, height: int) -> None:
     """What all figures share: title, small print, colours, sizes."""
     figure.update_layout(
         template="plotly_white",

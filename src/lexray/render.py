@@ -49,7 +49,7 @@ class Result(ABC):
         """What a program sees."""
 
     def __rich__(self) -> RenderableType:
-        return Group(*(_rich(table) for table in self.tables()))
+        return Group(*(rich_table(table) for table in self.tables()))
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=TEXT_WIDTH, color_system=None)
@@ -58,7 +58,7 @@ class Result(ABC):
         return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
     def _repr_html_(self) -> str:
-        return "\n".join(_html(table) for table in self.tables())
+        return "\n".join(html_table(table) for table in self.tables())
 
     def to_html(self) -> str:
         """A whole page, without scripts or links."""
@@ -145,7 +145,7 @@ def _numeric(table: Table, column: int) -> bool:
     )
 
 
-def _rich(table: Table) -> RenderableType:
+def rich_table(table: Table) -> RenderableType:
     out = RichTable()
     for i, column in enumerate(table.columns):
         right = _numeric(table, i)
@@ -158,7 +158,7 @@ def _rich(table: Table) -> RenderableType:
     return Group(*title, out, *note)
 
 
-def _html(table: Table) -> str:
+def html_table(table: Table) -> str:
     aligned = ["right" if _numeric(table, i) else "left" for i in range(len(table.columns))]
     head = "".join(
         f'<th style="text-align:{side}">{html.escape(name)}</th>'

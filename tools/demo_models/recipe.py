@@ -61,9 +61,13 @@ class LanguageModel:
 LANGUAGE_MODELS = {
     spec.name: spec
     for spec in (
-        LanguageModel("demo", 4, 160, 5, seed=1, cooldowns=((1300, 1650), (2300, 2800))),
-        LanguageModel("demo-b", 4, 160, 5, seed=2, cooldowns=((1000, 1250), (1400, 1650), (2300, 2800))),
-        LanguageModel("demo-wide", 3, 176, 4, seed=3, cooldowns=((750, 1100), (1250, 1500), (2100, 2600))),
+        LanguageModel("demo", 4, 160, 5, seed=1, cooldowns=((1300, 1650), (2900, 3500))),
+        LanguageModel(
+            "demo-b", 4, 160, 5, seed=2, cooldowns=((1000, 1250), (1400, 1650), (2900, 3500))
+        ),
+        LanguageModel(
+            "demo-wide", 3, 176, 4, seed=3, cooldowns=((750, 1100), (1250, 1500), (2500, 3000))
+        ),
     )
 }
 

@@ -43,6 +43,22 @@ class Rotary:
         rotation[second, first] = angles.sin() * self.factor**2
         return rotation
 
+    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Queries or keys x (positions, heads, d_head), each turned as at its position."""
+        n = len(self.frequencies)
+        exact = torch.float32 if x.device.type == "mps" else torch.float64
+        frequencies = torch.tensor(self.frequencies, dtype=exact, device=x.device)
+        angles = positions.to(frequencies)[:, None, None] * frequencies
+        cos, sin = angles.cos() * self.factor, angles.sin() * self.factor
+        half = self.kind == "half"
+        first, second = (
+            (slice(n), slice(n, 2 * n)) if half else (slice(0, 2 * n, 2), slice(1, 2 * n, 2))
+        )
+        wide, turned = x.to(exact), x.to(exact).clone()
+        turned[..., first] = wide[..., first] * cos - wide[..., second] * sin
+        turned[..., second] = wide[..., first] * sin + wide[..., second] * cos
+        return turned.to(x.dtype)
+
 
 def rotary(
     config: Mapping[str, Any],

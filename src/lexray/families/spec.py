@@ -7,6 +7,7 @@ that the orientation on disk, fused matrices and stacked experts are settled in 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 import torch
@@ -189,6 +190,11 @@ class Attention:
     window: int | None = None
     """Sliding window: position j is seen from i if |i − j| < window."""
 
+    @property
+    def module(self) -> str:
+        """The name of the module that computes the attention: the one that owns the queries."""
+        return self.q.linear.module.rpartition(".")[0]
+
 
 @dataclass(frozen=True)
 class FeedForward:
@@ -229,6 +235,15 @@ class Block:
     attention: Attention
     ff: FeedForward | Experts
     parallel: bool = False
+
+    @property
+    def module(self) -> str:
+        """The name of the block's module: what the names of its parts have in common."""
+        inner = self.ff.module if isinstance(self.ff, Experts) else self.ff.w_out.module
+        names = (self.attention.q.linear.module, self.attention.o.module, inner)
+        steps = zip(*(name.split(".") for name in names), strict=False)
+        shared = takewhile(lambda parts: len(set(parts)) == 1, steps)
+        return ".".join(parts[0] for parts in shared)
 
 
 @dataclass(frozen=True)

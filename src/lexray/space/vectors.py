@@ -127,7 +127,7 @@ def _chunks(X: Float[Tensor, "n d"], columns: Columns, k: int) -> Iterator[TopVe
             f"{[tuple(block.shape) for block in columns.blocks]}"
         )
     width = max(1, -(-columns.count // _SEGMENTS[0])) * _SEGMENTS[0]
-    rows = max(1, min(len(X), _rows_at_once(width)))
+    rows = max(1, min(len(X), rows_at_once(width)))
     scores = torch.empty(rows, width, dtype=_dtype(X, columns), device=X.device)
     for start in range(0, max(1, len(X)), rows):
         chunk = X[start : start + rows]
@@ -137,7 +137,7 @@ def _chunks(X: Float[Tensor, "n d"], columns: Columns, k: int) -> Iterator[TopVe
         yield found
 
 
-def _rows_at_once(width: int) -> int:
+def rows_at_once(width: int) -> int:
     """As many as the budget holds, in whole multiples of what matrix kernels take at a time."""
     rows = _SCORES_AT_ONCE // width
     return rows - rows % 32 if rows > 32 else rows
@@ -151,16 +151,16 @@ def _dtype(X: Float[Tensor, "n d"], columns: Columns) -> torch.dtype:
 def _both_ends(
     X: Float[Tensor, "n d"], columns: Columns, k: int, scores: Float[Tensor, "n padded"]
 ) -> TopVectors:
-    _project(X, columns, scores)
-    top_values, top = _top(scores, columns.count, k)
-    bottom_values, bottom = _top(scores.neg_(), columns.count, k)
+    multiply(X, columns, scores)
+    top_values, top = top_scores(scores, columns.count, k)
+    bottom_values, bottom = top_scores(scores.neg_(), columns.count, k)
     if columns.ids is not None:
         ids = columns.ids.to(X.device)
         top, bottom = ids[top], ids[bottom]
     return TopVectors(top_values, top, -bottom_values, bottom)
 
 
-def _project(X: Float[Tensor, "n d"], columns: Columns, scores: Float[Tensor, "n padded"]) -> None:
+def multiply(X: Float[Tensor, "n d"], columns: Columns, scores: Float[Tensor, "n padded"]) -> None:
     """scores[:, :e] = X·E. Blocks of another dtype or device are converted piece by piece."""
     X = X.to(scores.dtype)
     start = 0
@@ -173,7 +173,7 @@ def _project(X: Float[Tensor, "n d"], columns: Columns, scores: Float[Tensor, "n
             start = stop
 
 
-def _top(
+def top_scores(
     scores: Float[Tensor, "n padded"], count: int, k: int
 ) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
     """The k largest of the first `count` columns, by (value descending, id ascending)."""

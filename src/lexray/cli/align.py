@@ -1,0 +1,190 @@
+"""`lexray align`: two models that share a vocabulary, layer by layer, or a single parameter."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lexray.cli.groups import expanded
+from lexray.cli.options import MODEL, OUTPUT, CircuitOptions, OutputOptions, TokenOptions
+from lexray.errors import LexrayError
+
+if TYPE_CHECKING:
+    from lexray.compare.alignment import Alignment
+    from lexray.model import Model
+
+LAYERS, ONE = "Whole layers", "One head, neuron or subhead"
+ENDINGS = (".html", ".htm", ".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+
+
+@dataclass(frozen=True)
+class OtherOptions:
+    """Which model it is compared with; it is read as the first one is."""
+
+    other: Annotated[
+        str,
+        typer.Argument(metavar="OTHER", help="The model to compare with: a path, Hub id or name."),
+    ]
+    other_revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of OTHER.", rich_help_panel=MODEL)
+    ] = None
+    other_adapter: Annotated[
+        str | None, typer.Option(help="A LoRA adapter on top of OTHER.", rich_help_panel=MODEL)
+    ] = None
+    other_family: Annotated[
+        str | None,
+        typer.Option(help="Read OTHER by the rules of this family.", rich_help_panel=MODEL),
+    ] = None
+
+    def open(self, like: CircuitOptions) -> Model:
+        options = replace(
+            like,
+            model=self.other,
+            revision=self.other_revision,
+            adapter=self.other_adapter,
+            family=self.other_family,
+        )
+        return options.open()
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What is aligned, where whole layers are."""
+
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only keys, gates, values, Q, K, V or O; repeatable, all of them by default.",
+            rich_help_panel=LAYERS,
+        ),
+    ] = None
+    control: Annotated[
+        bool,
+        typer.Option(
+            "--control/--no-control",
+            help="Also without projecting, where the models have the same width.",
+            rich_help_panel=LAYERS,
+        ),
+    ] = True
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw heat maps to this .html or image file.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Before the work, what could go wrong after it."""
+        if self.plot is None:
+            return
+        if self.plot.suffix.lower() not in ENDINGS:
+            raise LexrayError(f"--plot {self.plot}: plots end in {', '.join(ENDINGS)}")
+        if not self.plot.parent.is_dir():
+            raise LexrayError(f"cannot write {self.plot}: there is no folder {self.plot.parent}")
+
+    def draw(self, alignment: Alignment) -> None:
+        if self.plot is None:
+            return
+        from lexray.plots import save_plot
+
+        try:
+            with tempfile.TemporaryDirectory(dir=self.plot.parent) as folder:
+                save_plot(alignment.plot(), Path(folder) / self.plot.name).replace(self.plot)
+        except OSError as error:
+            raise LexrayError(f"cannot write {self.plot}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class PartnerOptions:
+    """Whose partners are sought, and how."""
+
+    of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Its best partners in OTHER instead: L3H2, L3H2.VO, L2N17, L2N17.value, L3H2.V12.",
+            rich_help_panel=ONE,
+        ),
+    ] = None
+    one_to_one: Annotated[
+        bool,
+        typer.Option(
+            "--one-to-one",
+            help="Per layer of OTHER, the partner under the best matching of whole layers.",
+            rich_help_panel=ONE,
+        ),
+    ] = False
+    layer: Annotated[
+        list[int] | None,
+        typer.Option(min=0, help="Only in this layer of OTHER; repeatable.", rich_help_panel=ONE),
+    ] = None
+    n: Annotated[int, typer.Option("-n", min=1, help="How many partners.", rich_help_panel=ONE)] = (
+        10
+    )
+    tokens: Annotated[
+        int, typer.Option("--tokens", min=1, help="How many tokens of each.", rich_help_panel=ONE)
+    ] = 10
+
+    def check(self, layers: LayerOptions) -> None:
+        """That options for a parameter and for layers are not mixed."""
+        ours = {"--one-to-one": self.one_to_one, "--layer": self.layer}
+        theirs = {
+            "--plot": layers.plot,
+            "--group": layers.group,
+            "--no-control": not layers.control,
+        }
+        if self.of is None and (given := [name for name, value in ours.items() if value]):
+            raise LexrayError(f"{', '.join(given)} needs a head or neuron; say which with --of")
+        if self.of is not None and (given := [name for name, value in theirs.items() if value]):
+            raise LexrayError(f"{', '.join(given)} is for whole layers, not with --of {self.of}")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(expanded(align))
+
+
+def align(
+    model: CircuitOptions,
+    other: OtherOptions,
+    layers: LayerOptions,
+    partner: PartnerOptions,
+    words: TokenOptions,
+    output: OutputOptions,
+) -> None:
+    """Which layer of another model does what, by way of the vocabulary that both share.
+
+    lexray align demo demo-b --plot heat-maps.html
+
+    lexray align demo demo-b --of L2N17.value
+    """
+    partner.check(layers)
+    layers.check()
+    filter = words.filter()
+    a = model.open()
+    b = other.open(model)
+    if partner.of is not None:
+        from lexray.compare.partners import partners
+
+        found = partners(
+            a,
+            partner.of,
+            b,
+            partner.n,
+            one_to_one=partner.one_to_one,
+            layers=partner.layer,
+            tokens=partner.tokens,
+            filter=filter,
+        )
+        output.show(found)
+        return
+    from lexray.compare.align import align
+
+    aligned = align(a, b, layers.group, control=layers.control, filter=filter)
+    layers.draw(aligned)
+    output.show(aligned)

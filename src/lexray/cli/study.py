@@ -1,0 +1,195 @@
+"""`lexray study`: the papers' figures on any model, one at a time or all in a report.
+
+A study's options become its command's options; the study is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import Field, asdict, fields, make_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+from typer.core import TyperGroup
+
+from lexray.cli.groups import expanded
+from lexray.cli.options import OUTPUT, Format, OutputOptions, ReadingOptions, show, write_file
+from lexray.errors import LexrayError
+
+if TYPE_CHECKING:
+    from lexray.model import Model
+    from lexray.studies.page import Section
+    from lexray.studies.study import Options, Study, StudyResult
+
+STUDY = "The study"
+ALL = "all"
+REPORT = "index.html"
+Command = Callable[..., None]
+Folder = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="DIR", help="Into this folder.", rich_help_panel=OUTPUT),
+]
+
+
+class Studies(TyperGroup):
+    """One command for each study, made when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from lexray.studies import MODULES
+
+        return [*MODULES, ALL]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        from lexray.studies import find
+
+        settings = {"help_option_names": ["-h", "--help"]}
+        made = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        command = _all() if cmd_name == ALL else _one(find(cmd_name))
+        made.command(cmd_name, context_settings=settings)(command)
+        return typer.main.get_command(made)
+
+
+studies = typer.Typer(cls=Studies)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(studies, name="study", invoke_without_command=True)
+
+
+@studies.callback()
+def study(
+    ctx: typer.Context,
+    list_: Annotated[bool, typer.Option("--list", help="Which studies there are.")] = False,
+    format: Annotated[Format, typer.Option(help="With --list: how to show it.")] = Format.TABLE,
+) -> None:
+    """The papers' figures on any model, with a verdict on each of their claims.
+
+    lexray study keep-k demo -o keep-k.html
+
+    lexray study all demo -o report
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if not list_:
+        print(ctx.get_help())
+        return
+    from lexray.studies import listed
+
+    show(listed(), format, None)
+
+
+def _one(study: Study[Any]) -> Command:
+    """The command of one study."""
+
+    def run(model: ReadingOptions, options: Any, output: OutputOptions) -> None:
+        place = output.output
+        _refuse_unwritable(place)
+        with _kept(place and place.with_suffix(".prompts.jsonl")):
+            result = study(model.open(), **asdict(options))
+        _show(result, output)
+
+    about = " ".join(study.about.strip().partition("\n\n")[0].split())
+    run.__doc__ = f"{study.title} ({study.where})\n\n{about}"
+    return _with_options(run, study.options)
+
+
+def _all() -> Command:
+    """The command that runs every study."""
+    from lexray.studies.study import PromptOptions
+
+    def run(model: ReadingOptions, options: Any, output: Folder) -> None:
+        """Every study, in one report: DIR/index.html, and each study's numbers beside it.
+
+        lexray study all demo -o report
+        """
+        from lexray.studies.page import page, tally
+
+        folder, opened = output, model.open()
+        _make(folder)
+        sections = [_section(name, opened, asdict(options), folder) for name in _names()]
+        write_file(folder / REPORT, page(sections, f"{opened.name}: does it hold?", files=True))
+        print(tally(sections))
+        print(f"lexray: {folder / REPORT}", file=sys.stderr)
+
+    return _with_options(run, PromptOptions)
+
+
+def _names() -> list[str]:
+    from lexray.studies import MODULES
+
+    return list(MODULES)
+
+
+def _section(name: str, model: Model, options: dict[str, Any], folder: Path) -> Section:
+    """A study's part of the report, its files written; if it cannot be run, why."""
+    from lexray.studies import find
+    from lexray.studies.page import Untestable
+
+    study = find(name)
+    own = {f.name for f in fields(study.options)}
+    try:
+        with _kept(folder / f"{name}.prompts.jsonl"):
+            result = study(model, **{key: v for key, v in options.items() if key in own})
+    except LexrayError as error:
+        return Untestable(study, str(error))
+    write_file(folder / f"{name}.json", result.to_json() + "\n")
+    write_file(folder / f"{name}.csv", result.to_csv())
+    return result
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LexrayError(f"cannot make the folder {folder}: {error.strerror}") from error
+
+
+def _refuse_unwritable(place: Path | None) -> None:
+    """Better now than after an hour."""
+    if place is not None and not place.parent.is_dir():
+        raise LexrayError(f"cannot write {place}: there is no folder {place.parent}")
+
+
+@contextmanager
+def _kept(path: Path | None) -> Iterator[None]:
+    from lexray.studies.resume import kept_in
+
+    with kept_in(path):
+        yield
+
+
+def _show(result: StudyResult, output: OutputOptions) -> None:
+    from lexray.plots import IMAGES
+    from lexray.studies.figures import save_whole
+
+    path = output.output
+    if output.format is None and path is not None and path.suffix.lower() in IMAGES:
+        save_whole(result.plot(), path)
+    else:
+        output.show(result)
+
+
+def _with_options(run: Command, options: type[Options]) -> Command:
+    """The command as typer should see it, its parameter `options` a group of the study's own."""
+    hints = get_type_hints(options)
+    group = make_dataclass(
+        "Chosen",
+        [(f.name, _typed(f, hints[f.name]), f.default) for f in fields(options)],
+        frozen=True,
+    )
+    run.__annotations__["options"] = group
+    return expanded(run)
+
+
+def _typed(field: Field[Any], kind: Any) -> Any:
+    """A study's option as typer knows them; a single letter is also a short option."""
+    said = field.metadata
+    name = field.name.replace("_", "-")
+    names = [said["flag"]] if said["flag"] else [f"--{name}"]
+    if len(name) == 1:
+        names.append(f"-{name}")
+    made = typer.Option(*names, help=said["help"], min=said["min"], rich_help_panel=STUDY)
+    return Annotated[kind, made]

@@ -1,0 +1,1 @@
+"""Two models that share a vocabulary, related through it: diff, align, stitch."""

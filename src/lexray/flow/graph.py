@@ -1,0 +1,384 @@
+"""The flow graph of one forward pass as data: what flows at one position, read as words.
+
+After "VISIT: Visualizing and Interpreting the Semantic Information Flow of Transformers" (App. A).
+A node is a vector that was recorded (or a parameter that was at work), an edge is what one vector
+gives to another. Nodes and edges only say what is; where they are drawn is `layout`'s business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lexray.errors import LexrayError
+from lexray.render import Cell, Result, Table
+
+if TYPE_CHECKING:
+    import networkx
+    import plotly.graph_objects as go
+
+
+class NodeKind(StrEnum):
+    """What a node is. A closed block shows only its `MID`, `ATTN_OUT` and `FF_OUT`."""
+
+    EMBED = "embed"
+    """What enters the first block: token (and position) embedding."""
+    RESIDUAL = "residual"
+    """The input of block `layer`; after the last block, `layer` is the next number."""
+    NORM = "norm"
+    """What a norm gives: attention input, feed-forward input, a normed output (Gemma)."""
+    QKV = "qkv"
+    """This position's own values through W_O: Σ_j v_j W_O^j."""
+    QUERY = "query"
+    KEY = "key"
+    VALUE = "value"
+    HEAD = "head"
+    CONCAT = "concat"
+    O_NEURON = "o_neuron"
+    """A row of W_O."""
+    ATTN_BIAS = "attn_bias"
+    ATTN_OUT = "attn_out"
+    SUM = "sum"
+    """Post-norm models: a residual sum before its norm, which gives `MID` or `RESIDUAL`."""
+    MID = "mid"
+    """The residual after attention; parallel blocks have none."""
+    FF_KEY = "ff_key"
+    FF_GATE = "ff_gate"
+    FF_VALUE = "ff_value"
+    FF_BIAS = "ff_bias"
+    FF_OUT = "ff_out"
+    OTHERS = "others"
+    """All that was left out of one sum, together: `count` vectors."""
+
+
+class EdgeKind(StrEnum):
+    """What an edge does; scores are comparable, and drawn, within one kind."""
+
+    SUM = "sum"
+    """Adds a vector; scored by its norm."""
+    NORM = "norm"
+    ATTENTION = "attention"
+    """Multiplies by an attention weight, its score: query → key → value → head."""
+    ACTIVATION = "activation"
+    """Multiplies by a neuron's coefficient, its score: (norm →) key → value, concatenation → row of
+    W_O; the value's and the row's own edge into the output is a `SUM`."""
+    QUERY = "query"
+    """From the joint q/k/v node to a head's query; scored by the query's norm."""
+    RESIDUAL_ATTN = "residual_attn"
+    """The skip around attention."""
+    RESIDUAL_FF = "residual_ff"
+    """The skip around the feed-forward; in parallel blocks the only skip."""
+    BIAS = "bias"
+    OTHERS = "others"
+
+
+@dataclass(frozen=True)
+class Word:
+    """A vocabulary item as people read it."""
+
+    id: int
+    shown: str
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A word with its probability, or with its score where a parameter is read statically."""
+
+    id: int
+    shown: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a word of interest stands in a projection: 0 is the top."""
+
+    rank: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A vector seen through the logit lens.
+
+    A negative coefficient adds the negated vector, and it is that one which is projected.
+    """
+
+    top: tuple[Weighed, ...]
+    bottom: tuple[Weighed, ...]
+    places: tuple[Place, ...]
+    """For each of the graph's `candidates`, in their order."""
+    entropy: float
+    """In nats."""
+
+
+@dataclass(frozen=True)
+class Static:
+    """A parameter read without any input; its own sign, whatever the coefficient was."""
+
+    top: tuple[Weighed, ...]
+    bottom: tuple[Weighed, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    id: str
+    """Stable, readable, unique: `L14.H3.value@"Japan"`."""
+    kind: NodeKind
+    layer: int
+    label: str
+    """Short: what it is beside its reading, such as `head 3`, `·Japan`, `1215`."""
+    address: str | None = None
+    """Of the parameter: `L14H3`, `L14N12.value`, `L5E2N17.value`."""
+    head: int | None = None
+    position: int | None = None
+    """Of the token in the prompt to which a key or a value belongs."""
+    projection: Projection | None = None
+    norm: float | None = None
+    static: Static | None = None
+    count: int | None = None
+    """How many vectors an `OTHERS` node stands for."""
+    other: Projection | None = None
+    """In a difference graph: the same node in the other run."""
+    other_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class Edge:
+    source: str
+    target: str
+    kind: EdgeKind
+    score: float
+    """Never negative: |coefficient|, attention weight, or norm of what is summed."""
+    sign: int = 1
+    entropy: float | None = None
+    """Of what a summation edge carries."""
+    value: float | None = None
+    """The norm of what the edge carries."""
+    other_score: float | None = None
+    """In a difference graph: sign times score in the other run, 0.0 if it is not there."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A forward pass, named."""
+
+    model: str
+    prompt: str
+    tokens: tuple[str, ...]
+    """The prompt's tokens as people read them."""
+    position: int
+    """Whose flow is drawn, counted from 0."""
+
+
+@dataclass(frozen=True)
+class FlowGraph(Result):
+    """What flowed at one position, from which layers to which, and towards which target.
+
+    >>> graph = model.trace("The capital of Japan is the city of").flow(layers=[14])
+    >>> graph.to_html("flow.html")
+    """
+
+    run: Run
+    target: Word
+    candidates: tuple[Word, ...]
+    """Words of interest, the target among them: any can become the target in the page."""
+    d_vocab: int
+    layers: tuple[int, ...]
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """How it was built, as JSON."""
+    other: Run | None = None
+    """In a difference graph: the run to which the first one is compared."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", json.loads(json.dumps(dict(self.options))))
+        twice = [id for id, n in Counter(node.id for node in self.nodes).items() if n > 1]
+        if twice:
+            raise LexrayError(f"a flow graph's node ids are unique, {twice[0]!r} occurs twice")
+        for edge in self.edges:
+            for end in (edge.source, edge.target):
+                if end not in self._by_id:
+                    raise LexrayError(f"an edge names {end!r}, and there is no such node")
+        if self.target.id not in {word.id for word in self.candidates}:
+            raise LexrayError(f"the target {self.target.shown!r} is not among the candidates")
+        for node in self.nodes:
+            for seen_as in (node.projection, node.other):
+                if seen_as is not None and len(seen_as.places) != len(self.candidates):
+                    raise LexrayError(
+                        f"{node.id} has places for {len(seen_as.places)} words, "
+                        f"the graph has {len(self.candidates)} candidates"
+                    )
+
+    @cached_property
+    def _by_id(self) -> dict[str, Node]:
+        return {node.id: node for node in self.nodes}
+
+    def __getitem__(self, id: str) -> Node:
+        if id not in self._by_id:
+            near = [name for name in self._by_id if id.lower() in name.lower()][:5]
+            tip = f"did you mean {', '.join(near)}?" if near else f"try {self.nodes[0].id}"
+            raise LexrayError(f"the flow graph has no node {id!r}; {tip}")
+        return self._by_id[id]
+
+    def into(self, id: str) -> list[Edge]:
+        """What flows into a node, the strongest first."""
+        return sorted((e for e in self.edges if e.target == self[id].id), key=lambda e: -e.score)
+
+    def out_of(self, id: str) -> list[Edge]:
+        """Where a node's vector goes, the strongest first."""
+        return sorted((e for e in self.edges if e.source == self[id].id), key=lambda e: -e.score)
+
+    def of_kind(self, kind: NodeKind | str) -> list[Node]:
+        return [node for node in self.nodes if node.kind == kind]
+
+    def place(self, node: Node, other: bool = False) -> Place | None:
+        """Where the target stands in a node's reading."""
+        seen = node.other if other else node.projection
+        return seen.places[self._target_index] if seen else None
+
+    @cached_property
+    def _target_index(self) -> int:
+        return next(i for i, word in enumerate(self.candidates) if word.id == self.target.id)
+
+    @property
+    def is_difference(self) -> bool:
+        return self.other is not None
+
+    def retarget(self, word: int | str) -> FlowGraph:
+        """The same graph with another of the candidates as its target, by id or as it is shown."""
+        for candidate in self.candidates:
+            if word in (candidate.id, candidate.shown):
+                return replace(self, target=candidate)
+        there = ", ".join(candidate.shown for candidate in self.candidates)
+        raise LexrayError(f"{word!r} is not among the graph's candidates: {there}")
+
+    def tables(self) -> list[Table]:
+        """What the stream read as, and what each kind of node came to."""
+        stream = [n for n in self.nodes if n.kind in STREAM]
+        note = f"{self.run.model} · {len(self.nodes)} nodes, {len(self.edges)} edges"
+        return [
+            Table(
+                ("node", "top", "P(target)", "rank", "norm"),
+                tuple(self._row(node) for node in stream),
+                title=f"The flow towards {self.target.shown} after {self.run.prompt!r}",
+                note=note,
+            )
+        ]
+
+    def _row(self, node: Node) -> tuple[Cell, ...]:
+        place = self.place(node)
+        top = " ".join(w.shown for w in node.projection.top[:5]) if node.projection else ""
+        return (
+            node.id,
+            top,
+            place.probability if place else None,
+            place.rank if place else None,
+            node.norm,
+        )
+
+    def csv_tables(self) -> list[Table]:
+        columns = ("node", "kind", "layer", "label", "address", "top", "P(target)", "rank", "norm")
+        rows = tuple(
+            (n.id, n.kind.value, n.layer, n.label, n.address, *self._row(n)[1:]) for n in self.nodes
+        )
+        return [Table(columns, rows)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented form: see `lexray.flow.schema`."""
+        from lexray.flow.schema import to_dict
+
+        return to_dict(self)
+
+    def to_json(self) -> str:
+        """The documented form as text; `from_json` makes an equal graph of it."""
+        from lexray.flow.schema import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> FlowGraph:
+        from lexray.flow.schema import from_json
+
+        return from_json(text)
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """Nodes and edges with their fields as attributes."""
+        from lexray.flow.exports import to_networkx
+
+        return to_networkx(self)
+
+    def to_plotly(self) -> go.Figure:
+        """A Sankey diagram, as the original draws it."""
+        from lexray.flow.exports import to_plotly
+
+        return to_plotly(self)
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The interactive page as one text without any outside links; also written to `path`."""
+        from lexray.flow.files import written
+        from lexray.flow.html import page
+
+        return written(page(self), path)
+
+    def to_svg(
+        self,
+        path: str | Path | None = None,
+        *,
+        open_layers: Sequence[int] | None = None,
+        dark: bool = False,
+        palette: str = "paper",
+    ) -> str:
+        """The picture as SVG: which blocks are open (few layers: all) and in which colours."""
+        from lexray.flow.files import written
+        from lexray.flow.svg import drawing
+
+        return written(drawing(self, open_layers, dark=dark, palette=palette), path)
+
+    def to_png(
+        self,
+        path: str | Path,
+        *,
+        open_layers: Sequence[int] | None = None,
+        dark: bool = False,
+        palette: str = "paper",
+        scale: float = 2.0,
+    ) -> Path:
+        """The same picture as PNG; needs `lexray[png]`, no browser."""
+        from lexray.flow.files import write_png
+
+        svg = self.to_svg(open_layers=open_layers, dark=dark, palette=palette)
+        return write_png(svg, Path(path), scale)
+
+    def widget(self) -> Any:
+        """The interactive graph as a notebook widget; needs `lexray[notebook]`."""
+        from lexray.flow.widget import widget
+
+        return widget(self)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """In notebooks: the widget if anywidget is there, else the page in a frame."""
+        from lexray.flow.widget import mimebundle
+
+        return mimebundle(self, **options)
+
+
+STREAM = (NodeKind.EMBED, NodeKind.RESIDUAL, NodeKind.SUM, NodeKind.MID)
+"""The residual stream: drawn as a straight band."""
+
+
+def memory_name(tokens: Sequence[str], position: int) -> str:
+    """A token of the prompt for use in ids: with its index where it occurs more than once.
+
+    >>> memory_name(["The", "·cat", "·the", "·cat"], 3)
+    '"·cat"#3'
+    """
+    token = tokens[position]
+    return f'"{token}"' + (f"#{position}" if tokens.count(token) > 1 else "")

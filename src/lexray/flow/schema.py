@@ -1,0 +1,246 @@
+"""The flow graph as JSON: a documented, versioned form that round-trips exactly.
+
+    schema      "lexray.flow"
+    version     1
+    model       the model's name
+    prompt      the text, and `tokens`: its tokens as people read them
+    position    whose flow it is, counted from 0
+    target      {id, shown}
+    candidates  [{id, shown}, …]: words of interest, the target among them
+    d_vocab     size of the vocabulary
+    layers      which blocks are in it
+    options     how it was built
+    vocabulary  {id: shown} of all words that occur in readings
+    nodes       [{id, kind, layer, label, address, head, position, norm, count, reading, static,
+                other, other_norm}, …]: what a node does not have is left out.
+                reading and other: {top: [[id, probability], …], bottom: the same, entropy,
+                places: [[rank, probability], …] in the order of `candidates`};
+                static: {top: [[id, score], …], bottom: the same}
+    edges       [{source, target, kind, score, sign, entropy, value, other_score}, …]
+    other       of a difference graph: {model, prompt, tokens, position} of the other run
+
+Numbers that JSON does not know are written as "NaN", "Infinity" and "-Infinity".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from lexray.errors import LexrayError
+from lexray.flow.graph import (
+    Edge,
+    EdgeKind,
+    FlowGraph,
+    Node,
+    NodeKind,
+    Place,
+    Projection,
+    Run,
+    Static,
+    Weighed,
+    Word,
+)
+
+SCHEMA, VERSION = "lexray.flow", 1
+
+
+def to_dict(graph: FlowGraph) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "schema": SCHEMA,
+        "version": VERSION,
+        **_run_to(graph.run),
+        "target": _word_to(graph.target),
+        "candidates": [_word_to(word) for word in graph.candidates],
+        "d_vocab": graph.d_vocab,
+        "layers": list(graph.layers),
+        "options": dict(graph.options),
+        "vocabulary": {str(id): shown for id, shown in sorted(_vocabulary(graph).items())},
+        "nodes": [_node_to(node) for node in graph.nodes],
+        "edges": [_edge_to(edge) for edge in graph.edges],
+    }
+    return out | ({"other": _run_to(graph.other)} if graph.other else {})
+
+
+def to_json(graph: FlowGraph) -> str:
+    text = json.dumps(to_dict(graph), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+
+
+def from_json(text: str) -> FlowGraph:
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise LexrayError(f"this is not JSON, so no flow graph: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise LexrayError(
+            f'this JSON is no flow graph: it has no "schema": "{SCHEMA}"; '
+            "FlowGraph.to_json() writes one"
+        )
+    if data.get("version") != VERSION:
+        raise LexrayError(
+            f"this flow graph has version {data.get('version')!r} of the schema, this lexray reads "
+            f"version {VERSION}: build the graph again, or read it with the lexray that wrote it"
+        )
+    try:
+        return _graph_from(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise LexrayError(f"this flow graph is damaged: {said}") from error
+
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _graph_from(data: dict[str, Any]) -> FlowGraph:
+    shown = {int(id): str(text) for id, text in data["vocabulary"].items()}
+    return FlowGraph(
+        run=_run_from(data),
+        target=_word_from(data["target"]),
+        candidates=tuple(_word_from(word) for word in data["candidates"]),
+        d_vocab=int(data["d_vocab"]),
+        layers=tuple(int(layer) for layer in data["layers"]),
+        nodes=tuple(_node_from(node, shown) for node in data["nodes"]),
+        edges=tuple(_edge_from(edge) for edge in data["edges"]),
+        options=data["options"],
+        other=_run_from(data["other"]) if "other" in data else None,
+    )
+
+
+def _vocabulary(graph: FlowGraph) -> dict[int, str]:
+    return {
+        word.id: word.shown
+        for node in graph.nodes
+        for seen in (node.projection, node.other, node.static)
+        if seen is not None
+        for word in (*seen.top, *seen.bottom)
+    }
+
+
+def _run_to(run: Run) -> dict[str, Any]:
+    return {
+        "model": run.model,
+        "prompt": run.prompt,
+        "tokens": list(run.tokens),
+        "position": run.position,
+    }
+
+
+def _run_from(data: dict[str, Any]) -> Run:
+    return Run(data["model"], data["prompt"], tuple(data["tokens"]), int(data["position"]))
+
+
+def _word_to(word: Word) -> dict[str, Any]:
+    return {"id": word.id, "shown": word.shown}
+
+
+def _word_from(data: dict[str, Any]) -> Word:
+    return Word(int(data["id"]), str(data["shown"]))
+
+
+def _node_to(node: Node) -> dict[str, Any]:
+    fields = {
+        "id": node.id,
+        "kind": node.kind.value,
+        "layer": node.layer,
+        "label": node.label,
+        "address": node.address,
+        "head": node.head,
+        "position": node.position,
+        "norm": _number_to(node.norm),
+        "count": node.count,
+        "reading": _projection_to(node.projection),
+        "static": _ends_to(node.static) if node.static else None,
+        "other": _projection_to(node.other),
+        "other_norm": _number_to(node.other_norm),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _node_from(data: dict[str, Any], shown: dict[int, str]) -> Node:
+    static = data.get("static")
+    return Node(
+        id=data["id"],
+        kind=NodeKind(data["kind"]),
+        layer=int(data["layer"]),
+        label=data["label"],
+        address=data.get("address"),
+        head=data.get("head"),
+        position=data.get("position"),
+        norm=_number_from(data.get("norm")),
+        count=data.get("count"),
+        projection=_projection_from(data.get("reading"), shown),
+        static=Static(*_ends_from(static, shown)) if static is not None else None,
+        other=_projection_from(data.get("other"), shown),
+        other_norm=_number_from(data.get("other_norm")),
+    )
+
+
+def _projection_to(seen: Projection | None) -> dict[str, Any] | None:
+    if seen is None:
+        return None
+    places = [[place.rank, _number_to(place.probability)] for place in seen.places]
+    return _ends_to(seen) | {"places": places, "entropy": _number_to(seen.entropy)}
+
+
+def _projection_from(data: dict[str, Any] | None, shown: dict[int, str]) -> Projection | None:
+    if data is None:
+        return None
+    places = tuple(Place(int(rank), float(p)) for rank, p in data["places"])
+    return Projection(*_ends_from(data, shown), places, float(data["entropy"]))
+
+
+def _ends_to(seen: Projection | Static) -> dict[str, Any]:
+    return {
+        end: [[word.id, _number_to(word.weight)] for word in words]
+        for end, words in (("top", seen.top), ("bottom", seen.bottom))
+    }
+
+
+def _ends_from(
+    data: dict[str, Any], shown: dict[int, str]
+) -> tuple[tuple[Weighed, ...], tuple[Weighed, ...]]:
+    top, bottom = (
+        tuple(Weighed(int(id), shown[int(id)], float(weight)) for id, weight in data[end])
+        for end in ("top", "bottom")
+    )
+    return top, bottom
+
+
+def _edge_to(edge: Edge) -> dict[str, Any]:
+    fields = {
+        "source": edge.source,
+        "target": edge.target,
+        "kind": edge.kind.value,
+        "score": _number_to(edge.score),
+        "sign": edge.sign,
+        "entropy": _number_to(edge.entropy),
+        "value": _number_to(edge.value),
+        "other_score": _number_to(edge.other_score),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _edge_from(data: dict[str, Any]) -> Edge:
+    return Edge(
+        source=data["source"],
+        target=data["target"],
+        kind=EdgeKind(data["kind"]),
+        score=float(data["score"]),
+        sign=int(data["sign"]),
+        entropy=_number_from(data.get("entropy")),
+        value=_number_from(data.get("value")),
+        other_score=_number_from(data.get("other_score")),
+    )
+
+
+def _number_to(value: float | None) -> float | str | None:
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _number_from(value: Any) -> float | None:
+    return None if value is None else float(value)

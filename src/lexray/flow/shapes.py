@@ -1,0 +1,201 @@
+"""The shapes of a picture, and how wide text is: what both renderers draw, nothing they decide."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+
+from lexray.flow.graph import FlowGraph, Node, NodeKind, Projection
+
+FONT = "'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
+SIZES = {
+    "token": 13.0,
+    "word": 12.0,
+    "tag": 10.5,
+    "caption": 10.5,
+    "share": 10.5,
+    "line": 12.0,
+    "heading": 11.0,
+    "part": 13.0,
+    "title": 15.0,
+}
+"""Font sizes by role: the word of a card, of a pill, the small text beside it, …"""
+BOLD = frozenset({"token", "word", "title", "part"})
+
+CARD_WIDTH, CARD_HEIGHT = 96.0, 44.0
+PILL_WIDTH, PILL_HEIGHT = 108.0, 21.0
+SHARE_ROOM = 32.0
+"""What the longest probability takes of a card's first line."""
+LINE = 18.0
+"""The height of a line in a closed block's card."""
+LINES = 5
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text; y is its baseline."""
+
+    x: float
+    y: float
+    role: str
+    text: str
+    anchor: str = "start"
+
+    @property
+    def width(self) -> float:
+        return text_width(self.text, self.role)
+
+
+@dataclass(frozen=True)
+class Box:
+    """A node as drawn: a rounded rectangle and its texts, x and y at the top left."""
+
+    node: int
+    x: float
+    y: float
+    width: float
+    height: float
+    labels: tuple[Label, ...]
+
+    @property
+    def middle(self) -> float:
+        return self.y + self.height / 2
+
+    @property
+    def right(self) -> float:
+        return self.x + self.width
+
+
+@dataclass(frozen=True)
+class Wire:
+    """An edge as drawn: an SVG path from its source to its target."""
+
+    edge: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A tinted ground behind a part of a block."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    part: str
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way of drawing a piece of the picture, in coordinates of its own from x = 0."""
+
+    width: float
+    bottom: float
+    boxes: tuple[Box, ...] = ()
+    wires: tuple[Wire, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    labels: tuple[Label, ...] = ()
+
+
+def card(index: int, node: Node, graph: FlowGraph, x: float, middle: float) -> Box:
+    """A node on its own: what it is, its first word, and the target's probability."""
+    y = middle - CARD_HEIGHT / 2
+    word = fitted(first_word(node), "token", CARD_WIDTH - 18)
+    labels = (*_head(node.label, node, graph, x, y), Label(x + 9, y + 34, "token", word))
+    return Box(index, x, y, CARD_WIDTH, CARD_HEIGHT, labels)
+
+
+def _head(name: str, node: Node, graph: FlowGraph, x: float, y: float) -> tuple[Label, Label]:
+    """The first line of a card: its name, and room for the probability of any target."""
+    place = graph.place(node)
+    share = shown_share(place.probability) if place else ""
+    caption = fitted(name, "caption", CARD_WIDTH - 18 - SHARE_ROOM)
+    return (
+        Label(x + 9, y + 16, "caption", caption),
+        Label(x + CARD_WIDTH - 9, y + 16, "share", share, "end"),
+    )
+
+
+def pill(index: int, node: Node, x: float, middle: float) -> Box:
+    """A node among many: its name small, its first word beside it."""
+    y = middle - PILL_HEIGHT / 2
+    tag = fitted(node.label, "tag", 42.0)
+    start = x + 8 + (text_width(tag, "tag") + 6 if tag else 0)
+    word = fitted(first_word(node), "word", x + PILL_WIDTH - 7 - start)
+    baseline = y + 14.8
+    labels = (Label(x + 8, baseline, "tag", tag), Label(start, baseline, "word", word))
+    shown = tuple(label for label in labels if label.text)
+    return Box(index, x, y, PILL_WIDTH, PILL_HEIGHT, shown)
+
+
+def summary(index: int, node: Node, graph: FlowGraph, name: str, x: float, y: float) -> Box:
+    """What a closed block's attention or feed-forward adds: its first words below one another."""
+    labels = [*_head(name, node, graph, x, y)]
+    seen = _seen(node)
+    for i, word in enumerate(seen.top[:LINES] if seen else ()):
+        role = "token" if i == 0 else "line"
+        text = fitted(word.shown, role, CARD_WIDTH - 18)
+        labels.append(Label(x + 9, y + 34 + LINE * i, role, text))
+    height = CARD_HEIGHT + LINE * (LINES - 1)
+    return Box(index, x, y, CARD_WIDTH, height, tuple(labels))
+
+
+def first_word(node: Node) -> str:
+    seen = _seen(node)
+    if node.kind == NodeKind.OTHERS and node.count is not None:
+        return f"+{node.count}" + (f" {seen.top[0].shown}" if seen and seen.top else "")
+    return seen.top[0].shown if seen and seen.top else ""
+
+
+def _seen(node: Node) -> Projection | None:
+    return node.projection or node.other
+
+
+def shown_share(probability: float) -> str:
+    """A probability in few characters, nothing if it is next to nothing.
+
+    >>> shown_share(0.254), shown_share(0.0123), shown_share(0.00001)
+    ('25 %', '1.2 %', '')
+    """
+    if not probability >= 0.001:
+        return ""
+    percent = 100 * probability
+    return f"{percent:.1f} %" if percent < 9.95 else f"{percent:.0f} %"
+
+
+def fitted(text: str, role: str, room: float) -> str:
+    """The text if there is room for it, else its beginning and an ellipsis."""
+    if text_width(text, role) <= room:
+        return text
+    cut = text
+    while cut and text_width(cut + "…", role) > room:
+        cut = cut[:-1]
+    return cut + "…" if cut else ""
+
+
+def text_width(text: str, role: str) -> float:
+    """How wide a text is at most in the fonts of `FONT`, in pixels."""
+    return sum(map(_advance, text)) * SIZES[role] * (1.07 if role in BOLD else 1.0) / 1000
+
+
+_ADVANCES = {
+    191: "'", 222: "ijl", 260: "|", 278: " !,./:;I[]\\ft·", 333: "()-r`", 334: "{}", 355: '"',
+    389: "*", 469: "^", 500: "Jcksvxyz", 584: "+<=>~", 611: "FTZ", 667: "&ABEKPSVXY",
+    722: "CDHNRUw", 778: "GOQ", 833: "Mm", 889: "%", 944: "W", 1000: "…", 1015: "@",
+}  # fmt: skip
+_WIDTHS = {letter: width for width, letters in _ADVANCES.items() for letter in letters}
+
+
+def _advance(letter: str) -> int:
+    """Helvetica's advance in thousandths of the font size; generous where it has no glyph."""
+    if letter in _WIDTHS:
+        return _WIDTHS[letter]
+    if letter < "\x7f":
+        return 556
+    if unicodedata.combining(letter) or unicodedata.category(letter) == "Cf":
+        return 0
+    if letter > "\U0001f000":
+        return 1400
+    if unicodedata.east_asian_width(letter) in "WF":
+        return 1000
+    return 600 if unicodedata.category(letter)[0] == "L" and letter < "\u0600" else 760

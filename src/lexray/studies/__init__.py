@@ -1,0 +1,42 @@
+"""The papers' figures and tables, run again on any model: one short module each.
+
+A study is a module with a `STUDY`; see `lexray.studies.study`. To add one, name its module here.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from lexray.errors import LexrayError
+from lexray.render import Table
+from lexray.studies.study import Study, Tables
+
+MODULES = {
+    "keep-k": "keep_k",
+    "isotropy": "isotropy",
+    "sim-k": "sim_k",
+    "related-pairs": "related_pairs",
+}
+"""By the study's name, in the order of the report."""
+
+
+def find(name: str) -> Study[Any]:
+    """The study of this name.
+
+    >>> find("keep-k")(model, n=100).findings
+    """
+    if name not in MODULES:
+        raise LexrayError(f"there is no study {name!r}; there are {', '.join(MODULES)}")
+    study: Study[Any] = import_module(f"lexray.studies.{MODULES[name]}").STUDY
+    return study
+
+
+def listed() -> Tables:
+    """All studies, with their options."""
+    columns = ("study", "question", "paper", "runs prompts", "options")
+    rows = tuple(
+        (s.name, s.title, s.where, s.needs_prompts, ", ".join(s.options().to_dict()))
+        for s in map(find, MODULES)
+    )
+    return Tables((Table(columns, rows, "studies"),))

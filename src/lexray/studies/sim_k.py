@@ -1,0 +1,201 @@
+"""Do parameters that work together name the same tokens?
+
+The Jaccard index of the top-k tokens of corresponding vectors, layer by layer: feed-forward keys
+(and gates) and values of the same neuron, value and output subheads, query and key subheads of the
+same head and dimension. The control shuffles the partners inside the layer, so that no vector keeps
+its own.
+
+The paper takes all pairs; this takes a seeded sample of each layer's (-n 0 takes all). Heads that
+share keys and values are paired with the shared ones. The paper's text compares the largest
+scores, its code the largest in absolute value: --absolute does the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.components import Layer
+from lexray.model import Model
+from lexray.parameters import VECTORS_AT_ONCE, VectorGroup
+from lexray.progress import track
+from lexray.render import Table
+from lexray.space.embedding import Side
+from lexray.space.kinds import Kind
+from lexray.studies import figures
+from lexray.studies.measures import (
+    deranged,
+    jaccard,
+    largest_ids,
+    require_more_tokens,
+    rows_of,
+    sample,
+    seeded,
+)
+from lexray.studies.study import ES, Evidence, Finding, Options, Study, finding, option
+
+PAIRS: dict[str, tuple[Kind, Kind]] = {
+    "FF key and value": ("key", "value"),
+    "FF gate and value": ("gate", "value"),
+    "W_V and W_O subheads": ("V", "O"),
+    "W_Q and W_K subheads": ("Q", "K"),
+}
+SHUFFLES = 8
+"""The control is the mean of so many orders, so that it adds little chance of its own."""
+OURS = ("FF gate and value",)
+"""Not in the paper, whose models have no gates."""
+
+
+@dataclass(frozen=True)
+class SimK(Options):
+    k: int = option(100, "Compare so many top tokens.", min=1)
+    n: int = option(512, "How many pairs of each layer and kind; 0 for all.", min=0)
+    absolute: bool = option(False, "Largest in absolute value, as the paper's code has it.")
+
+
+Both = tuple[Float[Tensor, "n"], Float[Tensor, "n"]]
+"""The Jaccard indices of a layer's pairs, aligned and shuffled."""
+Similar = dict[str, Any]
+
+
+def run(model: Model, options: SimK) -> Evidence:
+    require_more_tokens(model, options.k)
+    found: dict[str, dict[int, Both]] = {name: {} for name in PAIRS}
+    for layer in track(model.layers, model.n_layers, "sim-k"):
+        for name, (a, b) in PAIRS.items():
+            if (both := compared(layer, a, b, options)) is not None:
+                found[name][layer.index] = both
+    groups = {name: summary(parts) for name, parts in found.items() if parts}
+    return Evidence(
+        {"k": options.k, "groups": groups},
+        (_table(groups),),
+        tuple(findings(groups)),
+        lambda: draw(groups, options.k),
+    )
+
+
+def compared(layer: Layer, a: Kind, b: Kind, options: SimK) -> Both | None:
+    """The Jaccard index of a layer's pairs, and of its shuffled ones; None where there are none."""
+    groups = list(corresponding(layer, a, b))
+    total = sum(x.n for x, _ in groups)
+    if total < 2:
+        return None
+    generator = seeded(options.seed, layer.index, a, b)
+    at = sample(options.n or total, total, generator)
+    left = tops_of(rows_of([x for x, _ in groups], at), layer.model.space.side(a), options)
+    right = tops_of(rows_of([y for _, y in groups], at), layer.model.space.side(b), options)
+    orders = (deranged(len(at), generator).to(right.device) for _ in range(SHUFFLES))
+    shuffled = torch.stack([jaccard(left, right[order]) for order in orders])
+    return jaccard(left, right), shuffled.mean(0)
+
+
+def corresponding(layer: Layer, a: Kind, b: Kind) -> Iterator[tuple[VectorGroup, VectorGroup]]:
+    """Groups of a layer in which equal places belong together."""
+    if a in ("key", "gate"):
+        for ff in layer.feed_forwards:
+            if a == "key" or ff.spec.w_gate is not None:
+                yield ff.group(a), ff.group(b)
+    else:
+        for head in layer.heads:
+            yield head.subheads(a), head.subheads(b)  # type: ignore[arg-type]
+
+
+def tops_of(X: Float[Tensor, "n d_model"], side: Side, options: SimK) -> Int[Tensor, "n k"]:
+    """The tokens by which each vector is known."""
+    chunks = (side.top(part, options.k) for part in torch.split(X, VECTORS_AT_ONCE))
+    if options.absolute:
+        return torch.cat([largest_ids(found, options.k) for found in chunks])
+    return torch.cat([found.top_ids for found in chunks])
+
+
+def summary(layers: dict[int, Both]) -> Similar:
+    """Means by layer and over all pairs, and how sure the difference is."""
+    aligned, shuffled = (torch.cat(parts) for parts in zip(*layers.values(), strict=True))
+    gaps = aligned - shuffled
+    error = float(gaps.std()) / sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+    return {
+        "layers": list(layers),
+        "aligned": [float(a.mean()) for a, _ in layers.values()],
+        "shuffled": [float(s.mean()) for _, s in layers.values()],
+        "mean_aligned": float(aligned.mean()),
+        "mean_shuffled": float(shuffled.mean()),
+        "standard_error": error,
+        "pairs": len(gaps),
+    }
+
+
+def findings(groups: dict[str, Similar]) -> list[Finding]:
+    """The paper's claim for each kind of pair, by a rule that names no model."""
+    return [
+        _finding(name, groups.get(name)) for name in PAIRS if name in groups or name not in OURS
+    ]
+
+
+def _finding(name: str, found: Similar | None) -> Finding:
+    whose = " (our addition: the paper's models have no gates)" if name in OURS else ""
+    claim = f"{name}: corresponding vectors are more alike than shuffled ones{whose}."
+    rule = (
+        "over all pairs the mean Jaccard index is higher than for shuffled ones by more than 3 "
+        "standard errors, and it is higher in more than half of the layers"
+    )
+    if found is None:
+        return finding(claim, rule, None, "this model has no such pairs")
+    a, s = found["mean_aligned"], found["mean_shuffled"]
+    won = sum(x > y for x, y in zip(found["aligned"], found["shuffled"], strict=True))
+    n = len(found["layers"])
+    holds = a - s > 3 * found["standard_error"] and won > n / 2
+    times = f", {a / s:.1f} times" if s > 0 else ""
+    return finding(
+        claim, rule, holds, f"{a:.4f} against {s:.4f}{times}; higher in {won} of {n} layers"
+    )
+
+
+def _table(groups: dict[str, Similar]) -> Table:
+    rows = tuple(
+        (name, layer, aligned, shuffled)
+        for name, found in groups.items()
+        for layer, aligned, shuffled in zip(
+            found["layers"], found["aligned"], found["shuffled"], strict=True
+        )
+    )
+    return Table(("pairs", "layer", "aligned", "shuffled"), rows, "mean Jaccard index")
+
+
+def draw(groups: dict[str, Similar], k: int) -> go.Figure:
+    """A pair of bars for each layer, as in the paper: blue aligned, orange shuffled."""
+    figure = figures.panels(list(groups))
+    for i, found in enumerate(groups.values()):
+        for name, colour in (("aligned", figures.OURS), ("shuffled", figures.CONTROL)):
+            figure.add_trace(
+                go.Bar(
+                    x=found["layers"],
+                    y=found[name],
+                    name=name,
+                    marker={"color": colour, "line": {"width": 0}},
+                    showlegend=i == 0,
+                    hovertemplate="layer %{x}: %{y:.4f}",
+                ),
+                **figures.at(i),
+            )
+    figure.update_xaxes(title="layer")
+    figure.update_yaxes(title=f"Jaccard, top {k}")
+    figure.update_layout(bargap=0.2, bargroupgap=0)
+    return figure
+
+
+STUDY = Study(
+    "sim-k",
+    "Do parameters that work together name the same tokens?",
+    ES,
+    "App. B.1, Fig. 6",
+    __doc__,
+    SimK,
+    run,
+)

@@ -1,0 +1,71 @@
+"""The token that a lens or an attribution looks for, given as people name it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lexray.errors import LexrayError
+from lexray.reading import Token
+
+if TYPE_CHECKING:
+    from lexray.model import Model
+
+
+@dataclass(frozen=True)
+class Target:
+    """One token, perhaps the first of a word that has several."""
+
+    token: Token
+    word: tuple[Token, ...]
+
+    @property
+    def id(self) -> int:
+        return self.token.id
+
+    @property
+    def shown(self) -> str:
+        return self.token.shown
+
+    @property
+    def note(self) -> str:
+        """What to know if the token is not the whole word."""
+        if len(self.word) == 1:
+            return ""
+        return f"{self.shown} is the first of {' + '.join(token.shown for token in self.word)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        word = {"word": [token.to_dict() for token in self.word]} if len(self.word) > 1 else {}
+        return self.token.to_dict() | word
+
+
+def find_target(model: Model, target: str | int | Token, *, first: bool = False) -> Target:
+    """The token that is meant: its text, as it is shown, its id, or the token itself.
+
+    A text of several tokens is refused, or stands for its first token with `first=True`.
+    """
+    if isinstance(target, Token):
+        target = target.id
+    try:
+        token = model.space.token(model.space.id(target))
+    except LexrayError as error:
+        ids = _pieces(model, target)
+        if len(ids) < 2:
+            raise
+        if not first:
+            raise LexrayError(
+                f"{error}; first=True (--first) takes the first of them, and "
+                f"trace.score({target!r}) scores the whole word"
+            ) from error
+        return Target(model.space.token(ids[0]), tuple(model.space.token(i) for i in ids))
+    return Target(token, (token,))
+
+
+def _pieces(model: Model, target: str | int) -> list[int]:
+    """The tokens of a text; none of what is no text or cannot be encoded."""
+    if not isinstance(target, str):
+        return []
+    try:
+        return model.vocabulary.encode(target)
+    except LexrayError:
+        return []
