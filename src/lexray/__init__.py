@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lexray.address import Address
     from lexray.compare.align import align
     from lexray.compare.partners import partners
+    from lexray.compare.stitch import stitch
     from lexray.families import family
     from lexray.model import Model
     from lexray.view import View
@@ -27,6 +28,7 @@ _WHERE = {
     "align": "lexray.compare.align",
     "family": "lexray.families",
     "partners": "lexray.compare.partners",
+    "stitch": "lexray.compare.stitch",
 }
 
 __version__ = "0.1.0"
@@ -39,6 +41,7 @@ __all__ = [
     "align",
     "family",
     "partners",
+    "stitch",
 ]
 
 

@@ -335,7 +335,7 @@ class Model:
 
         - `new_tokens=n` first continues the prompt by up to n of the most probable tokens.
         - `what=` chooses what is kept: some of "residual", "attention", "heads", "mlp", "logits".
-        - `layers=`, `positions=` choose where: numbers (negative ones count from the end) or slices.
+        - `layers=`, `positions=` choose where: numbers (negative: from the end) or slices.
         - `device=` is where it is kept (the model's own by default).
         - `special=False` leaves out the tokens that a tokenizer adds (BOS, [CLS]).
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import sqrt
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_a_gaussian_is_what_theory_says() -> None:
     path = shape["by_tokens"]
     assert [p["n"] for p in path] == [312, 1250, 5000, 20_000]
     assert path[-1]["deviation"] == shape["deviation"]
-    for fewer, more in zip(path, path[1:], strict=False):
+    for fewer, more in pairwise(path):
         assert fewer["deviation"] / more["deviation"] == pytest.approx(2, rel=0.15)
 
 

@@ -61,12 +61,12 @@ class LanguageModel:
 LANGUAGE_MODELS = {
     spec.name: spec
     for spec in (
-        LanguageModel("demo", 4, 160, 5, seed=1, cooldowns=((1300, 1650), (2900, 3500))),
+        LanguageModel("demo", 4, 160, 5, seed=1, cooldowns=((1300, 1650), (2450, 2900))),
         LanguageModel(
-            "demo-b", 4, 160, 5, seed=2, cooldowns=((1000, 1250), (1400, 1650), (2900, 3500))
+            "demo-b", 4, 160, 5, seed=2, cooldowns=((1000, 1250), (1400, 1650), (2450, 2900))
         ),
         LanguageModel(
-            "demo-wide", 3, 176, 4, seed=3, cooldowns=((750, 1100), (1250, 1500), (2500, 3000))
+            "demo-wide", 3, 176, 4, seed=3, cooldowns=((750, 1100), (1250, 1500), (1900, 2300))
         ),
     )
 }
@@ -81,7 +81,7 @@ class FineTune:
 
     seed: int = 1
     layers: int = 2
-    steps: int = 1500
+    steps: int = 1000
     batch: int = 16
     peak_lr: float = 1e-3
     warmup: int = 50

@@ -31,6 +31,11 @@ FEW = 8
 """How many names a note lists."""
 
 
+def lengths(X: Float[Tensor, "n width"]) -> Float[Tensor, "n"]:
+    found: Tensor = torch.linalg.vector_norm(X, dim=1)
+    return found
+
+
 @dataclass(frozen=True)
 class Delta:
     """Vectors before, and by how much they moved: `left @ right`, or `right` alone."""
@@ -43,9 +48,9 @@ class Delta:
     def sizes(self) -> Float[Tensor, "n"]:
         """How far each vector moved; of a product, ‖l R‖ = ‖l Tᵀ‖ with Rᵀ = Q T."""
         if self.left is None:
-            return torch.linalg.vector_norm(self.right, dim=1)
+            return lengths(self.right)
         T = torch.linalg.qr(self.right.T, mode="r").R
-        return torch.linalg.vector_norm(self.left @ T.T, dim=1)
+        return lengths(self.left @ T.T)
 
     def rows(self, at: Int[Tensor, "some"]) -> Float[Tensor, "some width"]:
         return self.right[at] if self.left is None else self.left[at] @ self.right

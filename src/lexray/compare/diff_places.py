@@ -72,7 +72,7 @@ class Place:
     """Folded like a writer, not like a reader."""
     linear: Linear | None = None
     at: slice | None = None
-    """Which inputs (of writers) or outputs (of readers) of `linear` the vectors are; None for all."""
+    """Which inputs (of writers) or outputs (of readers) of `linear` they are; None for all."""
     address_of: Callable[[int], str] | None = None
     n: int = 1
     """How many vectors it has."""

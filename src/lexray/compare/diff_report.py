@@ -192,8 +192,8 @@ def _row(rank: int, change: Change, lexicon: Lexicon | None, largest: float) -> 
         f'data-group="{change.group}" data-layer="{layer}" data-telling="{change.telling:.6g}" '
         f'data-relative="{-1 if change.relative is None else change.relative:.6g}">'
         f"<td>{rank}</td><th><code>{html.escape(change.address)}</code>{extra}</th>"
-        f'<td class="telling"><span class="bar" style="width:{100 * change.telling / largest:.1f}%">'
-        f"</span>{shown_number(change.telling)}</td>"
+        f'<td><span class="bar" style="width:{100 * change.telling / largest:.1f}%"></span>'
+        f"{shown_number(change.telling)}</td>"
         f'<td title="by {shown_number(change.absolute)}">{relative}</td>'
         f"<td>{ends[0]}</td><td>{ends[1]}</td></tr>"
     )

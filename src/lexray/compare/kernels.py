@@ -25,7 +25,7 @@ from torch import Tensor
 from lexray.compare.align_tokens import SharedTokens
 from lexray.errors import LexrayError
 from lexray.space.arithmetic import full_precision
-from lexray.space.embedding import RANK_TOLERANCE, Side, gram
+from lexray.space.embedding import RANK_TOLERANCE, Side
 from lexray.space.kinds import Kind
 
 if TYPE_CHECKING:
@@ -115,13 +115,49 @@ class Kernels:
 
 def kernel(a: Side, b: Side) -> Kernel:
     """From the columns of two models, token by token the same."""
-    (left, inverse), (right, other) = _rooted(a), _rooted(b)
-    return Kernel(left, right, inverse @ gram(a, b, centred=True) @ other.T)
+    own_a, own_b, cross = moments(a, b)
+    (left, inverse), (right, other) = _rooted(own_a), _rooted(own_b)
+    return Kernel(left, right, inverse @ cross @ other.T)
 
 
-def _rooted(side: Side) -> tuple[Chart, Float[Tensor, "r d"]]:
+def moments(
+    a: Side, b: Side
+) -> tuple[Float[Tensor, "d_a d_a"], Float[Tensor, "d_b d_b"], Float[Tensor, "d_a d_b"]]:
+    """E C Eᵀ, F C Fᵀ and E C Fᵀ in float64, in one pass over both embeddings."""
+    widths = [side.rows.shape[1] for side in (a, b)]
+    place = exactly(a.rows[:0]).device
+    xx, yy, xy = (
+        torch.zeros(widths[i], widths[j], dtype=torch.float64, device=place)
+        for i, j in ((0, 0), (1, 1), (0, 1))
+    )
+    x_sum, y_sum = (torch.zeros(w, dtype=torch.float64, device=place) for w in widths)
+    for rows, others in zip(a.blocks(), b.blocks(), strict=True):
+        x, y = exactly(rows), exactly(others)
+        xx += x.T @ x
+        yy += y.T @ y
+        xy += x.T @ y
+        x_sum += x.sum(0)
+        y_sum += y.sum(0)
+    n = len(a.rows)
+    xx -= torch.outer(x_sum, x_sum) / n
+    yy -= torch.outer(y_sum, y_sum) / n
+    xy -= torch.outer(x_sum, y_sum) / n
+    return _through(a.P, xx, a.P), _through(b.P, yy, b.P), _through(a.P, xy, b.P)
+
+
+def _through(
+    left: Float[Tensor, "d_a w_a"] | None,
+    M: Float[Tensor, "w_a w_b"],
+    right: Float[Tensor, "d_b w_b"] | None,
+) -> Float[Tensor, "d_a d_b"]:
+    """left · M · rightᵀ."""
+    M = M if left is None else left.to(M) @ M
+    return M if right is None else M @ right.to(M).T
+
+
+def _rooted(own: Float[Tensor, "d d"]) -> tuple[Chart, Float[Tensor, "r d"]]:
     """L with L Lᵀ = E C Eᵀ and as many columns as that has rank, and L⁺."""
-    values, vectors = torch.linalg.eigh(gram(side, side, centred=True))
+    values, vectors = torch.linalg.eigh(own)
     kept = values > RANK_TOLERANCE * values.max().clamp(min=1e-300)
     roots, vectors = values[kept].sqrt(), vectors[:, kept]
     largest = float(roots.max()) if len(roots) else 1.0

@@ -80,13 +80,13 @@ class Lexicon:
             return cls._parsed(json.loads(path.read_text(encoding="utf-8")), str(path))
         except (OSError, ValueError) as error:
             raise LexrayError(
-                f"cannot read the lexicon {path}: {error}; give reviews as .jsonl or .jsonl.gz with "
-                'the fields "label" and "text", or JSON with "praise" and "blame"'
+                f"cannot read the lexicon {path}: {error}; give reviews as .jsonl or .jsonl.gz "
+                'with the fields "label" and "text", or JSON with "praise" and "blame"'
             ) from error
 
     @classmethod
     def _parsed(cls, found: Any, name: str) -> Lexicon:
-        lists = [found.get(side) if isinstance(found, dict) else None for side in SIDES]
+        lists = [found.get(side, []) if isinstance(found, dict) else [] for side in SIDES]
         if not all(isinstance(x, list) and x for x in lists):
             raise LexrayError(f'{name} should hold two lists of words, "praise" and "blame"')
         praise, blame = (frozenset(str(word).casefold() for word in x) for x in lists)
@@ -117,7 +117,7 @@ class Lexicon:
             capital.update(word.casefold() for word in words if word[0].isupper())
         if not all(reviews):
             raise LexrayError(
-                f"{path} has {reviews[1]} reviews of praise and {reviews[0]} of blame"
+                f"{path} has {reviews[1]} reviews of praise and {reviews[0]} of blame; give both"
             )
         known = None if vocabulary is None else {x.strip().casefold() for x in vocabulary.all_texts}
         odds = {
@@ -240,7 +240,10 @@ class Sentiment(Result):
 
     def tables(self) -> list[Table]:
         rows = tuple(
-            (s.letter, s.vectors, *map(_percent, (s.share, s.rotated, s.before)), s.p, s.reads)
+            (
+                *(s.letter, s.vectors, _percent(s.share), _percent(s.rotated)),
+                *(_percent(s.before), s.p, s.reads),
+            )
             for s in self.shares
         )
         columns = ("group", "vectors", "share", "rotated", "before", "p", "sentiment")
@@ -329,4 +332,5 @@ def rotated(X: Float[Tensor, "n d"], generator: torch.Generator) -> Float[Tensor
     X = at_least_float32(X)
     Q, R = torch.linalg.qr(X.T.cpu())
     W = torch.linalg.qr(torch.randn(Q.shape, generator=generator)).Q
-    return (R.T @ W.T.to(R)).to(X)
+    turned: Tensor = R.T @ W.T.to(R)
+    return turned.to(X)

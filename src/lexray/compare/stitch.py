@@ -13,7 +13,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
@@ -270,7 +270,7 @@ def averaged(logits: Tensor, mask: Tensor | None, labels: Tensor | None = None) 
     kept = torch.ones_like(logits[..., 0]) if mask is None else mask.to(logits)
     mean = (logits * kept[..., None]).sum(1) / kept.sum(1, keepdim=True).clamp(min=1)
     loss = None if labels is None else cross_entropy(mean, labels)
-    return SequenceClassifierOutput(loss=loss, logits=mean)  # type: ignore[arg-type]
+    return SequenceClassifierOutput(loss=loss, logits=mean)
 
 
 def stitch(

@@ -5,7 +5,7 @@ kernels A = E_A E_Aᵀ, B = E_B E_Bᵀ and M = E_A E_Bᵀ (float64, never a copy
 
 - `pinv`        K = M B⁺ = E_A E_B⁺, the paper's: least squares in the scores
 - `whitened`    K = A^½ Q B^-½: the same with M, seen from whitened embeddings, made an isometry
-- `orthogonal`  K = c Q, Q the isometry nearest to M (Procrustes), c the ratio of the embeddings' sizes
+- `orthogonal`  K = c Q: Q the isometry nearest to M (Procrustes), c the ratio of their sizes
 - `regression`  K = A⁺ M: least squares from A's embedding of a token to B's embedding of it
 - `transpose`   K = M d_B / tr B: E_Bᵀ in the place of E_B⁺, which isotropic embeddings allow
 
@@ -14,6 +14,7 @@ For a model and itself all but the last are the identity.
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
@@ -85,7 +86,7 @@ def _side(model: Model, folded: bool, embedding: Literal["output", "input"]) -> 
 
 def _size(gram: Float[Tensor, "d d"]) -> float:
     """The root of the mean eigenvalue."""
-    return float(gram.trace() / len(gram)) ** 0.5
+    return sqrt(float(gram.trace()) / len(gram))
 
 
 def _inverse(gram: Float[Tensor, "d d"], ridge: float) -> Float[Tensor, "d d"]:
@@ -97,14 +98,16 @@ def _power(gram: Float[Tensor, "d d"], power: float, ridge: float = 0.0) -> Floa
     values, vectors = torch.linalg.eigh(gram)
     kept = values > RANK_TOLERANCE * values.max()
     values, vectors = values[kept] + ridge * _size(gram) ** 2, vectors[:, kept]
-    return (vectors * values**power) @ vectors.T
+    raised: Tensor = (vectors * values**power) @ vectors.T
+    return raised
 
 
 def _isometry(M: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
     """The nearest matrix whose singular values are 1, or 0 where M has none."""
     U, sizes, V = torch.linalg.svd(M, full_matrices=False)
     kept = sizes > RANK_TOLERANCE**0.5 * sizes.max()
-    return U[:, kept] @ V[kept]
+    nearest: Tensor = U[:, kept] @ V[kept]
+    return nearest
 
 
 def refuse_other_vocabulary(a: Model, b: Model) -> None:
@@ -118,7 +121,7 @@ def refuse_other_vocabulary(a: Model, b: Model) -> None:
         return
     examples = ", ".join(f"{i} is {x.shown(i)!r} and {y.shown(i)!r}" for i in different[:3])
     raise LexrayError(
-        f"{a.name} and {b.name} have different vocabularies, of {x.n_ids:,} and {y.n_ids:,} tokens; "
-        f"{len(different):,} of the first {n:,} ids mean something else: {examples}. Only models "
+        f"{a.name} and {b.name} have different vocabularies, of {x.n_ids:,} and {y.n_ids:,} "
+        f"tokens; {len(different):,} of the first {n:,} ids mean something else: {examples}. Only models "
         "with the same tokenizer can be stitched"
     )

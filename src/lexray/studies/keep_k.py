@@ -165,30 +165,38 @@ def _small(ks: list[int], scores: Scores) -> Finding:
 def _large(ks: list[int], n_tokens: int, scores: Scores) -> list[Finding]:
     reverses = "At very large k the order reverses."
     rule = (
-        "at the largest of the paper's k that fits the vocabulary (at least 2048), E⁺ is above Eᵀ "
-        "for normal vectors and for FF values"
+        "for normal vectors and for FF values, Eᵀ is above E⁺ at the smallest of the paper's k and "
+        "below it at the largest that fits the vocabulary (at least 2048)"
     )
     stays = "With Eᵀ only the hidden states keep a high score at very large k."
     rule_stays = "at the same k, Eᵀ's cosine is higher for hidden states than for both others"
-    told = "k up to 30000 of 50257 (GPT-2 medium)"
+    told = "k up to 30000 of 50257 tokens (GPT-2 medium)"
     large = [k for k in ks if k in LARGE and k >= 2048]
-    if not large:
-        none = f"no k that large fits {n_tokens} tokens, or none was run"
+    if not large or SMALL[0] not in ks:
+        none = f"the paper's k do not fit {n_tokens} tokens, or were not run"
         return [finding(reverses, rule, None, none, told), finding(stays, rule_stays, None, none)]
-    k = large[-1]
-    at = {name: {e: s[ks.index(k)] for e, s in both.items()} for name, both in scores.items()}
-    others = [at[NORMAL], at[VALUES]]
-    said = ", ".join(f"{name} Eᵀ {s['transpose']:.2f} E⁺ {s['pinv']:.2f}" for name, s in at.items())
-    holds = all(s["pinv"] > s["transpose"] for s in others)
-    first = finding(reverses, rule, holds, f"k = {k} of {n_tokens}: {said}", told)
-    if HIDDEN not in at:
-        return [first, finding(stays, rule_stays, None, "there are no hidden states")]
-    hidden = at[HIDDEN]["transpose"]
-    best = max(s["transpose"] for s in others)
-    return [
-        first,
-        finding(stays, rule_stays, hidden > best, f"{hidden:.2f}, others at most {best:.2f}"),
-    ]
+    first, last = ({n: _at(ks, s, k) for n, s in scores.items()} for k in (SMALL[0], large[-1]))
+    holds = all(first[n][0] > first[n][1] and last[n][0] < last[n][1] for n in (NORMAL, VALUES))
+    said = ", ".join(f"{name} Eᵀ {t:.2f} E⁺ {p:.2f}" for name, (t, p) in last.items())
+    said = f"k = {large[-1]} of {n_tokens}: {said}; {_crossing(ks, scores[NORMAL])}"
+    order = finding(reverses, rule, holds, said, told)
+    if HIDDEN not in last:
+        return [order, finding(stays, rule_stays, None, "there are no hidden states")]
+    hidden, others = last[HIDDEN][0], max(last[NORMAL][0], last[VALUES][0])
+    measured = f"{hidden:.2f}, others at most {others:.2f}"
+    return [order, finding(stays, rule_stays, hidden > others, measured)]
+
+
+def _at(ks: list[int], both: dict[str, list[float]], k: int) -> tuple[float, float]:
+    """The cosines with Eᵀ and with E⁺ at one k."""
+    return both["transpose"][ks.index(k)], both["pinv"][ks.index(k)]
+
+
+def _crossing(ks: list[int], both: dict[str, list[float]]) -> str:
+    """From which k on E⁺ is the better one."""
+    ahead = [k for k, t, p in zip(ks, both["transpose"], both["pinv"], strict=True) if t >= p]
+    later = [k for k in ks if k > max(ahead, default=0)]
+    return f"E⁺ leads from k = {later[0]} on (normal vectors)" if later else "E⁺ never leads"
 
 
 def _published() -> dict[str, Any]:

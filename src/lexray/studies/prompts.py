@@ -10,8 +10,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lexray.errors import LexrayError
 from lexray.model import Model
 
@@ -96,11 +94,8 @@ def next_token(model: Model, ids: list[int]) -> int:
         raise LexrayError(
             f"{model.name} is an encoder: it fills gaps and does not go on with a text"
         )
-    with torch.no_grad():
-        found = model.module()(input_ids=torch.tensor([ids], device=model.device))
-    if getattr(found, "logits", None) is None or found.logits.shape[1] != len(ids):
-        raise LexrayError(f"{model.name} has no language-model head, so it predicts no tokens")
-    return int(found.logits[0, -1].float().argmax())
+    trace = model.trace(ids, what="logits", layers=[], positions=-1)
+    return int(trace.logits[0].argmax())
 
 
 def _ids(model: Model, text: str) -> list[int]:

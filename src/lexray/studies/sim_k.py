@@ -56,7 +56,7 @@ OURS = ("FF gate and value",)
 @dataclass(frozen=True)
 class SimK(Options):
     k: int = option(100, "Compare so many top tokens.", min=1)
-    n: int = option(512, "How many pairs of each layer and kind; 0 for all.", min=0)
+    n: int = option(256, "How many pairs of each layer and kind; 0 for all.", min=0)
     absolute: bool = option(False, "Largest in absolute value, as the paper's code has it.")
 
 

@@ -46,7 +46,7 @@ def run_experts(module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> tupl
     """What the chosen experts write at x (token, d_model), and their coefficients."""
     first = "gate_up_proj" if module.has_gate else "up_proj"
     out, parts = torch.zeros_like(x), []
-    experts = chosen.unique().tolist()
+    experts = sorted(set(chosen.flatten().tolist()))
     places = [(chosen == expert).nonzero(as_tuple=True) for expert in experts]
     for expert, (token, choice) in zip(experts, places, strict=True):
         up = _linear(module, first, expert, x[token])

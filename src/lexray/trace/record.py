@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -114,10 +115,7 @@ class Recorder:
 
     def before(self, name: str, see: Callable[[Tensor], None]) -> None:
         """Shows a module's first input to `see`."""
-
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            see(args[0] if args else kwargs["hidden_states"])
-
+        hook = partial(_show_input, see)
         self.handles.append(self._named(name).register_forward_pre_hook(hook, with_kwargs=True))
 
     def after(self, name: str, see: Callable[[Any], None]) -> None:
@@ -175,7 +173,7 @@ class Recorder:
             width = spec.q.d_head
             self.before(
                 spec.o.module,
-                lambda x: self.keep(n, "z", self.shaped(x).unflatten(-1, (-1, width))),
+                lambda x: self.keep(n, "z", _split(self.shaped(x), width)),
             )
         if "attention" in groups:
             for name, heads, norm in (
@@ -183,17 +181,15 @@ class Recorder:
                 ("k", spec.k, spec.k_norm),
                 ("v", spec.v, None),
             ):
-                self.after(heads.linear.module, self._projected(n, name, heads, norm, spec.clip))
+                see = partial(self._projected, n, name, heads, norm, spec.clip)
+                self.after(heads.linear.module, see)
             self.after(spec.module, lambda out: self._fill_attention(n, spec, out))
 
     def _projected(
-        self, n: int, name: str, heads: Heads, norm: QKNorm | None, clip: float | None
-    ) -> Callable[[Any], None]:
-        def see(out: Tensor) -> None:
-            x = self._normed(_part(self.shaped(out), heads), norm, clip)
-            self.keep(n, name, x, everywhere=name != "q")
-
-        return see
+        self, n: int, name: str, heads: Heads, norm: QKNorm | None, clip: float | None, out: Tensor
+    ) -> None:
+        x = self._normed(_part(self.shaped(out), heads), norm, clip)
+        self.keep(n, name, x, everywhere=name != "q")
 
     def _normed(self, x: Tensor, norm: QKNorm | None, clip: float | None) -> Tensor:
         """A projection (batch, position, head, width), clipped and normalised as its queries and
@@ -261,9 +257,20 @@ class Recorder:
             )
 
 
+def _show_input(
+    see: Callable[[Tensor], None], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    see(args[0] if args else kwargs["hidden_states"])
+
+
 def _first(out: Any) -> Tensor:
     found: Tensor = out[0] if isinstance(out, tuple) else out
     return found
+
+
+def _split(x: Tensor, width: int) -> Tensor:
+    """The last axis as (head, width)."""
+    return x.reshape(*x.shape[:-1], -1, width)
 
 
 def _part(out: Tensor, heads: Heads) -> Tensor:

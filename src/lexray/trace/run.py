@@ -122,7 +122,8 @@ class Runner:
             getattr(self.module, name, None) for name in ("generation_config", "config")
         ]
         found = [getattr(config, "eos_token_id", None) for config in configs]
-        return {e for ends in found for e in (ends if isinstance(ends, list) else [ends])} - {None}
+        listed = [e for ends in found for e in (ends if isinstance(ends, list) else [ends])]
+        return {int(e) for e in listed if e is not None}
 
     def run(self, ids: list[list[int]], plan: Plan, n_prompt: list[int]) -> list[Trace]:
         """One forward pass over the batch, recorded; each trace cut to its own length."""

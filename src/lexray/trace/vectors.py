@@ -34,6 +34,14 @@ SUB_BLOCKS = {
 READERS = ("queries", "keys")
 KINDS = ("residual", *STREAM, *SUB_BLOCKS, "heads", "values", *READERS, "neurons")
 """What `of=` may name."""
+NEEDS = {
+    "heads": ("heads",),
+    "values": ("attention",),
+    "queries": ("attention",),
+    "keys": ("attention",),
+    "neurons": ("mlp",),
+}
+"""What of a trace, besides the residual stream, the kinds are made of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +244,11 @@ def _behind(
 def _reader(head: Head, x: Float[Tensor, "n d_model"], norm: bool) -> Float[Tensor, "n d_model"]:
     x = x * head.spec.scale
     return fold.reader(x.T, head.spec.pre_norm, head.model.checkpoint).T if norm else x
+
+
+def needed(kinds: Sequence[str]) -> set[str]:
+    """What a trace has to keep for these kinds: its `what=`."""
+    return {"residual"}.union(*(NEEDS.get(kind, ()) for kind in kinds))
 
 
 def chosen_kinds(of: str | Sequence[str]) -> tuple[str, ...]:

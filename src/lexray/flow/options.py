@@ -1,0 +1,113 @@
+"""How a flow graph is built: what is shown, what is left out, and how vectors are read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from lexray.errors import LexrayError
+
+HEADS, MEMORIES, NEURONS = 10, 2, (18, 7)
+"""The paper's figures (its code shows 10 heads, the paper itself all of them)."""
+
+Ranking = Literal["signed", "absolute"]
+Measure = Literal["sum", "target"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is shown of each block.
+
+    Counts that are None are the paper's, or as many as `keep` needs; what is left out of a sum is
+    one aggregate node, so that sums stay true.
+    """
+
+    heads: int | None = None
+    """Those whose outputs through W_O are longest."""
+    memories: int | None = None
+    """Keys and values per head: those that it attends to most."""
+    neurons: tuple[int, int] | None = None
+    """The largest positive and the most negative ones, by coefficient times the row's norm; of the
+    feed-forward's neurons, and of the rows of W_O."""
+    by: Ranking = "signed"
+    """"absolute" takes as many neurons together, the largest |coefficient|s, as the paper says."""
+    keep: float | None = None
+    """The share (0 to 1) of all contributions to a sum that the fewest addends carry: those are
+    shown. A contribution is the size of an addend's part along the sum."""
+    keep_by: Measure = "sum"
+    """"target": an addend's part in the target's logit (the norms on the way at their recorded
+    scale) is what counts, not its part along the sum."""
+    merge_qk: bool = False
+    """No queries and keys: values alone."""
+    merge_neurons: bool = False
+    """No keys and gates: a neuron is its value."""
+    norm: bool = True
+    """Vectors are read with the norms in: what is written, through the norm behind its sub-block
+    and the final norm; what reads, through the norm before its sub-block."""
+    transform: bool = False
+    """The residual stream passes the non-linear LM head of encoders such as BERT."""
+    rotary: bool = True
+    """Queries and keys are read at their actual distance, else at distance 0."""
+    static: bool = True
+    """The parameters behind nodes are also read by themselves."""
+    k: int = 10
+    """How many tokens at either end of a reading."""
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "memories"):
+            _check_count(name, getattr(self, name))
+        if self.neurons is not None:
+            object.__setattr__(self, "neurons", _pair(self.neurons))
+        if self.keep is not None and not 0 <= self.keep <= 1:
+            raise LexrayError(f"keep={self.keep!r} is no share; give a number from 0 to 1")
+        _check_choice("by", self.by, ("signed", "absolute"))
+        _check_choice("keep_by", self.keep_by, ("sum", "target"))
+        if self.k < 1:
+            raise LexrayError(f"k={self.k}: a node is read as at least 1 token")
+
+    @property
+    def most_heads(self) -> int | None:
+        return self._most(self.heads, HEADS)
+
+    @property
+    def most_memories(self) -> int | None:
+        return self._most(self.memories, MEMORIES)
+
+    @property
+    def most_neurons(self) -> tuple[int, int] | None:
+        return self._most(self.neurons, NEURONS)
+
+    def _most(self, given: Any, usual: Any) -> Any:
+        return usual if given is None and self.keep is None else given
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings, the counts as they are used."""
+        counts = {
+            "heads": self.most_heads,
+            "memories": self.most_memories,
+            "neurons": self.most_neurons,
+        }
+        return asdict(self) | counts
+
+
+def _check_count(name: str, count: int | None) -> None:
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+        raise LexrayError(f"{name}={count!r}: give a number of {name} from 0 on, or None")
+
+
+def _pair(neurons: Any) -> tuple[int, int]:
+    try:
+        high, low = neurons
+    except (TypeError, ValueError) as error:
+        raise LexrayError(
+            f"neurons={neurons!r}: give two numbers, how many of the largest and how many of the "
+            "most negative, such as (18, 7)"
+        ) from error
+    for count in (high, low):
+        _check_count("neurons", count)
+    return high, low
+
+
+def _check_choice(name: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise LexrayError(f"{name}={given!r}: try one of {', '.join(known)}")
