@@ -13,6 +13,7 @@ from lexray.errors import LexrayError
 if TYPE_CHECKING:
     from lexray.address import Address
     from lexray.compare.align import align
+    from lexray.compare.diff import diff
     from lexray.compare.partners import partners
     from lexray.compare.stitch import stitch
     from lexray.families import family
@@ -26,6 +27,7 @@ _WHERE = {
     "View": "lexray.view",
     "Vocabulary": "lexray.vocabulary",
     "align": "lexray.compare.align",
+    "diff": "lexray.compare.diff",
     "family": "lexray.families",
     "partners": "lexray.compare.partners",
     "stitch": "lexray.compare.stitch",
@@ -39,6 +41,7 @@ __all__ = [
     "View",
     "Vocabulary",
     "align",
+    "diff",
     "family",
     "partners",
     "stitch",

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from lexray.cli import align, demo, heads, lens, models, neurons, search, stitch, study, sweep
+from lexray.cli import align, demo, diff, heads, lens, models, neurons, search, stitch, study, sweep
 from lexray.cli.progress import Bars
 from lexray.errors import LexrayError
 from lexray.progress import reported_by
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (models, heads, sweep, neurons, search, lens, align, stitch, demo, study):
+for module in (models, heads, sweep, neurons, search, lens, diff, align, stitch, demo, study):
     module.register(app)
 
 

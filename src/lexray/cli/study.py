@@ -91,8 +91,8 @@ def _one(study: Study[Any]) -> Command:
             result = study(model.open(), **asdict(options))
         _show(result, output)
 
-    about = " ".join(study.about.strip().partition("\n\n")[0].split())
-    run.__doc__ = f"{study.title} ({study.where})\n\n{about}"
+    about = study.about.strip().split("\n\n")[1:]
+    run.__doc__ = "\n\n".join([f"{study.title} ({study.where})", *about])
     return _with_options(run, study.options)
 
 

@@ -31,7 +31,7 @@ from lexray.compare.diff_pair import Two
 from lexray.compare.diff_places import CIRCUITS, chosen
 from lexray.compare.diff_read import Reader
 from lexray.compare.diff_result import Diff
-from lexray.compare.lexicon import Lexicon, Sentiment, count_words
+from lexray.compare.lexicon import Lexicon, Sentiment, count_words, suits
 from lexray.errors import LexrayError
 from lexray.filters import Filter
 from lexray.model import Model
@@ -50,7 +50,7 @@ def diff(
     groups: Sequence[str] = (),
     filter: Filter | None = None,
     through: Literal["base", "tuned"] = "base",
-    lexicon: Lexicon | None = None,
+    lexicon: Lexicon | Literal["auto"] | None = "auto",
     seed: int = 0,
 ) -> Diff:
     """How `tuned` differs from `base`: how far every group moved, and towards which words.
@@ -63,6 +63,7 @@ def diff(
       `through="tuned"` takes the tuned model's instead.
     - A LoRA adapter is put on `base` itself, and only what it touches is read.
     - `lexicon` adds the count of ES App. D: how many of the words are words of praise and blame.
+      By itself it is made for models that tell "positive" from "negative"; None leaves it out.
     """
     if n < 1 or k < 1 or each < 0:
         raise LexrayError(f"asked for {n} changes with {k} tokens; both must be at least 1")
@@ -71,6 +72,8 @@ def diff(
     wanted = chosen(tuple(groups))
     first = base if isinstance(base, Model) else Model.from_pretrained(base)
     two = Two(first, open_tuned(first, tuned))
+    if lexicon == "auto":
+        lexicon = Lexicon.shipped() if suits(two.tuned.config) else None
     ledger = Ledger(max(n, MOST_MOVED if lexicon else 0), max(each, n // 4))
     measure(two, ledger, wanted)
     reader = two.base if through == "base" else two.tuned

@@ -110,7 +110,7 @@ def _cell(size: Size | None, largest: float, numbered: bool) -> str:
     heat = max(0.04, 1 + log10(max(size.relative / largest, 1e-9)) / DECADES)
     text = percent(size.relative).replace(" ", "\u202f")
     label += f", by {shown_number(size.absolute)} ({text})"
-    deep = " deep" if heat > 0.55 else ""
+    deep = " deep" if heat > 0.7 else ""
     return (
         f'<td {data} class="moved{deep}" style="--heat:{100 * min(1.0, heat):.0f}%" '
         f'title="{label}">{text if numbered else ""}</td>'
@@ -132,9 +132,9 @@ def _sentiment(found: Diff) -> str:
     )
     return (
         "<section><h2>Words of praise and blame</h2>"
-        f'<p class="lead">{html.escape(s.verdict)}</p><table class="praise"><thead><tr><th>group'
+        f'<p class="lead">{html.escape(s.verdict)}</p><table class="count"><thead><tr><th>group'
         "</th><th>share of top tokens</th><th>rotated</th><th>before</th><th>p</th><th></th></tr>"
-        f'</thead><tbody>{rows}</tbody></table><p class="dim">the {s.k} tokens at each end of the '
+        f'</thead><tbody>{rows}</tbody></table><p class="dim">the {s.k} words at each end of the '
         f"most moved vectors; by chance {100 * s.chance:.1f} %; “rotated”: the same differences "
         f"turned at random; “before”: the base’s own vectors. {html.escape(s.lexicon.made)}</p>"
         "</section>"

@@ -2,7 +2,8 @@
 
 The paper looks at differences of a sentiment classifier and finds words of praise and blame in
 those of K, W_Q, W_K and W_V, but not of V and W_O. Here the words are counted: which share of the
-top tokens of the farthest moved vectors, at both ends, is in a lexicon. The share is compared with
+top tokens of the farthest moved vectors, at both ends, is in a lexicon. As the lexicon holds whole
+words, only tokens that begin a word count as candidates. The share is compared with
 
 - chance: the lexicon's share of the vocabulary;
 - rotation: the same vectors turned at random, all by the same rotation, so that whatever they
@@ -10,7 +11,7 @@ top tokens of the farthest moved vectors, at both ends, is in a lexicon. The sha
 - before: the base model's own vectors at the same places.
 
 A group reads as sentiment if its share is above that of rotated vectors with p ≤ 0.01, and at
-least twice both that and the share of the vectors before.
+least one and a half times both that and the share of the vectors before.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lexray import filters
 from lexray.errors import LexrayError
 from lexray.filters import Filter
 from lexray.fold import at_least_float32
@@ -44,9 +46,11 @@ if TYPE_CHECKING:
     from lexray.model import Model
 
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
-ROTATIONS = 199
+ROTATIONS = 99
 SIGNIFICANT = 0.01
-TIMES = 2.0
+TIMES = 1.5
+ENOUGH = 20
+"""Tokens of the lexicon without which counting them makes no sense."""
 SHIPPED = "lexicon_sentiment.json"
 LETTERS = {"keys": "K", "gates": "gate", "values": "V"} | {x: f"W_{x}" for x in "QKVO"}
 """The paper's names of the groups."""
@@ -248,7 +252,7 @@ class Sentiment(Result):
         )
         columns = ("group", "vectors", "share", "rotated", "before", "p", "sentiment")
         note = (
-            f"{self.verdict} · share of the {self.k} tokens at each end of the most moved vectors "
+            f"{self.verdict} · share of the {self.k} words at each end of the most moved vectors "
             f"that are words of praise or blame; by chance {_percent(self.chance)} "
             f"({self.words} tokens)"
         )
@@ -300,8 +304,16 @@ def count_words(
     `stacks`: for each group its kind, how its vectors moved, and what they were before.
     """
     space = model.space
+    whole = filters.starts_word & filters.alphanumeric
+    filter = whole if filter is None else filter & whole
     mask = lexicon.mask(model.vocabulary, space.n_rows)
     ids = space.admitted(filter)
+    words = int((mask if ids is None else mask[ids]).sum())
+    if words < ENOUGH:
+        raise LexrayError(
+            f"only {words} words of the lexicon are tokens of {model.name}; make one for it with "
+            "--lexicon FILE.jsonl, from labelled reviews"
+        )
     chance = float((mask if ids is None else mask[ids]).float().mean())
     generator = torch.Generator().manual_seed(seed)
     shares = []
@@ -317,20 +329,29 @@ def count_words(
             return float(mask[ends].float().mean())
 
         own = share(moved)
-        turned = [share(rotated(moved, generator)) for _ in range(rotations)]
+        turned = [share(x) for x in rotations_of(moved, rotations, generator)]
         p = (1 + sum(x >= own for x in turned)) / (1 + rotations)
         mean = sum(turned) / max(1, rotations)
         shares.append(Share(group, len(moved), own, mean, share(before), p))
-    return Sentiment(tuple(shares), chance, k, int(mask.sum()), lexicon)
+    return Sentiment(tuple(shares), chance, k, words, lexicon)
 
 
-def rotated(X: Float[Tensor, "n d"], generator: torch.Generator) -> Float[Tensor, "n d"]:
-    """The rows turned by one random rotation: their lengths and angles stay.
+def rotations_of(
+    X: Float[Tensor, "m d"], n: int, generator: torch.Generator
+) -> Iterator[Float[Tensor, "m d"]]:
+    """The rows turned by n random rotations: their lengths and angles stay.
 
     Only the space that they span is turned: X = L Qᵀ becomes L Wᵀ, W random and orthonormal.
     """
     X = at_least_float32(X)
     Q, R = torch.linalg.qr(X.T.cpu())
-    W = torch.linalg.qr(torch.randn(Q.shape, generator=generator)).Q
-    turned: Tensor = R.T @ W.T.to(R)
-    return turned.to(X)
+    for _ in range(n):
+        W = torch.linalg.qr(torch.randn(Q.shape, generator=generator)).Q
+        yield (R.T @ W.T.to(R)).to(X)
+
+
+def suits(config: Mapping[str, Any]) -> bool:
+    """Whether a model classifies sentiment, by what it calls its classes."""
+    labels = config.get("id2label")
+    names = {str(x).casefold() for x in labels.values()} if isinstance(labels, dict) else set()
+    return {"positive", "negative"} <= names or {"pos", "neg"} <= names

@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.compare.align_tokens import shared_tokens
+from lexray.compare.kernels import exactly
 from lexray.errors import LexrayError
-from lexray.space.embedding import RANK_TOLERANCE, Side, gram
+from lexray.space.embedding import RANK_TOLERANCE, Side
 
 if TYPE_CHECKING:
     from lexray.model import Model
@@ -50,13 +50,8 @@ def kernel(
     refuse_other_vocabulary(a, b)
     if ridge < 0:
         raise LexrayError(f"ridge is a share that is added, so at least 0, not {ridge}")
-    tokens = shared_tokens(a, b)
-    left, right = (
-        _side(model, folded, embedding).only(ids) for model, ids in ((a, tokens.a), (b, tokens.b))
-    )
-    M, A, B = (
-        gram(x, y, centred=centred) for x, y in ((left, right), (left, left), (right, right))
-    )
+    left, right = _common(a, b, *(_side(model, folded, embedding) for model in (a, b)))
+    M, A, B = (_products(x, y, centred) for x, y in ((left, right), (left, left), (right, right)))
     match name:
         case "pinv":
             return M @ _inverse(B, ridge)
@@ -70,6 +65,23 @@ def kernel(
         case "transpose":
             return M / _size(B) ** 2
     raise LexrayError(f"no kernel {name!r}; there are {', '.join(KERNELS)}")
+
+
+def _common(a: Model, b: Model, left: Side, right: Side) -> tuple[Side, Side]:
+    """The columns of the tokens that both embeddings have."""
+    n = min(len(left.rows), len(right.rows))
+    ids = (a.vocabulary.admitted(n) & b.vocabulary.admitted(n)).nonzero()[:, 0]
+    return left.only(ids), right.only(ids)
+
+
+def _products(left: Side, right: Side, centred: bool) -> Float[Tensor, "d_a d_b"]:
+    """Σ_j left_j right_jᵀ over the tokens in float64, less the product of the means if asked."""
+    zero = torch.zeros((), dtype=torch.float64)
+    total, mean_x, mean_y, n = zero, zero, zero, len(left.rows)
+    for x, y in zip(left.columns(), right.columns(), strict=True):
+        x, y = exactly(x), exactly(y)
+        total, mean_x, mean_y = total + x.T @ y, mean_x + x.sum(0) / n, mean_y + y.sum(0) / n
+    return total - n * torch.outer(mean_x, mean_y) if centred else total
 
 
 def _side(model: Model, folded: bool, embedding: Literal["output", "input"]) -> Side:
@@ -122,6 +134,6 @@ def refuse_other_vocabulary(a: Model, b: Model) -> None:
     examples = ", ".join(f"{i} is {x.shown(i)!r} and {y.shown(i)!r}" for i in different[:3])
     raise LexrayError(
         f"{a.name} and {b.name} have different vocabularies, of {x.n_ids:,} and {y.n_ids:,} "
-        f"tokens; {len(different):,} of the first {n:,} ids mean something else: {examples}. Only models "
-        "with the same tokenizer can be stitched"
+        f"tokens; {len(different):,} of the first {n:,} ids mean something else: {examples}. "
+        "Only models with the same tokenizer can be stitched"
     )

@@ -1,4 +1,4 @@
-"""Which layer of A feeds B best: stitching after every layer, measured on labelled texts (Fig. 4)."""
+"""Which layer of A feeds B best: stitching after every layer, measured on texts with labels."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ class Example:
 def read_examples(path: Path, limit: int | None = None, seed: int = 0) -> list[Example]:
     """The lines of a `.jsonl` file, perhaps `.gz`, with `text` and `label`; a random sample."""
     try:
-        opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open()
-        with opened as lines:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
             found = [_example(line, path, n) for n, line in enumerate(lines, 1) if line.strip()]
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise LexrayError(f"{path} cannot be read: {error}") from error

@@ -22,16 +22,16 @@ from lexray.flow.shapes import (
 )
 from lexray.flow.wires import Ends, wired
 
-BODY = 116.0
+BODY = 112.0
 """Where the first node below the stream may begin."""
-LEAD = 40.0
+LEAD = 32.0
 """Between a station and the first column, and between the last column and the next station."""
 ROW = 5.0
 GROUP = 9.0
 """Between pills, and in addition between heads and before what is left over."""
 PANEL = 16.0
 """From the outermost nodes to the edge of their panel."""
-NARROW, USUAL, WIDE, TOUCHING = 34.0, 44.0, 72.0, 5.0
+NARROW, USUAL, WIDE, TOUCHING = 30.0, 36.0, 64.0, 4.0
 """Between columns: one edge per node, a few edges, a fan, a gate beside its key."""
 TITLE_HEIGHT = -46.0
 
@@ -90,7 +90,7 @@ def _moved(box: Box, x: float) -> Box:
 
 
 def _part_labels(panels: Sequence[Panel]) -> list[Label]:
-    return [Label(p.x + 14, p.y + 22, "part", PARTS[p.part]) for p in panels]
+    return [Label(p.x + 14, p.y + 24, "part", PARTS[p.part]) for p in panels]
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class _Block:
             own = [box for box in boxes if self.part.get(box.node) == part]
             x, right = min(box.x for box in own), max(box.right for box in own)
             y, bottom = min(box.y for box in own), max(box.y + box.height for box in own)
-            y -= 58
+            y -= 62
             out.append(Panel(x - PANEL, y, right - x + 2 * PANEL, bottom - y + PANEL, part))
         return self._level(out)
 

@@ -54,7 +54,7 @@ class Draft:
 
     layers: tuple[int, ...]
     position: int
-    sketches: list[Sketch] = field(default_factory=list)
+    sketches: dict[str, Sketch] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
 
     def node(
@@ -71,7 +71,7 @@ class Draft:
         **place: Any,
     ) -> str:
         sketch = Sketch(id, kind, layer, label, vector, side, behind, parameter, place)
-        self.sketches.append(sketch)
+        self.sketches[id] = sketch
         return id
 
     def link(
@@ -89,12 +89,12 @@ class Draft:
     def finished(self) -> Draft:
         """The same without nodes that no edge touches."""
         touched = {end for link in self.links for end in (link.source, link.target)}
-        kept = [sketch for sketch in self.sketches if sketch.id in touched]
+        kept = {id: sketch for id, sketch in self.sketches.items() if id in touched}
         return Draft(self.layers, self.position, kept, self.links)
 
     @cached_property
     def vectors(self) -> dict[str, Float[Tensor, "d_model"]]:
-        return {sketch.id: sketch.vector for sketch in self.sketches}
+        return {id: sketch.vector for id, sketch in self.sketches.items()}
 
     @cached_property
     def addends(self) -> dict[str, list[tuple[float, str]]]:

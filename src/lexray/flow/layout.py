@@ -23,8 +23,8 @@ CLOSED = 14.0
 """The width that a closed block adds between two stations."""
 GAP = 48.0
 """The width between stations with no block between them."""
-FIRST_CARD = 52.0
-CARD_STEP = 132.0
+FIRST_CARD = 54.0
+CARD_STEP = 174.0
 """Where a closed block's first card begins, and how far below it the next one does."""
 MOST_OPEN = 2
 """Up to so many blocks are open at first."""

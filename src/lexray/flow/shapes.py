@@ -9,26 +9,26 @@ from lexray.flow.graph import FlowGraph, Node, NodeKind, Projection
 
 FONT = "'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
 SIZES = {
-    "token": 13.0,
-    "word": 12.0,
-    "tag": 10.5,
-    "caption": 10.5,
-    "share": 10.5,
-    "line": 12.0,
-    "heading": 11.0,
-    "part": 13.0,
-    "title": 15.0,
+    "token": 14.0,
+    "word": 13.5,
+    "tag": 11.5,
+    "caption": 11.0,
+    "share": 11.0,
+    "line": 13.0,
+    "heading": 12.0,
+    "part": 14.0,
+    "title": 16.0,
 }
 """Font sizes by role: the word of a card, of a pill, the small text beside it, …"""
 BOLD = frozenset({"token", "word", "title", "part"})
 
-CARD_WIDTH, CARD_HEIGHT = 96.0, 44.0
-PILL_WIDTH, PILL_HEIGHT = 108.0, 21.0
-SHARE_ROOM = 32.0
+CARD_WIDTH, CARD_HEIGHT = 98.0, 46.0
+PILL_WIDTH, PILL_HEIGHT = 116.0, 25.0
+SHARE_ROOM = 31.0
 """What the longest probability takes of a card's first line."""
-LINE = 18.0
+LINE = 19.0
 """The height of a line in a closed block's card."""
-LINES = 5
+LINES = 7
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def card(index: int, node: Node, graph: FlowGraph, x: float, middle: float) -> B
     """A node on its own: what it is, its first word, and the target's probability."""
     y = middle - CARD_HEIGHT / 2
     word = fitted(first_word(node), "token", CARD_WIDTH - 18)
-    labels = (*_head(node.label, node, graph, x, y), Label(x + 9, y + 34, "token", word))
+    labels = (*_head(node.label, node, graph, x, y), Label(x + 9, y + 35, "token", word))
     return Box(index, x, y, CARD_WIDTH, CARD_HEIGHT, labels)
 
 
@@ -119,10 +119,11 @@ def _head(name: str, node: Node, graph: FlowGraph, x: float, y: float) -> tuple[
 def pill(index: int, node: Node, x: float, middle: float) -> Box:
     """A node among many: its name small, its first word beside it."""
     y = middle - PILL_HEIGHT / 2
-    tag = fitted(node.label, "tag", 42.0)
+    others = node.kind == NodeKind.OTHERS and node.count is not None
+    tag = fitted(f"+{node.count}" if others else node.label, "tag", 44.0)
     start = x + 8 + (text_width(tag, "tag") + 6 if tag else 0)
     word = fitted(first_word(node), "word", x + PILL_WIDTH - 7 - start)
-    baseline = y + 14.8
+    baseline = y + 17.2
     labels = (Label(x + 8, baseline, "tag", tag), Label(start, baseline, "word", word))
     shown = tuple(label for label in labels if label.text)
     return Box(index, x, y, PILL_WIDTH, PILL_HEIGHT, shown)
@@ -135,15 +136,13 @@ def summary(index: int, node: Node, graph: FlowGraph, name: str, x: float, y: fl
     for i, word in enumerate(seen.top[:LINES] if seen else ()):
         role = "token" if i == 0 else "line"
         text = fitted(word.shown, role, CARD_WIDTH - 18)
-        labels.append(Label(x + 9, y + 34 + LINE * i, role, text))
+        labels.append(Label(x + 9, y + 35 + LINE * i, role, text))
     height = CARD_HEIGHT + LINE * (LINES - 1)
     return Box(index, x, y, CARD_WIDTH, height, tuple(labels))
 
 
 def first_word(node: Node) -> str:
     seen = _seen(node)
-    if node.kind == NodeKind.OTHERS and node.count is not None:
-        return f"+{node.count}" + (f" {seen.top[0].shown}" if seen and seen.top else "")
     return seen.top[0].shown if seen and seen.top else ""
 
 

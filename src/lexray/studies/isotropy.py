@@ -41,14 +41,13 @@ Rows = Callable[[Int[Tensor, "n"]], Float[Tensor, "n d"]]
 
 
 def run(model: Model, options: Options) -> Evidence:
-    raw = model.view(folded=False, calibrated=False, centred=False, inverse="transpose")
-    ids = raw.space.admitted(None)
-    tokens = torch.arange(raw.space.n_rows) if ids is None else ids.cpu()
+    ids = model.space.admitted(None)
+    tokens = torch.arange(model.space.n_rows) if ids is None else ids.cpu()
     order = tokens[torch.randperm(len(tokens), generator=seeded(options.seed, "tokens"))]
     generator = seeded(options.seed, GAUSSIAN)
     sources: dict[str, Rows] = {
-        EMBEDDING: of(raw.space.whole("value")),
-        CENTRED: of(raw.view(centred=True).space.whole("value")),
+        EMBEDDING: of(model.space.whole("value")),
+        CENTRED: of(model.view(centred=True).space.whole("value")),
         GAUSSIAN: lambda at: torch.randn(len(at), model.d_model, generator=generator).double(),
     }
     shapes = {
@@ -190,4 +189,13 @@ def draw(shapes: dict[str, Any], d: int) -> go.Figure:
     return figure
 
 
-STUDY = Study("isotropy", "Is the embedding isotropic?", ES, "§3", __doc__, Options, run)
+STUDY = Study(
+    "isotropy",
+    "Is the embedding isotropic?",
+    ES,
+    "§3",
+    __doc__,
+    Options,
+    run,
+    {"folded": False, "calibrated": False, "centred": False, "inverse": "transpose"},
+)

@@ -50,9 +50,7 @@ class KeepK(Options):
 
 
 def run(model: Model, options: KeepK) -> Evidence:
-    raw = model.view(folded=False, calibrated=False, reading="output")
-    E = raw.view(inverse="transpose").space.side("key")
-    inverse = raw.view(inverse="pinv").space.side("key")
+    E, inverse = model.space.side("key"), model.view(inverse="pinv").space.side("key")
     ks = chosen_ks(len(E.rows), options.k)
     drawn, notes = distributions(model, options)
     scores: Scores = {}
@@ -92,7 +90,7 @@ def distributions(
 
 def random_values(model: Model, n: int, seed: int) -> Float[Tensor, "m d_model"]:
     """n feed-forward values from anywhere in the model."""
-    groups = list(model.view(folded=False).groups("value"))
+    groups = list(model.groups("value"))
     at = sample(n, sum(group.n for group in groups), seeded(seed, VALUES))
     return rows_of(groups, at)
 
@@ -243,4 +241,5 @@ STUDY = Study(
     __doc__,
     KeepK,
     run,
+    {"folded": False, "calibrated": False, "reading": "output", "inverse": "transpose"},
 )

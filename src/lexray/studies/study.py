@@ -129,6 +129,8 @@ class Study(Generic[Opts]):
     """What is reproduced, and where this departs: the module's docstring."""
     options: type[Opts]
     run: Callable[[Model, Opts], Evidence]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the View that the study does not leave to its user."""
 
     @property
     def needs_prompts(self) -> bool:
@@ -142,6 +144,7 @@ class Study(Generic[Opts]):
     def __call__(self, model: Model, **options: Any) -> StudyResult:
         """Runs it: `find("sim-k")(model, k=50, seed=1)`."""
         chosen = self.options.of(options)
+        model = model.view(**self.fixed)
         evidence = self.run(model, chosen)  # type: ignore[arg-type]
         return StudyResult(self, model.space.source(""), chosen, evidence)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,6 @@ from lexray.errors import LexrayError
 if TYPE_CHECKING:
     from lexray.model import Model
 
-Prompt = str | Tensor | Sequence[int] | list[str] | list[list[int]] | list[Tensor]
-"""A text or its token ids; or several of either, which make a batch."""
-
 
 @dataclass(frozen=True)
 class Prompts:
@@ -26,30 +24,30 @@ class Prompts:
     single: bool
 
 
-def read_prompts(model: Model, prompt: Prompt, *, special: bool = True) -> Prompts:
+def read_prompts(model: Model, prompt: Any, *, special: bool = True) -> Prompts:
     """The ids of a prompt or a batch; texts get the tokens that the tokenizer adds (BOS, [CLS])."""
-    batch = _is_batch(prompt)
-    items: list[Any] = list(prompt) if batch else [prompt]
+    prompt = _listed(prompt)
+    if not isinstance(prompt, (str, Sequence)):
+        raise LexrayError(
+            "a prompt is a text, token ids, or a list of either, not something of type "
+            f"{type(prompt).__name__}"
+        )
+    items = [prompt] if isinstance(prompt, str) else [_listed(item) for item in prompt]
     if not items:
         raise LexrayError("the prompt is empty: give a text, token ids, or a list of either")
-    ids = tuple(_ids(model, item, special, i if batch else None) for i, item in enumerate(items))
-    return Prompts(ids, not batch)
+    single = isinstance(prompt, str) or not any(isinstance(i, (str, Sequence)) for i in items)
+    if single:
+        return Prompts((_ids(model, prompt, special, "the prompt"),), True)
+    ids = (_ids(model, item, special, f"prompt {n}") for n, item in enumerate(items))
+    return Prompts(tuple(ids), False)
 
 
-def _is_batch(prompt: Any) -> bool:
-    if isinstance(prompt, str):
-        return False
-    if isinstance(prompt, Tensor):
-        return prompt.ndim == 2
-    if not isinstance(prompt, Sequence):
-        raise LexrayError(
-            f"a prompt is a text, token ids, or a list of either, not a {type(prompt).__name__}"
-        )
-    return any(isinstance(item, (str, Sequence)) or getattr(item, "ndim", 0) for item in prompt)
+def _listed(item: Any) -> Any:
+    """Tensors and arrays as lists or numbers."""
+    return item.tolist() if hasattr(item, "tolist") else item
 
 
-def _ids(model: Model, item: Any, special: bool, index: int | None) -> tuple[int, ...]:
-    which = "the prompt" if index is None else f"prompt {index}"
+def _ids(model: Model, item: Any, special: bool, which: str) -> tuple[int, ...]:
     ids = encode(model, item, special) if isinstance(item, str) else _numbers(item, which)
     if not ids:
         raise LexrayError(f"{which} is empty: a forward pass needs at least one token")
@@ -74,11 +72,8 @@ def encode(model: Model, text: str, special: bool) -> list[int]:
 
 def _numbers(item: Any, which: str) -> list[int]:
     try:
-        values = item.tolist() if isinstance(item, Tensor) else list(item)
-        if any(isinstance(v, (bool, float, str)) for v in values):
-            raise TypeError
-        return [int(v) for v in values]
-    except (TypeError, ValueError) as error:
+        return [operator.index(_listed(i)) for i in item]
+    except TypeError as error:
         raise LexrayError(f"{which} should be a text or a list of token ids") from error
 
 

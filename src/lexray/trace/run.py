@@ -15,7 +15,7 @@ from lexray.errors import LexrayError
 from lexray.trace.attention import configured
 from lexray.trace.experts import SETTING as EXPERTS
 from lexray.trace.plan import Plan, Some, chosen, chosen_groups, refuse_too_large
-from lexray.trace.prompt import Prompt, padded, read_prompts, refuse_too_long
+from lexray.trace.prompt import padded, read_prompts, refuse_too_long
 from lexray.trace.record import RECORDING, Recorder, evaluating
 from lexray.trace.trace import Trace, no_head
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def trace_prompt(
     model: Model,
-    prompt: Prompt,
+    prompt: Any,
     *,
     new_tokens: int = 0,
     layers: Some = None,

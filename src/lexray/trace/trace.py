@@ -18,6 +18,7 @@ from lexray.reading import Token
 from lexray.trace.plan import Group, not_kept
 
 if TYPE_CHECKING:
+    from lexray.flow.graph import FlowGraph
     from lexray.model import Model
     from lexray.trace.contributions import Contributions
     from lexray.trace.lens import Lens
@@ -177,6 +178,15 @@ class Trace:
         from lexray.trace.contributions import contributions
 
         return contributions(self, target, position, **options)
+
+    def flow(self, **options: Any) -> FlowGraph:
+        """What flowed at one position, block by block, as a graph; see `lexray.flow.build.flow`.
+
+        >>> trace.flow(layers=[14], target=" Tokyo").to_html("flow.html")
+        """
+        from lexray.flow.build import flow
+
+        return flow(self, **options)
 
     def score(self, word: str | Sequence[int]) -> WordScore:
         """How probable a word of one or several tokens is after the sequence."""

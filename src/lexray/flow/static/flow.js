@@ -6,6 +6,8 @@
 // `data` is what lexray.flow.html.page_data returns. Colours and widths repeat lexray.flow.palette.
 
 const SVG = "http://www.w3.org/2000/svg";
+const HEAVY = 1500; // boxes and lines; more are not drawn anew for every frame of a movement
+const REST = 140; // milliseconds without movement after which they are
 const STREAM = new Set(["embed", "residual", "sum", "mid"]);
 const NAMES = {
   embed: "embedding", residual: "residual stream", norm: "after a norm", qkv: "queries, keys, values",
@@ -92,7 +94,8 @@ function percent(p) {
   if (typeof p !== "number") return String(p);
   if (p >= 0.0995) return `${(100 * p).toFixed(0)} %`;
   if (p >= 0.001) return `${(100 * p).toFixed(1)} %`;
-  return p >= 1e-6 ? `${(100 * p).toPrecision(1)} %` : p === 0 ? "0 %" : `${p.toExponential(0)}`;
+  if (p === 0) return "0 %";
+  return p >= 1e-6 ? `${(100 * p).toPrecision(1)} %` : `${(100 * p).toExponential(0)} %`;
 }
 
 function number(value) {
@@ -233,6 +236,7 @@ class Picture {
     this.free = draw("g");
     this.groups = this.layout.segments.map(() => draw("g", { class: "lf-segment" }));
     this.world.append(this.band, this.free, ...this.groups);
+    svg.setAttribute("font-family", this.text.font);
     svg.append(this.world);
     this.boxes = new Map();
     this.wires = new Map();
@@ -321,7 +325,9 @@ class Picture {
   drawnOpen(i) { return this.form(i) === this.layout.segments[i].open; }
 
   label([x, y, role, text, anchor]) {
-    const attributes = { class: `lf-${role}`, x, y };
+    const attributes = { class: `lf-${role}`, x, y, "font-size": this.text.sizes[role] };
+    if (this.bold.has(role)) attributes["font-weight"] = 600;
+    if (role in this.text.quiet) attributes["fill-opacity"] = this.text.quiet[role];
     if (anchor !== "start") attributes["text-anchor"] = anchor;
     return draw("text", attributes, text);
   }
@@ -373,11 +379,13 @@ class Picture {
     return `${NAMES[node.kind]}, ${node.id}: ${top.join(", ")}${rank}`;
   }
 
-  // Only what is on screen is drawn, and small text only where it can be read.
+  // Draws for a view. Only what is on screen or near it is drawn, and text where it can be read.
   move({ x, y, k }, width) {
+    this.shown = { x, y, k };
+    this.svg.style.transform = this.svg.style.willChange = "";
     this.world.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)}) scale(${k.toFixed(5)})`);
-    const left = -x / k - 60;
-    const right = (width - x) / k + 60;
+    const left = (-x - width) / k;
+    const right = (2 * width - x) / k;
     this.groups.forEach((group, i) => {
       const out = this.offsets[i] > right || this.offsets[i] + this.form(i).width < left;
       if (group.lfOut !== out) {
@@ -392,6 +400,16 @@ class Picture {
       this.detail = detail;
     }
   }
+
+  // Large pictures in motion: what is drawn already is moved as an image, and drawn again at rest.
+  slide({ x, y, k }) {
+    const ratio = k / this.shown.k;
+    this.svg.style.willChange = "transform";
+    this.svg.style.transform =
+      `translate(${x - this.shown.x * ratio}px, ${y - this.shown.y * ratio}px) scale(${ratio})`;
+  }
+
+  get heavy() { return this.boxes.size + this.wires.size > HEAVY; }
 
   // Where a node or a segment is, in the picture's coordinates.
   boxOf(node) {
@@ -818,7 +836,17 @@ class Flow {
 
   size() { return { width: this.stage.clientWidth || 1, height: this.stage.clientHeight || 1 }; }
 
-  place() { this.picture.move(this.view, this.size().width); }
+  place() {
+    clearTimeout(this.resting);
+    this.picture.move(this.view, this.size().width);
+  }
+
+  placeMoving() {
+    if (!this.picture.heavy) return this.place();
+    clearTimeout(this.resting);
+    this.picture.slide(this.view);
+    this.resting = setTimeout(() => this.place(), REST);
+  }
 
   fit(smooth = false) {
     const { bounds } = this.picture;
@@ -826,14 +854,14 @@ class Flow {
     const k = Math.min(width / bounds.width, height / bounds.height, 1.25);
     const spare = (height - bounds.height * k) / 2;
     this.moved = false;
-    this.go({ k, x: (width - bounds.width * k) / 2 - bounds.x * k, y: Math.min(spare, 60) - bounds.y * k }, smooth);
+    this.go({ k, x: (width - bounds.width * k) / 2 - bounds.x * k, y: 0.8 * spare - bounds.y * k }, smooth);
   }
 
   // Brings a part of the picture into view, at most `most` times its size.
   show(part, most) {
     const { width, height } = this.size();
     const k = Math.max(0.02, Math.min(width / part.width, height / part.height, most));
-    const spare = Math.min((height - part.height * k) / 2, 60);
+    const spare = Math.max(0, 0.8 * (height - part.height * k) / 2);
     this.moved = true;
     this.go({ k, x: width / 2 - (part.x + part.width / 2) * k, y: spare - part.y * k }, true);
   }
@@ -856,7 +884,7 @@ class Flow {
     cancelAnimationFrame(this.frame);
     if (!smooth || matchMedia("(prefers-reduced-motion: reduce)").matches) {
       this.view = view;
-      return this.place();
+      return this.moved ? this.placeMoving() : this.place();
     }
     const from = this.view;
     const began = performance.now();
@@ -866,7 +894,7 @@ class Flow {
       const k = from.k * (view.k / from.k) ** e;
       const share = from.k === view.k ? e : (k - from.k) / (view.k - from.k);
       this.view = { k, x: from.x + (view.x - from.x) * share, y: from.y + (view.y - from.y) * share };
-      this.place();
+      this.placeMoving();
       if (t < 1) this.frame = requestAnimationFrame(step);
     };
     this.frame = requestAnimationFrame(step);
@@ -885,7 +913,7 @@ class Flow {
     this.moved = true;
     cancelAnimationFrame(this.frame);
     this.view = { ...this.view, x: this.view.x + dx, y: this.view.y + dy };
-    this.place();
+    this.placeMoving();
   }
 
   // ------------------------------------------------------------ pointer and keys
@@ -1097,6 +1125,7 @@ class Flow {
     this.resized.disconnect();
     if (this.hashed) removeEventListener("hashchange", this.hashed);
     cancelAnimationFrame(this.frame);
+    clearTimeout(this.resting);
     this.element.replaceChildren();
   }
 }

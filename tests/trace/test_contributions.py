@@ -1,0 +1,268 @@
+"""Contributions add up to the logit, and each is what a linearised float64 model says it is."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModel
+
+from lexray.errors import LexrayError
+from lexray.families import Norm
+from lexray.model import Model
+from lexray.trace import Trace
+from lexray.trace.contributions import Contributions
+from tests.families.zoo import VARIANTS, build
+from tests.vocabularies import worded
+
+NAMES = [variant.name for variant in VARIANTS]
+IDS = [5, 11, 3, 29, 36, 7, 20]
+TARGET = 9
+
+
+@cache
+def traced(name: str) -> Trace:
+    return worded(name).trace(IDS)
+
+
+class Linearised:
+    """The recorded pass once more in float64, every component a leaf, every norm's scale held."""
+
+    def __init__(self, trace: Trace, position: int) -> None:
+        self.trace, self.model = trace, trace.weights
+        self.position, self.row = position, trace.row(position)
+        self.leaves: dict[str, Tensor] = {}
+
+    def leaf(self, name: str, value: Tensor) -> Tensor:
+        self.leaves[name] = value.detach().double().requires_grad_()
+        return self.leaves[name]
+
+    def norm(self, norm: Norm | None, x: Tensor, name: str) -> Tensor:
+        if norm is None:
+            return x
+        centred = x - x.mean() if norm.centres else x
+        scale = (centred.square().mean() + norm.eps).sqrt().detach()
+        gain, bias = (read(self.model.checkpoint) for read in (norm.read_gain, norm.read_bias))
+        out = centred / scale * (1 if gain is None else gain.double())
+        return out if bias is None else out + self.leaf(name, bias)
+
+    def attention(self, index: int, x: Tensor) -> Tensor:
+        layer, spec = self.trace[index], self.trace[index].spec.attention
+        heads = zip(self.model.layers[index].heads, layer.z[self.row], strict=True)
+        wrote = torch.stack([z.double() @ head.W_O.double() for head, z in heads])
+        out = self.leaf(f"L{index}H", wrote).sum(0)
+        if (b_O := self.model.layers[index].heads[0].b_O) is not None:
+            out = out + self.leaf(f"L{index}.b_O", b_O)
+        name = f"L{index}.attn_norm_bias"
+        return self.norm(spec.sum_norm, x + self.norm(spec.post_norm, out, name), name)
+
+    def feed_forward(self, index: int, x: Tensor) -> Tensor:
+        layer, spec = self.trace[index], self.trace[index].spec.ff
+        out = torch.zeros_like(x)
+        for active in layer.active(self.position):
+            stem = str(active.ff.address)
+            values = active.coefficients.double()[:, None] * active.ff.W_out.double()
+            out = out + self.leaf(f"{stem}N", values).sum(0)
+            if active.ff.b_out is not None:
+                out = out + self.leaf(f"{stem}.b_out", active.weight * active.ff.b_out)
+        name = f"L{index}.mlp_norm_bias"
+        return self.norm(spec.sum_norm, x + self.norm(spec.post_norm, out, name), name)
+
+    def logits(self) -> Tensor:
+        a, trace = self.model.architecture, self.trace
+        parts = [
+            self.leaf(f"embedding.{name}", x[self.row]) for name, x in trace.embed_parts.items()
+        ]
+        x = self.norm(a.embed_norm, torch.stack(parts).sum(0), "embedding.norm_bias")
+        for index in range(self.model.n_layers):
+            x = self.feed_forward(index, self.attention(index, x))
+        x = self.norm(a.final_norm, x, "final_norm.bias")
+        logits = x @ self.model.W_U.double() * a.logit_scale
+        if self.model.b_U is not None:
+            logits = logits + self.leaf("unembedding.bias", self.model.b_U)
+        return logits
+
+
+def added(trace: Trace, position: int) -> dict[str, float]:
+    """What autograd says each component added."""
+    pass_again = Linearised(trace, position)
+    logits = pass_again.logits()
+    grads = torch.autograd.grad(logits[TARGET], list(pass_again.leaves.values()))
+    found: dict[str, float] = {}
+    for (name, leaf), grad in zip(pass_again.leaves.items(), grads, strict=True):
+        if leaf.ndim == 2:
+            values = (leaf * grad).sum(1).tolist()
+            found |= {f"{name}{i}": value for i, value in enumerate(values)}
+        else:
+            found[name] = (leaf * grad).sum().item()
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("position", [-1, 2])
+def test_each_component_of_each_family(name: str, position: int) -> None:
+    trace = traced(name)
+    found = {leaf.component: leaf.contribution for leaf in trace.contributions(TARGET, position)}
+    expected = added(trace, position)
+    assert found.keys() == expected.keys()
+    for component, value in expected.items():
+        assert found[component] == pytest.approx(value, rel=2e-3, abs=2e-5), component
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sources", [False, True])
+def test_they_sum_to_the_models_own_logit(name: str, sources: bool) -> None:
+    trace, module = traced(name), build(name)
+    found = trace.contributions(TARGET, sources=sources)
+    frame = found.to_pandas()
+    assert list(frame.columns) == ["component", "layer", *["source"] * sources, "contribution"]
+    assert frame["component"].is_unique or sources
+    total = frame["contribution"].sum()
+    if trace.model.architecture.head is None:
+        assert total == pytest.approx(float(trace.logits_uncapped[-1, TARGET]), abs=2e-4)
+        assert "decoder alone" not in found.note
+    else:
+        decoder = module.get_output_embeddings()
+        own = decoder(trace.normed[-1]) if decoder.bias is not None else None
+        expected = own[TARGET] if own is not None else found.logit
+        assert total == pytest.approx(float(expected), abs=2e-4)
+        assert "decoder alone" in found.note
+        assert "decoder alone" in str(found).replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "olmo2", "bert", "gemma2", "falcon-7b"])
+def test_sources_add_up_to_heads(name: str) -> None:
+    whole, split = (traced(name).contributions(TARGET, 3, sources=s) for s in (False, True))
+    for layer in range(traced(name).model.n_layers):
+        for head in range(traced(name).model.n_heads):
+            component = f"L{layer}H{head}"
+            assert split[component] == pytest.approx(whole[component], abs=1e-5)
+
+
+def test_a_source_is_what_its_memory_value_adds() -> None:
+    """Without a norm after W_O in between, by hand: α_i v_i W_O along the direction."""
+    trace = traced("llama")
+    split = trace.contributions(TARGET, sources=True)
+    model, layer = trace.weights, trace[1]
+    norm, x = model.architecture.final_norm, trace.final[-1]
+    assert norm is not None
+    gain = norm.read_gain(model.checkpoint)
+    direction = gain * model.W_U[:, TARGET] * torch.rsqrt(x.square().mean() + norm.eps)
+    head = model.layers[1].heads[2]
+    values = layer.v[:, head.kv_index] @ head.W_O @ direction * layer.pattern[2, -1]
+    found = [leaf.contribution for leaf in split if leaf.component == "L1H2"]
+    assert found == pytest.approx(values.tolist(), abs=1e-5)
+    assert [leaf.source for leaf in split if leaf.component == "L1H2"] == list(range(len(IDS)))
+
+
+def test_two_tokens_are_the_difference() -> None:
+    trace = traced("gptj")
+    one, other = trace.contributions(4), trace.contributions(9)
+    both = trace.contributions(4, against=9)
+    assert both.logit == pytest.approx(one.logit - other.logit)
+    for a, b, difference in zip(one, other, both, strict=True):
+        assert difference.contribution == pytest.approx(
+            a.contribution - b.contribution, abs=1e-4
+        )
+    pair = trace.contributions((4, 9))
+    assert pair.to_dict()["contributions"] == both.to_dict()["contributions"]
+    assert "against" in str(both)
+
+
+def test_components_are_addresses_of_the_model() -> None:
+    for name in ("gpt2", "qwen2-moe", "bert"):
+        trace = traced(name)
+        for leaf in trace.contributions(TARGET):
+            if leaf.layer is not None:
+                assert trace.model[leaf.component] is not None
+
+
+def test_chosen_experts_and_the_shared_one() -> None:
+    trace = traced("qwen2-moe")
+    components = {leaf.component for leaf in trace.contributions(TARGET, 4)}
+    experts = trace[0].experts
+    assert experts is not None
+    for expert in range(5):
+        chosen = expert in experts.chosen[4].tolist()
+        assert (f"L0E{expert}N3" in components) == chosen
+    assert {"L0SN3", "L1N3"} <= components
+
+
+def test_top_tables_and_sums() -> None:
+    found = traced("gpt2").contributions(TARGET, shown=4)
+    values = sorted(leaf.contribution for leaf in found)
+    assert [leaf.contribution for leaf in found.top(3)] == pytest.approx(values[:-4:-1])
+    assert [leaf.contribution for leaf in found.top(3, negative=True)] == pytest.approx(values[:3])
+    assert {leaf.kind for leaf in found.top(5, kind="head")} == {"head"}
+    for leaf in found.top(5):
+        assert found[leaf.component] == leaf.contribution
+    sums = found.by_layer()
+    assert list(sums) == ["embedding", "L0", "L1", "last step"]
+    assert sum(map(sum, (s.values() for s in sums.values()))) == pytest.approx(found.logit, abs=1e-4)
+    extremes, layers = found.tables()
+    assert len(extremes.rows) == 4
+    assert layers.columns == ("", "embeddings", "heads", "neurons", "biases", "together")
+
+
+def test_every_form() -> None:
+    found = traced("gpt2").contributions("<script>", against="<b>bold</b>")
+    data = json.loads(found.to_json())
+    assert data["target"] == {"id": 8, "text": "<script>"}
+    assert len(data["contributions"]) == len(list(found))
+    assert "<script>" not in found.to_html()
+    assert found.to_csv().splitlines()[0] == "component,layer,contribution"
+    figure = found.plot()
+    bars = [bar for bar in figure.data if bar.showlegend is not False]
+    drawn = sum(sum(bar.x) for bar in bars)
+    assert drawn == pytest.approx(found.logit, abs=1e-4)
+    assert "<script>" not in figure.layout.title.text
+
+
+def test_half_precision_says_how_far_off_it_is() -> None:
+    module = build("llama")
+    halved = type(module)(module.config).to(torch.bfloat16).eval()
+    halved.load_state_dict(module.state_dict())
+    found = Model.from_module(halved).trace(IDS).contributions(TARGET)
+    assert found.total == pytest.approx(found.logit, abs=0.1)
+    assert f"{found.total:.3f}" in str(found)
+
+
+def test_targets_of_several_tokens() -> None:
+    trace = traced("gpt2")
+    with pytest.raises(LexrayError, match=r"is 2 tokens, .*first=True.*trace\.score\('fg'\)"):
+        trace.contributions("fg")
+    found = trace.contributions("fg", against="ab", first=True)
+    plain = trace.contributions("f", against="a")
+    assert found.logit == plain.logit
+    assert "f is the first of f + g" in found.note
+    assert "a is the first of a + b" in found.note
+    assert [token["text"] for token in found.to_dict()["target"]["word"]] == ["f", "g"]
+
+
+def refused(message: str, trace: Trace, *arguments: object, **options: object) -> None:
+    with pytest.raises(LexrayError, match=message):
+        trace.contributions(*arguments, **options)  # type: ignore[arg-type]
+
+
+def test_mistakes() -> None:
+    trace = traced("gpt2")
+    refused("is not a token", trace, "zzz~")
+    refused("no position 7", trace, TARGET, 7)
+    refused("one token, or two", trace, (1, 2, 3))
+    refused("one token, or two", trace, (1, 2), against=3)
+    model = trace.model
+    refused("layer 0 was not kept", model.trace(IDS, layers=[1]), TARGET)
+    refused("position -1 was not kept", model.trace(IDS, positions=[2]), TARGET)
+    refused("was not kept", model.trace(IDS, what=["residual", "logits"]), TARGET)
+    found = trace.contributions(TARGET)
+    assert isinstance(found, Contributions)
+    with pytest.raises(LexrayError, match="no component 'L9H9'; there are .*L0H0"):
+        found["L9H9"]
+
+
+def test_a_model_without_a_language_model_head() -> None:
+    bare = AutoModel.from_config(build("gpt2").config).eval()
+    refused("no language-model head", Model.from_module(bare).trace(IDS), TARGET)
