@@ -29,6 +29,11 @@ ROWS = [
         "{:.2f}×",
     ),
     (
+        "lens.ratio",
+        "logit lens of SmolLM2 over all layers and positions, over the bare matrix product",
+        "{:.2f}×",
+    ),
+    (
         "cold_start.ratio",
         "`lexray head smollm2 L25H1` from a cold process, over `import torch`",
         "{:.2f}×",

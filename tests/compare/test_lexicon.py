@@ -124,8 +124,8 @@ def test_planted_sentiment_is_found_and_noise_is_not() -> None:
     other = scores.nan_to_num(1e9).argsort(dim=1)[:, :20]
     share = both[torch.cat([order, other], 1)].float().mean()
     assert found.shares[0].share == pytest.approx(float(share), abs=0.01)
+    tiny = Lexicon(frozenset({"wonderful"}), frozenset({"zzzz"}))
     with pytest.raises(LexrayError, match="only 1 words of the lexicon"):
-        tiny = Lexicon(frozenset({"wonderful"}), frozenset({"zzzz"}))
         count_words(model, tiny, {"K": ("K", planted, before)})
 
 

@@ -11,6 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -18,7 +20,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from lexray.compare.stitch import Recipe, Stitched, stitch
+from lexray.compare.stitch import Recipe, Stitched, encoded, stitch
 from lexray.compare.stitch_kernels import KERNELS, kernel
 from lexray.compare.stitch_sweep import VARIANTS, Example, sweep, wilson
 from lexray.errors import LexrayError
@@ -188,7 +190,15 @@ def test_the_sentiment_models_norm_can_be_kept() -> None:
 
 def saved(name: str, folder: Path) -> Model:
     save(name, folder)
+    split_at_spaces(folder)
     return Model.from_pretrained(folder)
+
+
+def split_at_spaces(folder: Path) -> None:
+    path = str(folder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.save(path)
 
 
 TEXTS = ["word3 word5 word9 word11", "word30 word2 word7"]
@@ -198,8 +208,6 @@ TEXTS = ["word3 word5 word9 word11", "word30 word2 word7"]
 def test_carried_states_get_the_size_of_bs_own(match: str, tmp_path: Path) -> None:
     a, b = (saved(name, tmp_path / name) for name in ("llama", "stablelm"))
     found = stitch(a, b, after=0, layers=1, match=match, calibrate=TEXTS)
-    from lexray.compare.stitch import encoded
-
     ids, mask = encoded(a, TEXTS, 64)
     kept = mask.bool()
     kept[:, 0] = False
@@ -339,6 +347,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Model:
     folder = tmp_path_factory.mktemp("tuned")
     classifier("gpt2", "token").save_pretrained(folder)  # type: ignore[operator]
     write_tokenizer(folder, words(37))
+    split_at_spaces(folder)
     return Model.from_pretrained(folder)
 
 

@@ -126,9 +126,8 @@ def test_they_sum_to_the_models_own_logit(name: str, sources: bool) -> None:
         assert "decoder alone" not in found.note
     else:
         decoder = module.get_output_embeddings()
-        own = decoder(trace.normed[-1]) if decoder.bias is not None else None
-        expected = own[TARGET] if own is not None else found.logit
-        assert total == pytest.approx(float(expected), abs=2e-4)
+        own = decoder(trace.normed[-1])[TARGET].item()
+        assert total == pytest.approx(own, abs=2e-4)
         assert "decoder alone" in found.note
         assert "decoder alone" in str(found).replace("\n", " ")
 
@@ -164,9 +163,7 @@ def test_two_tokens_are_the_difference() -> None:
     both = trace.contributions(4, against=9)
     assert both.logit == pytest.approx(one.logit - other.logit)
     for a, b, difference in zip(one, other, both, strict=True):
-        assert difference.contribution == pytest.approx(
-            a.contribution - b.contribution, abs=1e-4
-        )
+        assert difference.contribution == pytest.approx(a.contribution - b.contribution, abs=1e-4)
     pair = trace.contributions((4, 9))
     assert pair.to_dict()["contributions"] == both.to_dict()["contributions"]
     assert "against" in str(both)
@@ -201,7 +198,9 @@ def test_top_tables_and_sums() -> None:
         assert found[leaf.component] == leaf.contribution
     sums = found.by_layer()
     assert list(sums) == ["embedding", "L0", "L1", "last step"]
-    assert sum(map(sum, (s.values() for s in sums.values()))) == pytest.approx(found.logit, abs=1e-4)
+    assert sum(map(sum, (s.values() for s in sums.values()))) == pytest.approx(
+        found.logit, abs=1e-4
+    )
     extremes, layers = found.tables()
     assert len(extremes.rows) == 4
     assert layers.columns == ("", "embeddings", "heads", "neurons", "biases", "together")
@@ -259,7 +258,7 @@ def test_mistakes() -> None:
     refused("was not kept", model.trace(IDS, what=["residual", "logits"]), TARGET)
     found = trace.contributions(TARGET)
     assert isinstance(found, Contributions)
-    with pytest.raises(LexrayError, match="no component 'L9H9'; there are .*L0H0"):
+    with pytest.raises(LexrayError, match=r"no component 'L9H9'; there are .*L0H0"):
         found["L9H9"]
 
 

@@ -136,7 +136,7 @@ def test_mistakes() -> None:
     X = vectors("llama", 2)
     with pytest.raises(LexrayError, match="k must be at least 1"):
         project(model("llama"), X, 0)
-    with pytest.raises(LexrayError, match="targets 37 to 37 are no rows .* 0–36"):
+    with pytest.raises(LexrayError, match=r"targets 37 to 37 are no rows .* 0–36"):
         project(model("llama"), X, 1, [37])
     with pytest.raises(LexrayError, match="no transform in its LM head"):
         project(model("llama"), X, 1, transform=True)

@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (models, heads, sweep, neurons, search, lens, diff, align, stitch, demo, study):
+for module in (models, heads, sweep, neurons, search, lens, flow, diff, align, stitch, demo, study):
     module.register(app)
 
 

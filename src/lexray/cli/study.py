@@ -42,6 +42,10 @@ class Studies(TyperGroup):
 
         return [*MODULES, ALL]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Nothing asked is help."""
+        return super().parse_args(ctx, args or ["--help"])
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         from lexray.studies import find
 
@@ -61,7 +65,6 @@ def register(app: typer.Typer) -> None:
 
 @studies.callback()
 def study(
-    ctx: typer.Context,
     list_: Annotated[bool, typer.Option("--list", help="Which studies there are.")] = False,
     format: Annotated[Format, typer.Option(help="With --list: how to show it.")] = Format.TABLE,
 ) -> None:
@@ -71,14 +74,11 @@ def study(
 
     lexray study all demo -o report
     """
-    if ctx.invoked_subcommand is not None:
-        return
-    if not list_:
-        print(ctx.get_help())
-        return
-    from lexray.studies import listed
+    if list_:
+        from lexray.studies import listed
 
-    show(listed(), format, None)
+        show(listed(), format, None)
+        raise typer.Exit
 
 
 def _one(study: Study[Any]) -> Command:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from lexray.compare.align_similarity import Similarity
-from lexray.plots import FAINT, INK, NEGATIVE, WIDTH, _dress, literal
+from lexray.plots import FAINT, INK, NEGATIVE, WIDTH, dress, literal
 from lexray.space.kinds import Kind
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def heat_maps(alignment: Alignment) -> go.Figure:
         figure.update_yaxes(title=_small(f"<b>{space}</b><br>layer of {a}"), row=row, col=1)
     title = f"Which layer does what: {alignment.a.model} and {alignment.b.model}"
     said = f"{alignment.note} · each panel from its least to its largest · dots: assigned"
-    _dress(figure, title, said, height)
+    dress(figure, title, said, height)
     figure.update_layout(width=width, margin={"l": LEFT, "r": 30, "t": 110, "b": 60})
     return figure
 

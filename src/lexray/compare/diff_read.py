@@ -72,10 +72,13 @@ class Reader:
         addresses = [c.address for c in block]
         readings = space.readings(X, kind, addresses, self.k, self.filter)
         spread = _spread(space.side(kind, self.filter).project(X))
-        for candidate, reading, (mean, deviation) in zip(block, readings, spread, strict=True):
+        ids = torch.tensor([[s.token.id for s in reading.bottom] for reading in readings])
+        lower = space.legibility(ids).tolist()
+        for candidate, reading, other, (mean, deviation) in zip(
+            block, readings, lower, spread, strict=True
+        ):
             ends = (reading.top[0].score - mean, mean - reading.bottom[0].score)
-            bottom_ids = torch.tensor([[s.token.id for s in reading.bottom]])
-            legible = max(reading.legibility, float(space.legibility(bottom_ids)[0]))
+            legible = max(reading.legibility, other)
             telling = self._telling(candidate, max(ends) / (deviation or 1.0), legible)
             yield self._change(candidate, telling, legible, top=reading.top, bottom=reading.bottom)
 

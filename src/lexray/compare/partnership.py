@@ -84,7 +84,9 @@ class Partners(Result):
         how = "one to one, layer by layer" if self.one_to_one else "the nearest"
         title = f"{self.a.address} of {self.a.model}, and its partners in {self.b.model}: {how}"
         views = str(self.a.view) if self.a.view == self.b.view else f"{self.a.view} | {self.b.view}"
-        return [Table(columns, tuple(rows), title, f"{views} · {self.shared}")]
+        none = "" if self.partners else "left without a partner: its layer is larger than theirs"
+        note = " · ".join(filter(None, [views, str(self.shared), none]))
+        return [Table(columns, tuple(rows), title, note)]
 
     def csv_tables(self) -> list[Table]:
         columns = ("rank", "address", "score", "part", self.measure, "tokens")

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from lexray.model import Model
 
 SETTINGS, WEIGHTS, PARTS = "stitch.json", "stitch.safetensors", ("a", "b")
+From = Float[Tensor, "batch n d_a"]
+To = Float[Tensor, "batch n d_b"]
 Match = Literal["none", "scale", "token", "moments"]
 
 
@@ -166,7 +168,7 @@ class Stitched(nn.Module):
             out = self._b.last(self.layers, carried, input_ids, attention_mask, **rest)
         return averaged(out.logits, attention_mask, labels) if pooled else out
 
-    def carried(self, states: States) -> States:
+    def carried(self, states: From) -> To:
         """States of A as states of B, in float32."""
         moved = self.bare(states)
         if self.recipe.match == "token":
@@ -178,7 +180,7 @@ class Stitched(nn.Module):
             moved = moved + positions[: moved.shape[1]].to(moved)
         return moved
 
-    def bare(self, states: States) -> States:
+    def bare(self, states: From) -> To:
         """The states times the kernel."""
         if self.recipe.a_norm:
             states = self._a.normed(states)

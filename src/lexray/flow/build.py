@@ -113,9 +113,7 @@ def run_of(trace: Trace, position: int) -> Run:
     return Run(trace.model.name, prompt, tokens, position)
 
 
-def draft(
-    trace: Trace, position: int, shown: Mapping[int, Chosen], options: Options
-) -> Draft:
+def draft(trace: Trace, position: int, shown: Mapping[int, Chosen], options: Options) -> Draft:
     """All nodes and edges of some blocks, with their vectors."""
     made = Draft(tuple(sorted(shown)), position)
     drawing = BlockDrawing(trace, made, live(trace.model), options)
@@ -141,9 +139,7 @@ class BlockDrawing:
         attn_in = self._normed(
             step, before, spec.attention.pre_norm, recorded.attn_in, f"{at}.attn_norm"
         )
-        written = AttentionDrawing(
-            self.draft, step, shown, self.options, self.name
-        ).draw(attn_in)
+        written = AttentionDrawing(self.draft, step, shown, self.options, self.name).draw(attn_in)
         attended = self._normed(
             step, written, spec.attention.post_norm, recorded.attn_out, f"{at}.attn_out.normed"
         )
@@ -187,9 +183,7 @@ class BlockDrawing:
             self.draft.node(id, NodeKind.RESIDUAL, layer, label, vector)
         return id
 
-    def _normed(
-        self, step: Step, source: str, norm: Norm | None, recorded: Tensor, id: str
-    ) -> str:
+    def _normed(self, step: Step, source: str, norm: Norm | None, recorded: Tensor, id: str) -> str:
         """What a norm makes of a node; without a norm, the node itself."""
         if norm is None:
             return source
@@ -227,4 +221,3 @@ class BlockDrawing:
         self.draft.node(id, NodeKind.SUM, step.index, "sum", whole)
         self.draft.link(id, after, EdgeKind.NORM)
         return id
-

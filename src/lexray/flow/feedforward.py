@@ -41,9 +41,7 @@ class FeedForwardDrawing:
         whole = step.at(step.recorded.mlp_write)
         behind = step.spec.ff.post_norm
         out = f"{self.at}.ff_out"
-        self.draft.node(
-            out, NodeKind.FF_OUT, step.index, "feed-fwd", whole, behind=behind
-        )
+        self.draft.node(out, NodeKind.FF_OUT, step.index, "feed-fwd", whole, behind=behind)
         rest = whole - self._neurons(source, out)
         for ff, weight in step.feed_forwards:
             if ff.b_out is not None:

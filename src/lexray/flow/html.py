@@ -117,12 +117,10 @@ def _short(value: float) -> float:
 
 
 def _rounded(value: Any) -> Any:
-    match value:
-        case float():
-            return float(f"{value:.{DIGITS}g}")
-        case dict():
-            return {key: _rounded(item) for key, item in value.items()}
-        case list():
-            return [_rounded(item) for item in value]
-        case _:
-            return value
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return value

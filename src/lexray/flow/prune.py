@@ -58,7 +58,9 @@ class _ByCount:
     def neurons(self) -> list[int]:
         return self._neurons(self.step.coefficients, self.step.W_out)
 
-    def _neurons(self, coefficients: Float[Tensor, "n"], W: Float[Tensor, "n d_model"]) -> list[int]:
+    def _neurons(
+        self, coefficients: Float[Tensor, "n"], W: Float[Tensor, "n d_model"]
+    ) -> list[int]:
         most = self.options.most_neurons
         assert most is not None
         if self.options.by == "absolute":

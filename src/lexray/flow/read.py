@@ -133,9 +133,7 @@ def _words(ids: Sequence[int], weights: Sequence[float], shown: Shown) -> tuple[
     return tuple(Weighed(i, shown(i), weight) for i, weight in zip(ids, weights, strict=True))
 
 
-def _statics(
-    model: Model, sketches: Sequence[Sketch], k: int, shown: Shown
-) -> dict[str, Static]:
+def _statics(model: Model, sketches: Sequence[Sketch], k: int, shown: Shown) -> dict[str, Static]:
     """The parameters behind nodes as the model's view reads them, but raw."""
     space, found = model.view(folded=False).space, {}
     kept = [sketch for sketch in sketches if sketch.parameter is not None]

@@ -32,7 +32,10 @@ class Words:
 
 
 def find_words(
-    trace: Trace, position: int, target: str | int | Token | None, extra: Sequence[str | int | Token]
+    trace: Trace,
+    position: int,
+    target: str | int | Token | None,
+    extra: Sequence[str | int | Token],
 ) -> Words:
     """The target (by default the model's own prediction), words that were asked for, the best
     predictions, and the last tokens of the prompt. Of a word of several tokens the first counts."""
@@ -54,7 +57,11 @@ def predictions(trace: Trace, position: int) -> list[int]:
     if (None, "logits") in parts:
         logits = trace.logits[row].float()
         mask = model.vocabulary.admitted(len(logits)).to(logits.device)
-        return logits.masked_fill(~mask, -float("inf")).topk(min(PREDICTED, int(mask.sum()))).indices.tolist()
+        return (
+            logits.masked_fill(~mask, -float("inf"))
+            .topk(min(PREDICTED, int(mask.sum())))
+            .indices.tolist()
+        )
     final = trace.final[row][None]
     transform = model.architecture.head is not None
     return project(model, final, PREDICTED, transform=transform).top_ids[0].tolist()

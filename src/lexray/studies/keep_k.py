@@ -6,7 +6,8 @@ every vector loses nothing. E′ is the transpose Eᵀ or the pseudo-inverse E�
 feed-forward values, and hidden states of the model at our own prompts, all layers and positions.
 
 The paper's two ranges of k are cut to the vocabulary, 1000 (of which it gives the figures) and the
-whole vocabulary (where E⁺ is exact) are added. Ties at the k-th entry are all kept.
+whole vocabulary (where the E⁺ of an E of full rank is exact) are added. Ties at the k-th entry are
+all kept.
 """
 
 from __future__ import annotations

@@ -92,9 +92,9 @@ def next_token(model: Model, ids: list[int]) -> int:
     """The token that the model finds most probable after these."""
     if not model.architecture.causal:
         raise LexrayError(
-            f"{model.name} is an encoder: it fills gaps and does not go on with a text"
+            f"{model.name} reads in both directions: it fills gaps, and does not continue a text"
         )
-    trace = model.trace(ids, what="logits", layers=[], positions=-1)
+    trace = model.trace(ids, what="logits", layers=-1, positions=-1)
     return int(trace.logits[0].argmax())
 
 

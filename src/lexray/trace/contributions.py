@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from lexray.errors import LexrayError
 from lexray.reading import Token
 from lexray.render import Cell, Result, Table
 from lexray.trace.backwards import KINDS, Backwards, Group, Kind
-from lexray.trace.targets import Target, find_target
+from lexray.trace.targets import Target, Wanted, find_target
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -181,10 +181,10 @@ class Contributions(Result):
 
 def contributions(
     trace: Trace,
-    target: str | int | Token | tuple[str | int | Token, str | int | Token],
+    target: Wanted | Sequence[Wanted],
     position: int = -1,
     *,
-    against: str | int | Token | None = None,
+    against: Wanted | None = None,
     first: bool = False,
     sources: bool = False,
     shown: int = 10,
@@ -198,12 +198,7 @@ def contributions(
 
     >>> trace.contributions(" Tokyo", against=" Kyoto").top(5, kind="head")
     """
-    if isinstance(target, tuple):
-        if len(target) != 2 or against is not None:
-            raise LexrayError(
-                f"a target is one token, or two whose logits are compared, not {target!r}"
-            )
-        target, against = target
+    target, against = _both(target, against)
     model = trace.model
     wanted = find_target(model, target, first=first)
     other = None if against is None else find_target(model, against, first=first)
@@ -221,6 +216,19 @@ def contributions(
         " · ".join(filter(None, notes)),
         shown,
     )
+
+
+def _both(
+    target: Wanted | Sequence[Wanted], against: Wanted | None
+) -> tuple[Wanted, Wanted | None]:
+    """A target and what it is compared with, if anything."""
+    if isinstance(target, (str, int, Token)):
+        return target, against
+    if len(target) != 2 or against is not None:
+        raise LexrayError(
+            f"a target is one token, or two whose logits are compared, not {target!r}"
+        )
+    return target[0], target[1]
 
 
 def model_notes(model: Model) -> Iterator[str]:

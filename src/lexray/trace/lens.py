@@ -18,7 +18,7 @@ from lexray.render import Cell as Value
 from lexray.trace.grid import TOKEN_WIDTH, Cell, Grid, clipped, percent
 from lexray.trace.plan import chosen
 from lexray.trace.project import Projected, project
-from lexray.trace.targets import Target, find_target
+from lexray.trace.targets import Target, Wanted, find_target
 from lexray.trace.trace import Trace
 from lexray.trace.vectors import READERS, Chosen, Line, chosen_kinds
 
@@ -239,7 +239,7 @@ def lens(
     trace: Trace,
     of: str | Sequence[str] = "residual",
     *,
-    target: str | int | Token | None = None,
+    target: Wanted | None = None,
     first: bool = False,
     layers: int | slice | Sequence[int] | None = None,
     positions: int | slice | Sequence[int] | None = None,
@@ -350,7 +350,7 @@ def _projected(
 
 def _reordered(parts: list[Tensor], order: Int[Tensor, "lines"]) -> Tensor:
     whole = torch.cat(parts)
-    grouped = whole.view(len(order), -1, *whole.shape[1:])
+    grouped = whole.view(len(order), len(whole) // len(order), *whole.shape[1:])
     return grouped[order.to(whole.device)].flatten(0, 1)
 
 

@@ -11,6 +11,9 @@ from lexray.reading import Token
 if TYPE_CHECKING:
     from lexray.model import Model
 
+Wanted = str | int | Token
+"""A token as people name it: its text, as it is shown, its id, or the token itself."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -39,8 +42,8 @@ class Target:
         return self.token.to_dict() | word
 
 
-def find_target(model: Model, target: str | int | Token, *, first: bool = False) -> Target:
-    """The token that is meant: its text, as it is shown, its id, or the token itself.
+def find_target(model: Model, target: Wanted, *, first: bool = False) -> Target:
+    """The token that is meant.
 
     A text of several tokens is refused, or stands for its first token with `first=True`.
     """

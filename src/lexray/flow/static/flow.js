@@ -6,7 +6,7 @@
 // `data` is what lexray.flow.html.page_data returns. Colours and widths repeat lexray.flow.palette.
 
 const SVG = "http://www.w3.org/2000/svg";
-const HEAVY = 1500; // boxes and lines; more are not drawn anew for every frame of a movement
+const HEAVY = 2000; // boxes and lines on screen; more are not drawn anew for every frame
 const REST = 140; // milliseconds without movement after which they are
 const STREAM = new Set(["embed", "residual", "sum", "mid"]);
 const NAMES = {
@@ -368,6 +368,7 @@ class Picture {
       path.setAttribute("stroke", style.colour);
       path.setAttribute("stroke-width", style.width.toFixed(2));
       path.setAttribute("stroke-opacity", style.opacity);
+      path.classList.toggle("lf-thin", style.width < 2);
     }
   }
 
@@ -384,10 +385,13 @@ class Picture {
     this.shown = { x, y, k };
     this.svg.style.transform = this.svg.style.willChange = "";
     this.world.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)}) scale(${k.toFixed(5)})`);
-    const left = (-x - width) / k;
-    const right = (2 * width - x) / k;
+    const within = (i, margin) =>
+      this.offsets[i] <= (width + margin - x) / k + 60 && this.offsets[i] + this.form(i).width >= (-margin - x) / k - 60;
+    let size = 0;
+    this.groups.forEach((group, i) => { if (within(i, 0)) size += this.form(i).boxes.length + this.form(i).wires.length; });
+    this.heavy = size > HEAVY;
     this.groups.forEach((group, i) => {
-      const out = this.offsets[i] > right || this.offsets[i] + this.form(i).width < left;
+      const out = !within(i, this.heavy ? width : 0);
       if (group.lfOut !== out) {
         group.lfOut = out;
         group.style.display = out ? "none" : "";
@@ -408,8 +412,6 @@ class Picture {
     this.svg.style.transform =
       `translate(${x - this.shown.x * ratio}px, ${y - this.shown.y * ratio}px) scale(${ratio})`;
   }
-
-  get heavy() { return this.boxes.size + this.wires.size > HEAVY; }
 
   // Where a node or a segment is, in the picture's coordinates.
   boxOf(node) {

@@ -1,0 +1,113 @@
+"""A flow graph in a few lines: how the target fares along the stream, and who moved it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.flow.graph import FlowGraph, Node, Place
+from lexray.flow.pull import pulls
+from lexray.flow.step import Step, live
+from lexray.render import Cell, Result, Table
+from lexray.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Mover:
+    """A head or a neuron, and what it added to the target's logit."""
+
+    name: str
+    added: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.added:+.2f}"
+
+
+@dataclass(frozen=True)
+class Summary(Result):
+    """A graph's stream, and for each block the heads and neurons that moved the target most."""
+
+    graph: FlowGraph
+    heads: Mapping[int, tuple[Mover, ...]]
+    neurons: Mapping[int, tuple[Mover, ...]]
+
+    def tables(self) -> list[Table]:
+        graph = self.graph
+        rows = tuple(self._row(layer) for layer in graph.layers)
+        runs = [repr(run.prompt) for run in (graph.run, graph.other) if run is not None]
+        columns = ("block", "in", "mid", "out", "rank", "reads out as", "heads", "neurons")
+        if graph.is_difference:
+            columns = (*columns[:5], "out, other", "rank, other", *columns[5:])
+        counted = f"{len(graph.nodes)} nodes, {len(graph.edges)} edges"
+        note = graph.options.get("note", "")
+        parts = [graph.run.model, counted, "heads, neurons: what they added to its logit", note]
+        title = f"P({graph.target.shown}) after {' and '.join(runs)}"
+        return [Table(columns, rows, title, " · ".join(filter(None, parts)))]
+
+    def _row(self, layer: int) -> tuple[Cell, ...]:
+        after = self._node(f"L{layer + 1}.in")
+        before, mid = (self._chance(self._node(f"L{layer}.{name}")) for name in ("in", "mid"))
+        other = ()
+        if self.graph.is_difference:
+            place = self._place(after, other=True)
+            other = (place and place.probability, place and place.rank)
+        place = self._place(after)
+        tokens = after.projection.top[:4] if after and after.projection else ()
+        return (
+            f"L{layer}",
+            before,
+            mid,
+            self._chance(after),
+            place.rank if place else None,
+            *other,
+            " ".join(word.shown for word in tokens),
+            _listed(self.heads.get(layer, ())),
+            _listed(self.neurons.get(layer, ())),
+        )
+
+    def _node(self, id: str) -> Node | None:
+        return next((node for node in self.graph.nodes if node.id == id), None)
+
+    def _place(self, node: Node | None, other: bool = False) -> Place | None:
+        return None if node is None else self.graph.place(node, other)
+
+    def _chance(self, node: Node | None) -> float | None:
+        place = self._place(node)
+        return place.probability if place else None
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.graph.to_dict()
+
+
+def _listed(movers: Sequence[Mover]) -> str:
+    return ", ".join(map(str, movers))
+
+
+def summarise(trace: Trace, graph: FlowGraph, n: int = 2) -> Summary:
+    """The graph's stream, and for each block the n heads and neurons that moved the target most,
+    for or against it: what each added to its logit, with the norms on the way as they were."""
+    weights, position = live(trace.model), graph.run.position
+    layers = [layer for layer in graph.layers if layer in trace.layers]
+    heads: dict[int, tuple[Mover, ...]] = {}
+    neurons: dict[int, tuple[Mover, ...]] = {}
+    for layer, pull in pulls(trace, weights, graph.target.id, position, layers).items():
+        step = Step(trace, weights.layers[layer], position)
+        by_head = step.heads @ pull.attention
+        heads[layer] = tuple(Mover(f"H{i}", added) for i, added in _most(by_head, n))
+        by_neuron = _most(step.coefficients * (step.W_out @ pull.ff), n)
+        names = step.neurons(i for i, _ in by_neuron)
+        neurons[layer] = tuple(
+            Mover(f"{owner.removeprefix(f'L{layer}')}N{i}", added)
+            for (owner, i), (_, added) in zip(names, by_neuron, strict=True)
+        )
+    return Summary(graph, heads, neurons)
+
+
+def _most(added: Float[Tensor, "n"], n: int) -> list[tuple[int, float]]:
+    """The n largest in size, and where they are."""
+    order = added.abs().argsort(descending=True, stable=True)[:n]
+    return list(zip(order.tolist(), added[order].tolist(), strict=True))
