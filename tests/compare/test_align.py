@@ -378,7 +378,7 @@ def test_devices_must_agree() -> None:
     b = opened(build("gpt2"))
     tokens = shared_tokens(model("llama"), b)
     b.device = torch.device("meta")
-    with pytest.raises(LexrayError, match="is on cpu, .* on meta; open both on one device"):
+    with pytest.raises(LexrayError, match=r"is on cpu, .* on meta; open both on one device"):
         Kernels(model("llama"), b, tokens)
 
 

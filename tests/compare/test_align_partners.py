@@ -192,7 +192,7 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     for address in ("L1", "L0.mlp_norm"):
         with pytest.raises(LexrayError, match=f"{address} is no head, neuron or subhead"):
             partners(a, address, b)
-    with pytest.raises(LexrayError, match="has no gate vectors to compare L0N3.gate with"):
+    with pytest.raises(LexrayError, match=r"has no gate vectors to compare L0N3\.gate with"):
         partners(a, "L0N3.gate", b)
     with pytest.raises(LexrayError, match="at least 1"):
         partners(a, "L0N3", b, 0)

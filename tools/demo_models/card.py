@@ -9,6 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from demo_models import readings
 from demo_models.evaluate import SAMPLE_TOKENS
 from demo_models.recipe import (
     BATCH,
@@ -27,7 +28,8 @@ def write_card(work: Path, out: Path) -> None:
     """Write `out/README.md` and `out/losses.png`."""
     figures = json.loads((out / "figures.json").read_text())
     template = Template((Path(__file__).parent / "card.md").read_text())
-    (out / "README.md").write_text(template.substitute(_fields(figures)))
+    fields = {**_fields(figures), "readings": _rows(readings.rows(out / "demo"))}
+    (out / "README.md").write_text(template.substitute(fields))
     _draw_losses(work, figures["baselines"], out / "losses.png")
 
 

@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from lexray.cli import align, demo, diff, heads, lens, models, neurons, search, stitch, study, sweep
+from lexray.cli import (
+    align,
+    demo,
+    diff,
+    flow,
+    heads,
+    lens,
+    models,
+    neurons,
+    search,
+    stitch,
+    study,
+    sweep,
+)
 from lexray.cli.progress import Bars
 from lexray.errors import LexrayError
 from lexray.progress import reported_by

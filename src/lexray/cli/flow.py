@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import webbrowser
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
 
 SHOWN, COMPARE = "What is shown", "Two runs"
 PICTURES = (".html", ".htm", ".svg", ".png", ".json")
-
-
-class Ending(StrEnum):
-    HTML = ".html"
-    SVG = ".svg"
-    PNG = ".png"
-    JSON = ".json"
 
 
 @dataclass(frozen=True)

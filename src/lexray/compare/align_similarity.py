@@ -59,8 +59,7 @@ class Similarity:
     @property
     def chance(self) -> float:
         """The share that a random assignment has on average."""
-        rows, cols = self.S.shape
-        return 1 / max(rows, cols)
+        return 1 / max(len(self.S), len(self.S.T))
 
     @property
     def on_diagonal(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from lexray.errors import LexrayError
 
@@ -12,6 +12,7 @@ HEADS, MEMORIES, NEURONS = 10, 2, (18, 7)
 
 Ranking = Literal["signed", "absolute"]
 Measure = Literal["sum", "target"]
+Count = TypeVar("Count", int, tuple[int, int])
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Options:
     def most_neurons(self) -> tuple[int, int] | None:
         return self._most(self.neurons, NEURONS)
 
-    def _most(self, given: Any, usual: Any) -> Any:
+    def _most(self, given: Count | None, usual: Count) -> Count | None:
         return usual if given is None and self.keep is None else given
 
     def to_dict(self) -> dict[str, Any]:

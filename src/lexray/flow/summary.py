@@ -39,9 +39,8 @@ class Summary(Result):
         graph = self.graph
         rows = tuple(self._row(layer) for layer in graph.layers)
         runs = [repr(run.prompt) for run in (graph.run, graph.other) if run is not None]
-        columns = ("block", "in", "mid", "out", "rank", "reads out as", "heads", "neurons")
-        if graph.is_difference:
-            columns = (*columns[:5], "out, other", "rank, other", *columns[5:])
+        other = ("out, other", "rank, other") if graph.is_difference else ()
+        columns = ("block", "in", "mid", "out", "rank", *other, "reads out as", "heads", "neurons")
         counted = f"{len(graph.nodes)} nodes, {len(graph.edges)} edges"
         note = graph.options.get("note", "")
         parts = [graph.run.model, counted, "heads, neurons: what they added to its logit", note]
@@ -51,11 +50,8 @@ class Summary(Result):
     def _row(self, layer: int) -> tuple[Cell, ...]:
         after = self._node(f"L{layer + 1}.in")
         before, mid = (self._chance(self._node(f"L{layer}.{name}")) for name in ("in", "mid"))
-        other = ()
-        if self.graph.is_difference:
-            place = self._place(after, other=True)
-            other = (place and place.probability, place and place.rank)
-        place = self._place(after)
+        place, there = self._place(after), self._place(after, other=True)
+        other = (there.probability if there else None, there.rank if there else None)
         tokens = after.projection.top[:4] if after and after.projection else ()
         return (
             f"L{layer}",
@@ -63,7 +59,7 @@ class Summary(Result):
             mid,
             self._chance(after),
             place.rank if place else None,
-            *other,
+            *(other if self.graph.is_difference else ()),
             " ".join(word.shown for word in tokens),
             _listed(self.heads.get(layer, ())),
             _listed(self.neurons.get(layer, ())),

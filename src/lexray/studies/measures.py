@@ -61,6 +61,11 @@ def shared(a: Int[Tensor, "n j"], b: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
     return members(a, b).sum(1)
 
 
+def overlap(a: Int[Tensor, "n k"], b: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
+    """The intersection score I_k: |a ∩ b| / k."""
+    return shared(a, b).double().cpu() / a.shape[1]
+
+
 def jaccard(a: Int[Tensor, "n k"], b: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
     """|a ∩ b| / |a ∪ b|."""
     both = shared(a, b).double().cpu()
