@@ -123,7 +123,7 @@ def ratios(size: Size) -> dict[str, float]:
 
 
 def peak_mb(size: Size, way: Callable[[Tensor, Tensor, Tensor, Tensor], object]) -> float:
-    """Memory at the peak, for one layer of each model, weights and embeddings not counted (Linux)."""
+    """Memory at the peak, for a layer of each model, beside weights and embeddings (Linux)."""
     (X, E), (Y, F) = weights(size, 1), weights(size, 2)
     Path("/proc/self/clear_refs").write_text("5")
     before = status_mb("VmRSS")

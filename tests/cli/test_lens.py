@@ -14,9 +14,9 @@ PROMPT = "the cat and the dog"
 
 def test_lens(llama: Path) -> None:
     """What the command says is what the library says."""
-    found = answer("lens", llama, PROMPT, "--target", "law", "-k", 3)
+    found = answer("lens", llama, PROMPT, "--target", "·law", "-k", 3)
     model = Model.from_pretrained(llama)
-    expected = model.trace(PROMPT).lens(target="law", k=3)
+    expected = model.trace(PROMPT, what="residual").lens(target=" law", k=3)
     assert found == expected.to_dict()
     assert [line["name"] for line in found["lines"]] == ["embed", "L0", "L1"]
 
@@ -39,19 +39,19 @@ def test_lens_of_parts(kind: str, llama: Path) -> None:
 
 
 def test_long_prompts_fit_the_terminal(gpt2: Path) -> None:
-    ran = lexray("lens", gpt2, "law " * 14, "--target", "law")
+    ran = lexray("lens", gpt2, "law " * 14, "--target", "·law")
     assert max(map(len, ran.out.splitlines())) <= 100
     assert "left out for lack of width" in ran.out
 
 
 def test_contributions(gpt2: Path) -> None:
-    found = answer("contributions", gpt2, PROMPT, "--target", "law", "--against", "cat")
+    found = answer("contributions", gpt2, PROMPT, "--target", "·law", "--against", " Law")
     total = sum(leaf["contribution"] for leaf in found["contributions"])
     assert total == pytest.approx(found["logit"], abs=1e-3)
     trace = Model.from_pretrained(gpt2).trace(PROMPT)
-    law, cat = trace.model.vocabulary.ids(["law", "cat"])
+    law, capital = trace.model.vocabulary.ids([" law", " Law"])
     logits = trace.logits[-1]
-    assert found["logit"] == pytest.approx(float(logits[law] - logits[cat]), abs=1e-3)
+    assert found["logit"] == pytest.approx(float(logits[law] - logits[capital]), abs=1e-3)
 
 
 def test_contributions_to_the_most_probable_token(gpt2: Path) -> None:
@@ -63,7 +63,7 @@ def test_contributions_to_the_most_probable_token(gpt2: Path) -> None:
 
 def test_files(llama: Path, tmp_path: Path) -> None:
     table, picture = tmp_path / "parts.csv", tmp_path / "parts.html"
-    ran = lexray("contributions", llama, PROMPT, "--target", "law", "-o", table, "--plot", picture)
+    ran = lexray("contributions", llama, PROMPT, "--target", "·law", "-o", table, "--plot", picture)
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     assert table.read_text().startswith("component,layer,contribution\n")
     assert "<html>" in picture.read_text()

@@ -85,6 +85,7 @@ class Maker:
     heads: int = 10
     memories: int = 2
     neurons: tuple[int, int] = (18, 7)
+    listed: int = 10
     prompt: Sequence[str] = PROMPT
     words: Sequence[str] = tuple(WORDS)
     nodes: list[Node] = field(default_factory=list)
@@ -113,7 +114,7 @@ class Maker:
         return Projection(top, self._words(1e-9), tuple(places), entropy)
 
     def _words(self, first: float) -> tuple[Weighed, ...]:
-        picked = self.random.sample(range(1, len(self.words)), 10)
+        picked = self.random.sample(range(1, len(self.words)), self.listed)
         return tuple(Weighed(i, self.words[i], first * 0.7**n) for n, i in enumerate(picked))
 
     def static(self) -> Static:

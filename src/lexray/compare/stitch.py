@@ -122,7 +122,7 @@ class Stitched(nn.Module):
         super().__init__()
         self.after, self.layers, self.recipe = after, layers, recipe
         self.models = (a, b)
-        self._a, self._b = Runner(a), Runner(b)
+        self._a, self._b = Runner.of(a), Runner.of(b)
         self.a, self.b = self._a.module, self._b.module
         self.register_buffer("kernel", kernel.to(b.device, torch.float32))
         self.register_buffer("scale", torch.ones((), device=b.device))

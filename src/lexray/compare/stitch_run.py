@@ -34,7 +34,17 @@ class Runner:
         self.model = model
         self.module = model.module()
         self.blocks = block_modules(model, self.module)
+        self._norm = final_norm_path(model, self.module)
         self._extra: int | None = None
+
+    @classmethod
+    def of(cls, model: Model) -> Runner:
+        """The model's runner, made once: finding the layers by their names takes a while."""
+        known = model.cache.get("runner")
+        if isinstance(known, cls) and known.module is model.module():
+            return known
+        runner = model.cache["runner"] = cls(model)
+        return runner
 
     def states(
         self,
@@ -114,19 +124,18 @@ class Runner:
 
     def normed(self, states: States) -> States:
         """The states after the model's final norm."""
-        path, norm = final_norm_path(self.model, self.module), self.model.architecture.final_norm
-        if path is not None:
-            out: States = self.module.get_submodule(path)(states)
+        norm = self.model.architecture.final_norm
+        if self._norm is not None:
+            out: States = self.module.get_submodule(self._norm)(states)
             return out
         return states if norm is None else norm.bare(states)
 
     @contextmanager
     def without_final_norm(self) -> Iterator[None]:
         """Inside, the final norm is the identity."""
-        path = final_norm_path(self.model, self.module)
-        if path is None:
+        if self._norm is None:
             raise LexrayError(f"{self.model.name} has no final norm with a gain to leave out")
-        with skipped(self.module.get_submodule(path), None):
+        with skipped(self.module.get_submodule(self._norm), None):
             yield
 
 

@@ -45,8 +45,9 @@ VARIANTS = (
     "pinv+match=token",
     "pinv+match=moments",
     "whitened+match=scale",
-    "whitened+match=moments",
-    "whitened+a_norm+match=moments",
+    "orthogonal+match=scale",
+    "orthogonal+match=token",
+    "orthogonal+centred",
 )
 """What is tried beside the paper's way."""
 Z95 = 1.959963984540054
@@ -248,9 +249,9 @@ def sweep(
         for at, one in _all(a, b, recipe, afters, layers, calibration)
     }
     labels = {name: _labels(b, examples) for name, b in zip(names, tuned, strict=True)}
-    runners = {name: Runner(b) for name, b in zip(names, tuned, strict=True)}
+    runners = {name: Runner.of(b) for name, b in zip(names, tuned, strict=True)}
     right: Counter[Any] = Counter()
-    first = Runner(a)
+    first = Runner.of(a)
     order = sorted(range(len(examples)), key=lambda i: len(examples[i].text))
     batches = [order[i : i + batch] for i in range(0, len(order), batch)]
     for chosen in track(batches, len(batches), f"stitching {a.name}"):

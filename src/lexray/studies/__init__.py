@@ -17,6 +17,12 @@ MODULES = {
     "isotropy": "isotropy",
     "sim-k": "sim_k",
     "related-pairs": "related_pairs",
+    "hidden-vs-parameters": "hidden_vs_parameters",
+    "heads": "heads",
+    "memories": "memories",
+    "prediction": "prediction",
+    "attention-output": "attention_output",
+    "own-token": "own_token",
 }
 """By the study's name, in the order of the report."""
 

@@ -14,7 +14,6 @@ behind it. The paper's rules of thumb are made into rules that name no model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import plotly.graph_objects as go
 import torch
@@ -232,9 +231,7 @@ def _named(without: Curves, with_W_O: Curves) -> Curves:
     return named | {f"{OUTPUTS[o]}, with W_O": values for o, values in with_W_O.items()}
 
 
-def draw(
-    without: Curves, with_W_O: Curves, ranked: dict[str, Curves], k: int
-) -> go.Figure:
+def draw(without: Curves, with_W_O: Curves, ranked: dict[str, Curves], k: int) -> go.Figure:
     """Fig. 2 above, Fig. 3 below."""
     titles = ["heads without W_O", "heads with W_O"]
     titles += [f"by norm: {OUTPUTS[o]}" for o in OUTPUTS]

@@ -29,6 +29,10 @@ CHOOSING = {f.name for f in fields(PromptOptions)} - {"seed", "right"}
 """Options that choose prompts, and do not change what is computed for one."""
 
 
+class NoneRightError(LexrayError):
+    """The model answers none of the prompts rightly."""
+
+
 @contextmanager
 def kept_in(path: Path | None) -> Iterator[None]:
     """Inside, `each_prompt` keeps its results in this file and takes up what it finds there."""
@@ -64,7 +68,7 @@ def each_prompt(
 
     found = list(_chosen(study, prompts, options.limit, one))
     if not found:
-        raise LexrayError(
+        raise NoneRightError(
             f"{model.name} answers none of {len(prompts)} prompts rightly; --all (right=False) "
             "takes them all, --prompts FILE others"
         )

@@ -1,0 +1,313 @@
+"""Do the parameters that are active say what the hidden state says?
+
+For each text, layer and position, the m vectors of the layer with the largest coefficients: R_k is
+the share of the hidden state's top k tokens that are among the top k of at least one of them. Groups
+are feed-forward keys and values (coefficients after the non-linearity, times up in gated ones, times
+the routing weight of experts) and the columns of W_V and rows of W_O (coefficients: the entries of
+W_O's input). The hidden state is the layer's output, or (Fig. 7) the final one; it passes the final
+norm, parameters are read as they are. The control is another hidden state, drawn from those of all
+layers, texts and positions.
+
+The paper takes the first 1000 tokens of 60 texts; this takes a seeded sample of each text's
+positions (--positions 0 takes all). Both figures are computed; --final draws Fig. 7. --absolute
+takes the largest |coefficients|, and reads a vector with a negative one negated. The paper's code
+draws the control from other positions of the same layer: --same-layer does so, inside each text. All
+prompts are used, --right or not, where the model is an encoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from math import sqrt
+from typing import Any
+
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.fold import at_least_float32
+from lexray.model import Model
+from lexray.render import Table
+from lexray.space.kinds import Kind
+from lexray.studies import figures
+from lexray.studies.active import Active, TopLists, active_neurons, active_subheads
+from lexray.studies.measures import (
+    deranged,
+    members,
+    require_more_tokens,
+    sample,
+    seeded,
+)
+from lexray.studies.prompts import Prompt
+from lexray.studies.resume import Done, Numbers, each_prompt
+from lexray.studies.study import (
+    ES,
+    Evidence,
+    Finding,
+    PromptOptions,
+    Study,
+    finding,
+    option,
+)
+from lexray.trace import Trace
+from lexray.trace.project import project
+from lexray.trace.prompt import longest
+
+GROUPS: dict[str, Kind] = {
+    "FF keys": "key",
+    "FF gates": "gate",
+    "FF values": "value",
+    "W_V": "V",
+    "W_O": "O",
+}
+OURS = ("FF gates",)
+"""Not in the paper, whose models have no gates."""
+TARGETS = {"layer": "the layer's output", "final": "the final hidden state"}
+NAME = "hidden-vs-parameters"
+POOLED = 16
+"""So many hidden states of each prompt can be drawn for the control."""
+
+
+@dataclass(frozen=True)
+class HiddenVsParameters(PromptOptions):
+    right: bool = option(
+        False, "Only prompts that the model answers rightly, or all.", flag="--right/--all"
+    )
+    k: int = option(100, "Compare so many top tokens.", min=1)
+    m: int = option(5, "How many vectors of a layer are active.", min=1)
+    tokens: int = option(1000, "Of each text the first so many tokens.", min=1)
+    positions: int = option(16, "How many positions of each text; 0 for all.", min=0)
+    final: bool = option(False, "Draw the comparison with the final hidden state (Fig. 7).")
+    absolute: bool = option(False, "Largest |coefficient|; negative ones are read negated.")
+    same_layer: bool = option(False, "The control: other positions of the same layer and text.")
+
+
+@dataclass(frozen=True)
+class WithPool(HiddenVsParameters):
+    """What a prompt's numbers depend on besides: the hidden states that the control draws from."""
+
+    pool: str = option("", "Their digest.")
+
+
+def run(model: Model, options: HiddenVsParameters) -> Evidence:
+    require_more_tokens(model, options.k)
+    causal = model.architecture.causal
+    options = replace(options, right=options.right and causal)
+    pool, done = computed(model, replace(options, final=False))
+    found = {target: summaries(done, target) for target in TARGETS}
+    shown = "final" if options.final else "layer"
+    numbers = {"k": options.k, "m": options.m, "prompts": len(done)}
+    return Evidence(
+        numbers | {"pool": len(pool) if pool else None, "groups": found},
+        tuple(_table(found[target], target) for target in TARGETS),
+        tuple(f for target in TARGETS for f in findings(found[target], target)),
+        lambda: draw(found[shown], shown, options.k),
+        (f"{len(done)} prompts",),
+    )
+
+
+def computed(model: Model, options: HiddenVsParameters) -> tuple[Pool | None, list[Done]]:
+    """Each prompt's numbers; the control's hidden states first, as they come from all prompts."""
+    lists = TopLists(model, options.k, both_ends=options.absolute)
+    if options.same_layer:
+        return None, each_prompt(
+            NAME, model, options, lambda prompt: compared(model, prompt, options, lists, None)
+        )
+    states = each_prompt(
+        f"{NAME} (control)", model, options, lambda prompt: some_states(model, prompt, options)
+    )
+    pool = Pool.of(states)
+    chosen = WithPool(**options.to_dict() | {"prompts": options.prompts, "pool": pool.digest})
+    return pool, each_prompt(
+        NAME, model, chosen, lambda prompt: compared(model, prompt, options, lists, pool)
+    )
+
+
+def traced(model: Model, prompt: Prompt, options: HiddenVsParameters, *what: str) -> Trace:
+    """The text at the sampled positions."""
+    most = min(options.tokens, longest(model) or options.tokens)
+    ids = model.vocabulary.encode(prompt.text, special=True)[:most]
+    generator = seeded(options.seed, prompt.text)
+    positions = sample(options.positions or len(ids), len(ids), generator).tolist()
+    return model.trace(ids, what=what, positions=positions)
+
+
+def states_of(trace: Trace) -> Float[Tensor, "layers p d_model"]:
+    return torch.stack([at_least_float32(trace[i].resid_post) for i in trace.layers])
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Hidden states of all prompts by their top tokens: any of all is drawn as often."""
+
+    lists: Int[Tensor, "n k"]
+    shares: Float[Tensor, "n"]
+    """How many hidden states each stands for."""
+
+    @classmethod
+    def of(cls, done: list[Done]) -> Pool:
+        lists = [torch.tensor(d.numbers["lists"]) for d in done]
+        shares = [
+            torch.full((len(x),), d.numbers["states"] / len(x))
+            for x, d in zip(lists, done, strict=True)
+        ]
+        return cls(torch.cat(lists), torch.cat(shares))
+
+    def __len__(self) -> int:
+        return len(self.lists)
+
+    @property
+    def digest(self) -> str:
+        data = self.lists.numpy().tobytes() + self.shares.numpy().tobytes()
+        return sha256(data).hexdigest()[:16]
+
+    def draw(self, n: int, generator: torch.Generator) -> Int[Tensor, "n k"]:
+        return self.lists[self.shares.multinomial(n, replacement=True, generator=generator)]
+
+
+def some_states(model: Model, prompt: Prompt, options: HiddenVsParameters) -> Numbers:
+    """The top tokens of a few of the prompt's hidden states, and how many there are."""
+    X = states_of(traced(model, prompt, options, "residual")).flatten(0, 1)
+    at = sample(POOLED, len(X), seeded(options.seed, "control", prompt.text))
+    lists = project(model, X[at.to(X.device)].to(model.device), options.k).top_ids
+    return {"lists": lists.tolist(), "states": len(X)}
+
+
+def compared(
+    model: Model,
+    prompt: Prompt,
+    options: HiddenVsParameters,
+    lists: TopLists,
+    pool: Pool | None,
+) -> Numbers:
+    """R_k of each group, averaged over positions, for each layer: of the hidden state, the final
+    one, and the control of each."""
+    trace = traced(model, prompt, options, "residual", "heads", "mlp")
+    X = states_of(trace).to(model.device)
+    size = X.shape[:2]
+    hidden = project(model, X.flatten(0, 1), options.k).top_ids.cpu().view(*size, -1)
+    final = hidden[-1:].expand_as(hidden)
+    generator = seeded(options.seed, "drawn", prompt.text)
+    if pool is None:
+        order = deranged(size[1], generator)
+        controls = {"layer": hidden[:, order], "final": final[:, order]}
+    else:
+        drawn = pool.draw(size[0] * size[1], generator).view(*size, -1)
+        controls = {"layer": drawn, "final": drawn}
+    numbers: Numbers = {}
+    for name, active in active_vectors(trace, options).items():
+        named = lists.of(GROUPS[name], active)
+        numbers[name] = {
+            target: {"aligned": covered(state, named), "random": covered(controls[target], named)}
+            for target, state in (("layer", hidden), ("final", final))
+        }
+    return numbers
+
+
+def active_vectors(trace: Trace, options: HiddenVsParameters) -> dict[str, dict[int, Active]]:
+    """For each group that the model has, the active vectors of each layer."""
+    found: dict[str, dict[int, Active]] = {name: {} for name in GROUPS}
+    for layer in trace.layers:
+        recorded, absolute = trace[layer], options.absolute
+        neurons = active_neurons(recorded, options.m, absolute=absolute)
+        subheads = active_subheads(recorded, options.m, absolute=absolute)
+        for name, kind in GROUPS.items():
+            if trace.weights.layers[layer].groups(kind):
+                found[name][layer] = subheads.get(kind, neurons)
+    return {name: active for name, active in found.items() if len(active) == len(trace.layers)}
+
+
+def covered(state: Int[Tensor, "layers p k"], named: Int[Tensor, "layers p m k"]) -> list[float]:
+    """R_k, the mean over positions for each layer."""
+    layers, p, k = state.shape
+    inside = members(state.reshape(-1, k), named.reshape(layers * p, -1))
+    means: list[float] = inside.double().mean(1).view(layers, p).mean(1).tolist()
+    return means
+
+
+def summaries(done: list[Done], target: str) -> dict[str, Any]:
+    """By group: means by layer, and over all, and how sure the difference is."""
+    found = {}
+    for name in done[0].numbers:
+        rows = [d.numbers[name][target] for d in done]
+        aligned, random = (
+            torch.tensor([row[side] for row in rows], dtype=torch.float64)
+            for side in ("aligned", "random")
+        )
+        gaps = (aligned - random).mean(1)
+        found[name] = {
+            "aligned": aligned.mean(0).tolist(),
+            "random": random.mean(0).tolist(),
+            "mean_aligned": float(aligned.mean()),
+            "mean_random": float(random.mean()),
+            "standard_error": float(gaps.std()) / sqrt(len(gaps)) if len(gaps) > 1 else None,
+        }
+    return found
+
+
+def findings(groups: dict[str, Any], target: str) -> list[Finding]:
+    """The paper's claim for each group, by a rule that names no model."""
+    names = [name for name in GROUPS if name in groups or name not in OURS]
+    return [_finding(name, groups.get(name), target) for name in names]
+
+
+def _finding(name: str, found: dict[str, Any] | None, target: str) -> Finding:
+    whose = " (our addition: the paper's models have no gates)" if name in OURS else ""
+    claim = f"{name}: active vectors cover the top tokens of {TARGETS[target]}{whose}."
+    rule = (
+        "R_k is higher than for a random hidden state by more than 3 standard errors (over "
+        "prompts), and higher in more than half of the layers"
+    )
+    if found is None:
+        return finding(claim, rule, None, "this model does not have them in every layer")
+    a, r, error = found["mean_aligned"], found["mean_random"], found["standard_error"]
+    n = len(found["aligned"])
+    won = sum(x > y for x, y in zip(found["aligned"], found["random"], strict=True))
+    holds = None if error is None else a - r > 3 * error and won > n / 2
+    said = f"{a:.3f} against {r:.3f}; higher in {won} of {n} layers"
+    return finding(claim, rule, holds, said if error is not None else f"{said}; one prompt only")
+
+
+def _table(groups: dict[str, Any], target: str) -> Table:
+    rows = tuple(
+        (name, layer, aligned, random)
+        for name, found in groups.items()
+        for layer, (aligned, random) in enumerate(
+            zip(found["aligned"], found["random"], strict=True)
+        )
+    )
+    return Table(("group", "layer", "R_k", "random"), rows, f"R_k with {TARGETS[target]}")
+
+
+def draw(groups: dict[str, Any], target: str, k: int) -> go.Figure:
+    """A pair of bars for each layer, as in the paper: blue the hidden state, orange another."""
+    figure = figures.panels([f"{name}, {TARGETS[target]}" for name in groups])
+    for i, found in enumerate(groups.values()):
+        for name, colour in (("aligned", figures.OURS), ("random", figures.CONTROL)):
+            bars = go.Bar(
+                x=list(range(len(found[name]))),
+                y=found[name],
+                name="hidden state" if name == "aligned" else "random hidden state",
+                marker={"color": colour, "line": {"width": 0}},
+                showlegend=i == 0,
+                hovertemplate="layer %{x}: %{y:.3f}",
+            )
+            figure.add_trace(bars, **figures.at(i))
+    figure.update_xaxes(title="layer")
+    figure.update_yaxes(title=f"R_{k}")
+    figure.update_layout(bargap=0.2, bargroupgap=0)
+    return figure
+
+
+STUDY = Study(
+    NAME,
+    "Do active parameters say what the hidden state says?",
+    ES,
+    "Fig. 2 and 7",
+    __doc__,
+    HiddenVsParameters,
+    run,
+    {"folded": False, "calibrated": False, "centred": False},
+)

@@ -1,0 +1,156 @@
+"""Does a memory value speak of the token that it was made from?
+
+The probability of each input token in its own memory values, read through W_O, by layer: the mean
+over all heads and over a seeded sample of each prompt's positions (--positions 0 takes all, like the
+paper). Besides the paper's control, a random token's probability of one in the vocabulary, there is
+a harder one: the probability of another token of the same prompt. How often the token is among the
+first k is in the numbers and in the figure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+import plotly.graph_objects as go
+import torch
+
+from lexray.model import Model
+from lexray.studies import figures
+from lexray.studies.last_position import (
+    RAW,
+    Curves,
+    Overlaps,
+    averaged,
+    curve,
+    curves_table,
+    halves,
+    mean,
+    plain,
+    require_lists,
+    rises,
+)
+from lexray.studies.measures import n_tokens, sample, seeded
+from lexray.studies.prompts import Prompt
+from lexray.studies.resume import Numbers, each_prompt
+from lexray.studies.study import VISIT, Evidence, Finding, Study, finding, option
+from lexray.trace.project import project
+from lexray.trace.vectors import Chosen
+
+OWN, OTHER = "own token", "another token of the prompt"
+STYLES = {OWN: figures.OURS, OTHER: figures.CONTROL}
+
+
+@dataclass(frozen=True)
+class OwnToken(Overlaps):
+    k: int = option(50, "Count how often the token is among so many.", min=1)
+    positions: int = option(4, "How many positions of each prompt; 0 for all.", min=0)
+
+
+def run(model: Model, options: OwnToken) -> Evidence:
+    require_lists(model, options.k)
+    done = each_prompt("own-token", model, options, lambda prompt: read(model, prompt, options))
+    curves, listed = (
+        {name: averaged([d.numbers[kind][name] for d in done]) for name in STYLES}
+        for kind in ("probability", "listed")
+    )
+    random = 1 / n_tokens(model)
+    return Evidence(
+        {
+            "prompts": len(done),
+            "random": random,
+            "probability": curves,
+            f"in_top_{options.k}": listed,
+        },
+        (curves_table(curves, "mean probability"),),
+        tuple(findings(curves, random)),
+        lambda: draw(curves, listed, random, options.k),
+        (f"{len(done)} prompts",),
+    )
+
+
+def read(model: Model, prompt: Prompt, options: OwnToken) -> Numbers:
+    """Probability of, and share of values that list, a position's token and another one."""
+    trace = model.trace(prompt.text, what="attention")
+    ids, n = trace.ids.tolist(), len(trace)
+    generator = seeded(options.seed, prompt.text)
+    positions = tuple(sample(options.positions or n, n, generator).tolist())
+    others = another(ids, positions, options.seed)
+    lines = [line for line in Chosen(trace, trace.layers, positions).lines(["values"])]
+    targets = torch.tensor([[ids[i], other] for i, other in zip(positions, others, strict=True)])
+    found = project(
+        model,
+        torch.cat([line.vectors for line in lines]),
+        1,
+        targets.repeat(len(lines), 1),
+    )
+    layers = torch.tensor([line.layer for line in lines]).repeat_interleave(len(positions))
+    listed = found.target_ranks < options.k
+    results: Numbers = {}
+    for kind, values in (("probability", found.target_probs), ("listed", listed)):
+        table = values.double().cpu()
+        means = torch.stack([table[layers == layer].mean(0) for layer in trace.layers])
+        if len(set(ids)) == 1:
+            means[:, 1] = torch.nan
+        results[kind] = {name: plain(means[:, i]) for i, name in enumerate(STYLES)}
+    return results
+
+
+def another(ids: list[int], positions: tuple[int, ...], seed: int) -> list[int]:
+    """For each position a token of the prompt that is not its own, if there is one."""
+    random, known = Random(seed), sorted(set(ids))
+    return [random.choice([i for i in known if i != ids[at]] or known) for at in positions]
+
+
+def findings(curves: Curves, random: float) -> list[Finding]:
+    """The paper's claims, by rules that name no model."""
+    own, other = mean(curves[OWN]), mean(curves[OTHER])
+    n = len(curves[OWN])
+    above = sum(p > random for p in curves[OWN])
+    first, second = halves(curves[OWN])
+    return [
+        finding(
+            "A token is more probable than a random one in the values made from it.",
+            "the mean probability is above one in the vocabulary in more than three quarters of "
+            "the layers, and ten times that on average",
+            above > 0.75 * n and own > 10 * random,
+            f"mean {own:.2g}, random {random:.2g}; above in {above} of {n} layers",
+            "random is nearly 0 (GPT-2 medium)",
+        ),
+        finding(
+            "It is more probable than other tokens of the prompt (our question, not the paper's).",
+            "the mean probability is more than twice that of another token of the prompt",
+            own > 2 * other if other == other else None,
+            f"own {own:.2g}, another {other:.2g}",
+        ),
+        finding(
+            "The probability is higher in later layers.",
+            "the mean over the second half of the layers is above that over the first half",
+            rises([curves[OWN]]),
+            f"first half {first:.2g}, second half {second:.2g}",
+        ),
+    ]
+
+
+def draw(curves: Curves, listed: Curves, random: float, k: int) -> go.Figure:
+    figure = figures.panels(["probability", f"share of values with the token in their top {k}"])
+    for panel, kind in enumerate((curves, listed)):
+        for name, colour in STYLES.items():
+            line = curve(kind[name], name, colour, showlegend=panel == 0)
+            figure.add_trace(line, **figures.at(panel))
+    figure.add_hline(y=random, line={"color": figures.MUTED, "dash": "dot"}, row=1, col=1)
+    figure.update_xaxes(title="layer")
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+STUDY = Study(
+    "own-token",
+    "Does a memory value speak of its own token?",
+    VISIT,
+    "Fig. 18",
+    __doc__,
+    OwnToken,
+    run,
+    RAW,
+)

@@ -1,0 +1,27 @@
+"""Traces of the zoo's models, and what of them a graph shows."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from lexray.flow.build import choose_all, draft
+from lexray.flow.draft import Draft
+from lexray.flow.options import Options
+from lexray.trace import Trace
+from tests.families.zoo import VARIANTS
+from tests.vocabularies import worded
+
+NAMES = [variant.name for variant in VARIANTS]
+IDS = [5, 11, 3, 29, 36, 11, 20]
+SOME = Options(heads=2, memories=2, neurons=(3, 2), k=4)
+ALL = Options(heads=99, memories=99, neurons=(999, 999), k=4)
+
+
+@cache
+def traced(name: str) -> Trace:
+    return worded(name).trace(IDS)
+
+
+def drafted(trace: Trace, options: Options, position: int = 6, target: int = 3) -> Draft:
+    shown = choose_all(trace, trace.layers, position, target, options)
+    return draft(trace, position, shown, options)

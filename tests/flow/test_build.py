@@ -1,0 +1,393 @@
+"""The graph's vectors add up to the trace's, and its readings are an independent projection's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.families import Norm
+from lexray.flow import EdgeKind, FlowGraph, NodeKind
+from lexray.flow.draft import Draft
+from lexray.flow.graph import Node, Projection
+from lexray.flow.options import Options
+from lexray.model import Model
+from lexray.parameters import Vector
+from lexray.trace import Trace
+from tests.families.gguf_writer import convert
+from tests.families.zoo import build
+from tests.flow.runs import ALL, IDS, NAMES, SOME, drafted, traced
+from tests.vocabularies import worded
+
+every = pytest.mark.parametrize("name", NAMES)
+LAST = len(IDS) - 1
+
+
+def close(ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-4, atol=2e-5)
+
+
+def expected_sums(trace: Trace, at: int) -> dict[str, Tensor]:
+    """What each node that is a sum has to come to, from the trace and the model's own weights."""
+    model, found = trace.model, {}
+    for index in trace.layers:
+        x, layer = trace[index], model.layers[index]
+        name, spec = f"L{index}", layer.spec
+        for head in layer.heads:
+            weights, values = x.pattern[head.index, at], x.v[:, head.kv_index]
+            found[f"{name}.H{head.index}"] = weights @ values @ head.W_O
+        found[f"{name}.concat"] = x.head_out[at].sum(0)
+        found[f"{name}.attn_out"] = x.attn_write[at]
+        found[f"{name}.ff_out"] = x.mlp_write[at]
+        if spec.attention.sum_norm is not None:
+            found[f"{name}.attn_sum"] = x.resid_pre[at] + x.attn_out[at]
+        elif not spec.parallel:
+            found[f"{name}.mid"] = x.resid_mid[at]
+        if spec.ff.sum_norm is not None:
+            found[f"{name}.ff_sum"] = x.resid_mid[at] + x.mlp_out[at]
+        else:
+            found[f"L{index + 1}.in"] = x.resid_post[at]
+    if model.architecture.embed_norm is None:
+        found["L0.in"] = trace.embed[at]
+    return found
+
+
+def total(draft: Draft, id: str) -> Tensor:
+    parts = [factor * draft.vectors[source] for factor, source in draft.addends[id]]
+    return torch.stack(parts).sum(0)
+
+
+@every
+def test_every_sum_is_what_its_parts_come_to(name: str) -> None:
+    """With everything shown nothing is left for "others" to make good."""
+    draft = drafted(traced(name), ALL)
+    assert not [s for s in draft.sketches.values() if s.kind == NodeKind.OTHERS]
+    expected = expected_sums(traced(name), LAST)
+    assert draft.addends.keys() == expected.keys()
+    for id, vector in expected.items():
+        close(draft.vectors[id], vector)
+        close(total(draft, id), vector)
+
+
+@every
+@pytest.mark.parametrize(
+    "options", [SOME, Options(heads=0, memories=0, neurons=(0, 0)), Options(keep=0.5)]
+)
+def test_sums_stay_true_when_much_is_left_out(name: str, options: Options) -> None:
+    trace = traced(name)
+    draft = drafted(trace, options, position=4)
+    expected = expected_sums(trace, 4)
+    shown = {id: v for id, v in expected.items() if id in draft.vectors}
+    assert draft.addends.keys() == shown.keys()
+    assert len(shown) >= 4 * len(trace.layers)
+    for id, vector in shown.items():
+        close(total(draft, id), vector)
+
+
+@every
+def test_others_count_what_is_left_out(name: str) -> None:
+    trace = traced(name)
+    few, full = drafted(trace, SOME), drafted(trace, ALL)
+    counts = {s.id: s.place["count"] for s in few.sketches.values() if s.kind == NodeKind.OTHERS}
+    for layer in trace.layers:
+        for id, kind in ((f"L{layer}.ff.others", "ff_value"), (f"L{layer}.W_O.others", "o_neuron")):
+            shown = [number_of(draft, layer, kind) for draft in (few, full)]
+            assert counts[id] == shown[1] - shown[0] > 0
+        heads = len(trace.model.layers[layer].heads)
+        assert counts.get(f"L{layer}.heads.others", 0) == heads - 2
+
+
+def number_of(draft: Draft, layer: int, kind: str) -> int:
+    return len([s for s in draft.sketches.values() if s.kind == kind and s.layer == layer])
+
+
+def dense(model: Model, sketch: Any, norm: bool) -> Tensor:
+    """Logits of a vector in float64, written the long way round."""
+    a, x = model.architecture, sketch.vector.double()
+    W_U = model.W_U.double()
+    if sketch.side == "reading":
+        return x @ W_U
+    if norm and sketch.behind is not None:
+        x = through_gain(x, sketch.behind, model)
+    if norm and a.final_norm is not None:
+        x = a.final_norm(x, model.checkpoint)
+    logits = x @ W_U * a.logit_scale
+    return logits if model.b_U is None else logits + model.b_U.double()
+
+
+def through_gain(x: Tensor, norm: Norm, model: Model) -> Tensor:
+    x = x - x.mean() if norm.centres else x
+    gain = norm.read_gain(model.checkpoint)
+    return x if gain is None else x * gain.double()
+
+
+def check_reading(seen: Projection, logits: Tensor, cap: float | None, ids: list[int]) -> None:
+    probs = (logits if cap is None else cap * (logits / cap).tanh()).softmax(-1)
+    k = len(seen.top)
+    top, bottom = ([word.id for word in end] for end in (seen.top, seen.bottom))
+    close(logits[top], logits.sort(descending=True).values[:k])
+    close(logits[bottom], logits.sort().values[:k])
+    close(torch.tensor([word.weight for word in seen.top]), probs[top])
+    close(torch.tensor([place.probability for place in seen.places]), probs[ids])
+    close(torch.tensor(seen.entropy), -(probs * probs.log()).sum())
+    for place, id in zip(seen.places, ids, strict=True):
+        margin = 1e-5 * (1 + logits.abs().max())
+        low, high = ((logits > logits[id] + m).sum() for m in (margin, -margin))
+        assert low <= place.rank <= high
+
+
+@every
+@pytest.mark.parametrize("norm", [True, False])
+def test_readings_are_those_of_a_dense_projection(name: str, norm: bool) -> None:
+    trace, options = traced(name), replace(SOME, norm=norm)
+    graph = trace.flow(**vars(options))
+    draft = drafted(trace, options)
+    assert [node.id for node in graph.nodes] == list(draft.sketches)
+    ids = [word.id for word in graph.candidates]
+    a = trace.model.architecture
+    for node in graph.nodes:
+        sketch = draft.sketches[node.id]
+        assert node.projection is not None
+        cap = None if sketch.side == "reading" else a.logit_cap
+        check_reading(node.projection, dense(trace.model, sketch, norm), cap, ids)
+        assert node.norm == pytest.approx(float(sketch.vector.norm()), rel=1e-4)
+
+
+@every
+def test_parameters_behind_nodes_are_the_models(name: str) -> None:
+    """Addresses lead to the vectors; a negative coefficient negates the node, not the parameter."""
+    trace = traced(name)
+    graph, draft = trace.flow(**vars(SOME)), drafted(trace, SOME)
+    signs = {e.target: e.sign for e in graph.edges if e.kind == EdgeKind.ACTIVATION}
+    negated = 0
+    for node in graph.nodes:
+        sketch = draft.sketches[node.id]
+        if sketch.parameter is None:
+            assert node.static is None
+            continue
+        stored = sketch.parameter[1]
+        if node.address is not None:
+            vector: Vector = trace.model[node.address]
+            close(stored, vector.tensor)
+            assert node.static is not None
+            reading = vector.top(4)
+            ids = [word.id for word in node.static.top]
+            assert ids == [scored.token.id for scored in reading.top]
+        if node.kind in (NodeKind.O_NEURON, NodeKind.FF_VALUE):
+            close(sketch.vector, signs[node.id] * stored)
+            negated += signs[node.id] < 0
+    assert negated >= 2
+
+
+@every
+def test_scores_are_the_recorded_coefficients(name: str) -> None:
+    trace = traced(name)
+    graph = trace.flow(**vars(SOME))
+    for edge in graph.edges:
+        source, target = graph[edge.source], graph[edge.target]
+        assert edge.score >= 0
+        if edge.kind == EdgeKind.ATTENTION:
+            memory = target if target.position is not None else source
+            weight = trace[memory.layer].pattern[memory.head, LAST, memory.position]
+            assert edge.score == pytest.approx(float(weight), abs=1e-6)
+        elif edge.kind == EdgeKind.ACTIVATION and target.kind == NodeKind.O_NEURON:
+            _, i = target.label.split(".")
+            z = float(trace[target.layer].z[LAST, target.head, int(i)])
+            assert edge.sign * edge.score == pytest.approx(z, abs=1e-6)
+        elif edge.kind == EdgeKind.ACTIVATION and target.kind == NodeKind.FF_VALUE:
+            c = coefficient(trace, target)
+            assert edge.sign * edge.score == pytest.approx(c, rel=1e-4, abs=1e-6)
+        elif edge.kind in (EdgeKind.RESIDUAL_ATTN, EdgeKind.RESIDUAL_FF):
+            assert edge.score == pytest.approx(source.norm, rel=1e-5)
+
+
+def coefficient(trace: Trace, node: Node) -> float:
+    assert node.address is not None
+    owner, neuron = re.fullmatch(r"(.*)N(\d+)\.value", node.address).groups()  # type: ignore[union-attr]
+    (found,) = [a for a in trace[node.layer].active(LAST) if str(a.ff.address) == owner]
+    return float(found.coefficients[int(neuron)])
+
+
+def unbiased(trace: Trace) -> bool:
+    specs = [block.attention for block in trace.model.architecture.blocks]
+    return all(s.q.linear.bias is None and s.q_norm is None and s.clip is None for s in specs)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if unbiased(traced(name))])
+def test_keys_read_as_what_the_query_is_scored_by(name: str) -> None:
+    """The product of a key's reading with the attention's input is the attention score."""
+    trace = traced(name)
+    draft = drafted(trace, replace(ALL, norm=False))
+    keys = [s for s in draft.sketches.values() if s.kind == NodeKind.KEY]
+    assert len(keys) >= len(trace.layers)
+    for key in keys:
+        x, at = trace[key.layer], key.place
+        head = trace.model.layers[key.layer].heads[at["head"]]
+        score = x.q_rotated[LAST, head.index] @ x.k_rotated[at["position"], head.kv_index]
+        close(key.vector @ x.attn_in[LAST], score * head.spec.scale)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma", "bert", "modernbert"])
+def test_graphs_are_stable_and_round_trip(name: str) -> None:
+    graph = traced(name).flow(**vars(SOME))
+    assert graph.to_json() == worded(name).trace(IDS).flow(**vars(SOME)).to_json()
+    assert FlowGraph.from_json(graph.to_json()) == graph
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "mixtral"])
+def test_one_kept_position_suffices(name: str) -> None:
+    whole = traced(name).flow(position=4, **vars(SOME))
+    alone = worded(name).trace(IDS, positions=[4]).flow(position=4, **vars(SOME))
+    assert [node.id for node in whole.nodes] == [node.id for node in alone.nodes]
+    assert whole.candidates == alone.candidates
+    assert whole.edges == alone.edges
+
+
+def test_ids_say_what_a_node_is() -> None:
+    graph = traced("llama").flow(heads=9, memories=9, neurons=(2, 2))
+    assert graph['L1.H3.value@"·walk"'].position == 0
+    repeated = [n for n in graph.nodes if n.position == 5 and n.head == 0 and n.layer == 0]
+    assert [n.id[-2:] for n in repeated] == ["#5", "#5"]
+    kinds = {node.kind for node in graph.nodes}
+    assert kinds >= {"embed", "residual", "norm", "qkv", "query", "ff_gate", "mid"}
+    assert graph["L2.in"].label == "output"
+
+
+def test_merging_leaves_out_queries_keys_and_gates() -> None:
+    trace = traced("llama")
+    graph = trace.flow(merge_qk=True, merge_neurons=True)
+    gone = {NodeKind.QUERY, NodeKind.KEY, NodeKind.FF_KEY, NodeKind.FF_GATE}
+    assert not gone & {node.kind for node in graph.nodes}
+    value = graph.of_kind(NodeKind.VALUE)[0]
+    assert [edge.source for edge in graph.into(value.id)] == [f"L{value.layer}.qkv"]
+    neuron = graph.of_kind(NodeKind.FF_VALUE)[0]
+    assert [edge.source for edge in graph.into(neuron.id)] == [f"L{neuron.layer}.ff_norm"]
+
+
+def test_parallel_blocks_fork_at_the_norm() -> None:
+    graph = traced("gptj").flow(**vars(SOME))
+    assert not graph.of_kind(NodeKind.MID)
+    assert not [e for e in graph.edges if e.kind == EdgeKind.RESIDUAL_ATTN]
+    kinds = {graph[e.target].kind for e in graph.out_of("L0.attn_norm")}
+    assert kinds == {NodeKind.QKV, NodeKind.FF_KEY}
+    assert "L0.ff_norm" in {node.id for node in traced("neox").flow(**vars(SOME)).nodes}
+
+
+def test_norms_stand_where_the_family_puts_them() -> None:
+    sandwich, after = (traced(name).flow(**vars(SOME)) for name in ("gemma2", "bert"))
+    assert [e.source for e in sandwich.into("L0.attn_out.normed")] == ["L0.attn_out"]
+    assert {e.source for e in sandwich.into("L0.mid")} == {"L0.attn_out.normed", "L0.in"}
+    assert [e.source for e in after.into("L0.mid")] == ["L0.attn_sum"]
+    assert [e.source for e in after.into("L1.in")] == ["L0.ff_sum"]
+    assert [e.source for e in after.into("L0.qkv")] == ["L0.in"]
+    assert [e.kind for e in after.into("L0.in")] == [EdgeKind.NORM]
+
+
+def test_an_encoder_looks_both_ways() -> None:
+    trace = traced("bert")
+    graph = trace.flow(position=1, memories=9)
+    assert {n.position for n in graph.of_kind(NodeKind.VALUE)} == set(range(len(IDS)))
+    plain, through = (trace.flow(position=1, transform=t)["L2.in"] for t in (False, True))
+    own = trace.logits[1].softmax(-1)
+    assert through.projection is not None
+    assert plain.projection != through.projection
+    top = through.projection.top[0]
+    assert top.id == int(own.argmax())
+    assert top.weight == pytest.approx(float(own.max()), rel=1e-4)
+
+
+def test_the_target_is_what_the_model_says_unless_told() -> None:
+    trace = traced("gpt2")
+    graph = trace.flow(**vars(SOME))
+    best = trace.logits[-1].argsort(descending=True).tolist()
+    assert graph.target.id == best[0]
+    ids = [word.id for word in graph.candidates]
+    assert len(ids) == 10
+    assert set(best[:5]) < set(ids)
+    assert set(IDS[-3:]) < set(ids)
+    told = trace.flow(target="·law", candidates=["city", 7], **vars(SOME))
+    assert told.target.shown == "·law"
+    assert [word.id for word in told.candidates][:3] == [1, 14, 7]
+    place = told.place(told["L2.in"])
+    assert place is not None
+    assert place.rank == best.index(1)
+    assert place.probability == pytest.approx(float(trace.logits[-1].softmax(-1)[1]), rel=1e-4)
+
+
+def test_of_a_longer_word_the_first_token_counts() -> None:
+    graph = traced("gpt2").flow(target="ab", **vars(SOME))
+    assert graph.target.shown == "a"
+    assert "first" in graph.options["note"]
+
+
+def test_a_model_without_a_head_still_has_a_target() -> None:
+    whole = worded("gpt2")
+    bare = whole.trace(IDS, what=["residual", "attention", "heads", "mlp"])
+    assert bare.flow(**vars(SOME)).target == traced("gpt2").flow(**vars(SOME)).target
+
+
+def test_layers_can_be_chosen() -> None:
+    trace = traced("gemma3")
+    graph = trace.flow(layers=[0, -1], **vars(SOME))
+    assert graph.layers == (0, 2)
+    assert {node.layer for node in graph.nodes} == {0, 1, 2, 3}
+    assert not [e for e in graph.edges if (e.source, e.target) == ("L1.in", "L2.in")]
+
+
+@pytest.mark.parametrize("name", ["gemma2", "qwen3", "gpt2"])
+def test_a_checkpoint_under_other_names_gives_the_same_graph(name: str, tmp_path: Path) -> None:
+    """The weights come from the module that ran, whose names are not the file's."""
+    model = Model.from_pretrained(convert(build(name)).save(tmp_path / "model.gguf"))
+    ours = model.trace(IDS).flow(target=3, candidates=[5], **vars(SOME))
+    theirs = traced(name).flow(target=3, candidates=[5], **vars(SOME))
+    assert [node.id.split("@")[0] for node in ours.nodes] == [
+        node.id.split("@")[0] for node in theirs.nodes
+    ]
+    for a, b in zip(ours.edges, theirs.edges, strict=True):
+        assert a.score == pytest.approx(b.score, rel=1e-3, abs=1e-5)
+    for a, b in zip(ours.nodes, theirs.nodes, strict=True):
+        assert a.projection is not None
+        assert b.projection is not None
+        assert a.projection.entropy == pytest.approx(b.projection.entropy, abs=1e-3)
+
+
+def test_half_precision_runs() -> None:
+    trace = traced("llama")
+    module = trace.model.module()
+    half = Model.from_module(type(module)(module.config).to(torch.bfloat16).eval())  # type: ignore[call-arg]
+    graph = half.trace(IDS).flow(**vars(SOME))
+    assert all(node.norm is not None for node in graph.nodes)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"heads": -1}, "heads=-1"),
+        ({"neurons": 5}, "(18, 7)"),
+        ({"neurons": (1, -2)}, "neurons=-2"),
+        ({"keep": 1.5}, "0 to 1"),
+        ({"by": "size"}, "signed, absolute"),
+        ({"keep_by": "x"}, "sum, target"),
+        ({"k": 0}, "k=0"),
+        ({"layers": [9]}, "no layer 9"),
+        ({"position": 99}, "no position 99"),
+        ({"target": "nonsense-🦊"}, "nonsense"),
+        ({"candidates": "law"}, "list of tokens"),
+    ],
+)
+def test_mistakes_are_explained(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(LexrayError, match=re.escape(said)):
+        traced("gpt2").flow(**options)
+
+
+def test_what_was_not_kept_is_said() -> None:
+    with pytest.raises(LexrayError, match="what="):
+        worded("gpt2").trace(IDS, what="residual").flow()
+    with pytest.raises(LexrayError, match="layer"):
+        worded("gpt2").trace(IDS, layers=[0]).flow(layers=[1])

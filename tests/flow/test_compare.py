@@ -1,0 +1,99 @@
+"""Difference graphs: what is the same is the same, what differs is shown of both."""
+
+from __future__ import annotations
+
+import pytest
+
+from lexray.errors import LexrayError
+from lexray.flow import FlowGraph, NodeKind
+from lexray.flow.compare import compare, difference
+from tests.flow.runs import IDS, NAMES, SOME, traced
+from tests.vocabularies import worded
+
+LONGER = [1, 2, *IDS[:3], 14, *IDS[4:]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_is_no_different_from_itself(name: str) -> None:
+    trace = traced(name)
+    graph = compare(trace, trace, **vars(SOME))
+    alone = trace.flow(**vars(SOME))
+    assert [node.id for node in graph.nodes] == [node.id for node in alone.nodes]
+    assert all(node.other == node.projection for node in graph.nodes)
+    assert all(node.other_norm == node.norm for node in graph.nodes)
+    assert all(edge.other_score == edge.sign * edge.score for edge in graph.edges)
+    assert graph.is_difference
+
+
+def test_prompts_of_different_lengths_meet_at_their_ends() -> None:
+    one, two = traced("llama"), worded("llama").trace(LONGER)
+    graph = compare(one, two, target=3, heads=9, memories=3)
+    assert graph.other is not None
+    assert (graph.run.position, graph.other.position) == (6, 8)
+    for node in graph.of_kind(NodeKind.VALUE):
+        if node.projection is not None and node.other is not None:
+            assert node.position is not None
+            tokens = graph.run.tokens[node.position], graph.other.tokens[node.position + 2]
+            assert node.label == (tokens[0] if tokens[0] == tokens[1] else " / ".join(tokens))
+    far = [n for n in graph.nodes if n.projection is None]
+    assert far
+    assert {n.position for n in far} <= {0, 1}
+    assert graph.to_json() == FlowGraph.from_json(graph.to_json()).to_json()
+
+
+def test_both_runs_show_what_either_would() -> None:
+    one, two = traced("gpt2"), worded("gpt2").trace(LONGER)
+    graph = compare(one, two, target=3, **vars(SOME))
+    for run in (one, two):
+        alone = run.flow(target=3, **vars(SOME))
+        mine = {n.id for n in alone.nodes if n.kind in ("ff_value", "o_neuron", "head")}
+        assert mine <= {n.id for n in graph.nodes}
+    neurons = graph.of_kind(NodeKind.FF_VALUE)
+    assert all(n.projection is not None and n.other is not None for n in neurons)
+    words = {word.id for word in graph.candidates}
+    assert words >= {w.id for w in two.flow(target=3).candidates}
+
+
+def test_scores_of_both_runs_are_on_the_edges() -> None:
+    one, two = traced("gpt2"), worded("gpt2").trace(LONGER)
+    graph = compare(one, two, target=3, heads=9, memories=9, neurons=(999, 999), layers=[1])
+    full = two.flow(target=3, heads=9, memories=9, neurons=(999, 999), layers=[1])
+    theirs = {(e.source, e.target): e.sign * e.score for e in full.edges}
+    for edge in graph.edges:
+        if "@" not in edge.source + edge.target:
+            assert edge.other_score == pytest.approx(theirs.get((edge.source, edge.target), 0.0))
+
+
+def test_two_models_on_one_prompt() -> None:
+    one, two = traced("gpt2"), traced("gpt2-untied-wide")
+    graph = compare(one, two, **vars(SOME))
+    assert graph.target == one.flow().target
+    theirs = two.flow(target=graph.target.id, candidates=[w.id for w in graph.candidates])
+    seen, alone = graph["L1.mid"].other, theirs["L1.mid"].projection
+    assert seen is not None
+    assert alone is not None
+    assert seen.top[:4] == alone.top[:4]
+    assert seen != graph["L1.mid"].projection
+    deeper = compare(traced("llama"), traced("smollm3"), **vars(SOME))
+    assert deeper.layers == (0, 1, 2, 3)
+    assert deeper["L3.mid"].projection is None
+    assert deeper["L3.mid"].other is not None
+
+
+def test_experts_that_were_not_chosen_are_missing() -> None:
+    one, two = traced("mixtral"), worded("mixtral").trace([9, 8, 7, 30, 31, 2])
+    graph = compare(one, two, **vars(SOME))
+    for node in graph.of_kind(NodeKind.FF_VALUE):
+        assert node.address is not None
+        owner = node.address.split("N")[0]
+        for trace, seen in ((one, node.projection), (two, node.other)):
+            active = {str(a.ff.address) for a in trace[node.layer].active(-1)}
+            assert (seen is not None) == (owner in active)
+
+
+def test_strangers_are_refused() -> None:
+    with pytest.raises(LexrayError, match="different vocabularies"):
+        compare(traced("gpt2"), worded("gpt2", 36).trace(IDS[:3]))
+    one, two = (traced("gpt2").flow(target=t) for t in (3, 4))
+    with pytest.raises(LexrayError, match="different targets"):
+        difference(one, two)
