@@ -17,7 +17,7 @@ from tests.cli.running import lexray
 
 EXPECTED = {
     *("info", "head", "heads", "neuron", "subhead", "vector", "svd"),
-    *("lookup", "related", "nearest", "demo"),
+    *("lookup", "related", "nearest", "demo", "study"),
     *("lens", "contributions"),
 }
 
@@ -46,7 +46,7 @@ def test_everything_is_documented() -> None:
 def test_shared_options_are_the_same_everywhere() -> None:
     shared = {"format", "output", "revision", "remote", "adapter", "family", "device", "dtype"}
     for path, command in commands():
-        if path.split()[-1] not in ("lexray", "info", "demo"):
+        if path.split()[-1] not in ("lexray", "info", "demo", "study"):
             assert shared <= {parameter.name for parameter in command.params}, path
 
 

@@ -23,56 +23,22 @@ from lexray.flow.graph import (
 )
 
 D_VOCAB = 50257
+PLAIN = (
+    "·Tokyo ·Japan ·city ·Osaka ·Kyoto ·the ·capital ·Yamato ·Samurai ·cities ·government "
+    "·Paris ·London ·a ·in ·its ·where ·metropolitan ·Seoul ·population ·neighbourhood "
+    "·Nagasaki ·and ·Emperor ·yen ·prefecture ·world ·which ·that ·district ·Kobe ·urban "
+    "·downtown ·mayor ·of ·Beijing ·Hokkaido ·Asia ·island ·anime izens ·Tok ama uda ↵ · "
+    "·internationalization 東京 🗼"
+)
 WORDS = [
-    "·Tokyo",
-    "·Japan",
-    "·city",
-    "·Osaka",
-    "·Kyoto",
-    "·the",
-    "·capital",
-    "·Yamato",
-    "·Samurai",
-    "·cities",
-    "·government",
-    "·Paris",
-    "·London",
-    "·a",
-    "·in",
-    "·its",
-    "·where",
-    "·metropolitan",
-    "·Seoul",
-    "·population",
-    "·neighbourhood",
-    "·Nagasaki",
-    "·and",
-    "·Emperor",
-    "·yen",
-    "·prefecture",
-    "·world",
-    "·which",
-    "·that",
-    "·district",
-    "·Kobe",
-    "·urban",
-    "·downtown",
-    "·mayor",
-    "·of",
-    "·Beijing",
-    "·Hokkaido",
-    "·Asia",
-    "·island",
-    "·anime",
-    "izens",
-    "·Tok",
-    "ama",
-    "uda",
-    "↵",
+    *PLAIN.split(),
     "·\\xe6\\x9d",
-    "·",
-    "·internationalization",
-] + ["<script>alert(1)</script>", "</script>", "&amp;", "東京", "🗼", "\u2028", "·quo\"te'"]
+    "<script>alert(1)</script>",
+    "</script>",
+    "&amp;",
+    "\u2028",
+    "·quo\"te'",
+]
 PROMPT = ("The", "·capital", "·of", "·Japan", "·is", "·the", "·city", "·of")
 CANDIDATES = ("·Tokyo", "·Osaka", "·the", "·London")
 
@@ -219,7 +185,7 @@ class Maker:
     def gather(
         self, layer: int, sources: list[tuple[str, int]], target: str, bias: NodeKind, name: str
     ) -> None:
-        for id, sign in sources:
+        for id, _ in sources:
             self.edge(id, target, EdgeKind.SUM)
         others = self.node(f"L{layer}.{name}.others", NodeKind.OTHERS, layer, "others", count=4071)
         self.edge(others, target, EdgeKind.OTHERS)
@@ -260,7 +226,7 @@ class Maker:
     def block(
         self, layer: int, before: str, after: str, how: str, detail: bool, liking: float
     ) -> None:
-        """A block: sequential, gated, parallel, post-norm, or sandwich (norms around both parts)."""
+        """A block: sequential, gated, parallel, post-norm, or sandwich (norms around its parts)."""
         at = f"L{layer}"
         if not detail:
             return self.closed(layer, before, after, how, liking)

@@ -132,7 +132,7 @@ def test_the_page_draws_what_the_svg_draws(
     paths = svg.findall(f".//{NAMESPACE}path[@class='wire']")
     wires = page.eval_on_selector_all(
         ".lf-wire",
-        "all => all.map((w) => [w.getAttribute('d'), w.getAttribute('stroke'), w.getAttribute('stroke-width')])",
+        "all => all.map((w) => ['d', 'stroke', 'stroke-width'].map((n) => w.getAttribute(n)))",
     )
     assert sorted(map(tuple, wires)) == sorted(
         (path.attrib["d"], path.attrib["stroke"], path.attrib["stroke-width"]) for path in paths
@@ -146,7 +146,7 @@ def test_text_fits_its_box(show: Opener, graph: FlowGraph) -> None:
           const box = group.querySelector("rect").getBBox();
           return [...group.querySelectorAll("text")].some((text) => {
             const at = text.getBBox();
-            const plain = /^[\\x20-\\x7e·…]*$/.test(text.textContent);
+            const plain = /^[\\x20-\\x7e·…]+$/.test(text.textContent);
             return plain && (at.x < box.x || at.x + at.width > box.x + box.width);
           });
         }).map((group) => group.textContent)"""
@@ -415,11 +415,12 @@ def test_thousands_of_nodes_move_without_much_script(show: Opener) -> None:
     times = page.evaluate(
         """() => { const stage = document.querySelector(".lf-stage"); const times = [];
         for (let i = 0; i < 20; i++) { const began = performance.now();
-          stage.dispatchEvent(new WheelEvent("wheel", { deltaY: i % 2 ? 90 : -90, clientX: 600, clientY: 300, cancelable: true }));
+          const turn = { deltaY: i % 2 ? 90 : -90, clientX: 600, clientY: 300, cancelable: true };
+          stage.dispatchEvent(new WheelEvent("wheel", turn));
           times.push(performance.now() - began); } return times; }"""
     )
-    assert sorted(times)[10] < 16
-    at_rest = "document.querySelector('.lf-svg').style.transform === ''"
+    assert sorted(times)[10] < 16  # a frame's time; far below it unless the machine is very busy
+    at_rest = "() => document.querySelector('.lf-svg').style.transform === ''"
     page.wait_for_function(at_rest)
     assert page.locator("[data-node]").count() == len(graph.nodes)
 
@@ -437,12 +438,15 @@ def test_the_module_serves_the_widget(browser: Any, tmp_path: Path, graph: FlowG
     drive = """
       const set = {};
       const model = {
-        get: (name) => (name === "height" ? 500 : DATA), set: (name, value) => { set[name] = value; },
+        get: (name) => (name === "height" ? 500 : DATA),
+        set: (name, value) => { set[name] = value; },
         save_changes() {}, on() {}, off() {},
       };
-      const { default: widget } = await import(URL.createObjectURL(new Blob([SOURCE], { type: "text/javascript" })));
+      const blob = new Blob([SOURCE], { type: "text/javascript" });
+      const { default: widget } = await import(URL.createObjectURL(blob));
       const stop = widget.render({ model, el: document.getElementById("host") });
-      document.querySelector('[data-node="4"]').dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
+      const enter = new KeyboardEvent("keydown", { key: "Enter", bubbles: true });
+      document.querySelector('[data-node="4"]').dispatchEvent(enter);
       const nodes = document.querySelectorAll("[data-node]").length;
       const height = document.querySelector(".lexray-flow").offsetHeight;
       stop();

@@ -46,7 +46,7 @@ def test_texts_are_texts(graph: FlowGraph) -> None:
     assert {element.tag.removeprefix(NAMESPACE) for element in root.iter()} == {
         "svg", "title", "rect", "g", "text", "path",
     }  # fmt: skip
-    assert any("&amp;" == text.text for text in root.iter(f"{NAMESPACE}text"))
+    assert any(text.text == "&amp;" for text in root.iter(f"{NAMESPACE}text"))
     evil = replace(graph, run=replace(graph.run, prompt="\x00<b>\ud800&\x1b"))
     assert "<b>" not in evil.to_svg()
     parsed(evil.to_svg())

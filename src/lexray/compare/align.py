@@ -113,7 +113,8 @@ def similarities(
     shape = (len(kernels), a.n_layers, b.n_layers)
     totals, live_a, live_b = np.zeros(shape), np.zeros(shape[:2]), np.zeros(shape[::2])
     sizes_a, sizes_b = _sizes(a, kind), _sizes(b, kind)
-    batches = list(_batches(a, kind, kernels, held))
+    each = 4 * sum(kernel.held_width(a.d_model) for kernel in kernels)
+    batches = list(_batches(sizes_a, each, held))
     steps = [(batch, j) for batch in batches for j in range(b.n_layers)]
     kept: dict[int, list[Tensor]] = {}
     for batch, j in track(steps, len(steps), f"aligning {kind} vectors"):
@@ -170,17 +171,11 @@ def _sizes(model: Model, kind: Kind) -> list[int]:
     return [sum(group.n for group in layer.groups(kind)) for layer in model.layers]
 
 
-def _batches(
-    a: Model, kind: Kind, kernels: Sequence[Kernel], held: int
-) -> Iterator[tuple[int, ...]]:
-    """Layers of A that fit into memory together; one at least."""
-    each = 4 * sum(
-        kernel.right.width(a.d_model) if kernel.between is None else kernel.between.shape[1]
-        for kernel in kernels
-    )
+def _batches(sizes: Sequence[int], each: int, held: int) -> Iterator[tuple[int, ...]]:
+    """Layers of so many vectors of so many bytes that fit into memory together; one at least."""
     batch: list[int] = []
     size = 0
-    for i, n in enumerate(_sizes(a, kind)):
+    for i, n in enumerate(sizes):
         if batch and size + n * each > held:
             yield tuple(batch)
             batch, size = [], 0

@@ -47,9 +47,6 @@ class Chart:
     largest: float = 1.0
     """‖L‖: how much a vector's projection can vary at most, relative to its length."""
 
-    def width(self, d: int) -> int:
-        return d if self.L is None else self.L.shape[1]
-
     def coordinates(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "n r"]:
         """x L in float64."""
         exact = exactly(X)
@@ -72,6 +69,10 @@ class Kernel:
     right: Chart
     between: Float[Tensor, "r_a r_b"] | None
     """None for the identity."""
+
+    def held_width(self, d_model: int) -> int:
+        """The width of a carried vector."""
+        return d_model if self.between is None else self.between.shape[1]
 
     def carried(self, units: Float[Tensor, "n r_a"]) -> Float[Tensor, "n r_b"]:
         """A's units, such that their products with B's units are correlations."""

@@ -52,7 +52,8 @@ def _neurons(layer: LayerTrace) -> tuple[Float[Tensor, "p n"], Int[Tensor, "p n"
     if dense is not None:
         return dense, torch.arange(dense.shape[1], device=dense.device).expand_as(dense)
     did, ff = layer.experts, layer.trace.weights.layers[layer.index].ff
-    assert did is not None and not isinstance(ff, FeedForward)
+    assert did is not None
+    assert not isinstance(ff, FeedForward)
     width = did.coefficients.shape[2]
     inside = torch.arange(width, device=did.chosen.device)
     coefficients = (did.coefficients * did.weights[..., None]).flatten(1)
@@ -101,7 +102,7 @@ class TopLists:
             if (kind, layer) not in self._rows:
                 self._rows[kind, layer] = torch.full((sum(g.n for g in groups),), -1)
             rows = self._rows[kind, layer]
-            at = active.at.unique()
+            at = torch.unique(active.at)
             at = at[rows[at] < 0]
             if len(at):
                 fresh.append((rows, at))

@@ -126,7 +126,7 @@ def _start(curves: Curves) -> Finding:
         "both the score with the residual stream after the sum and that with the attention before "
         "are lower in the first quarter of the layers than in the others",
         all(a < b for a, b in pairs.values()) if known else None,
-        f"first quarter → others: {said}",
+        f"first quarter → others: {said}" if known else "there are too few layers",
         "the first 4–6 of 24 layers (GPT-2 medium)",
     )
 

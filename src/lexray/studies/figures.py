@@ -62,9 +62,17 @@ def published_line(figure: go.Figure, y: float, text: str, **where: Any) -> None
     figure.add_hline(
         y=y,
         line={"color": PUBLISHED, "dash": "dash", "width": 1.5},
-        annotation={"text": literal(text), "font": {"color": PUBLISHED, "size": 12}},
+        name=literal(text),
+        showlegend=True,
         **where,
     )
+
+
+def by_layer(figure: go.Figure, layers: int) -> go.Figure:
+    """Bars for each layer: whole numbers below, no lines between them."""
+    step = max(1, -(-layers // 12))
+    figure.update_xaxes(title="layer", dtick=step, tick0=0, showgrid=False, zeroline=False)
+    return figure.update_layout(bargap=0.2, bargroupgap=0)
 
 
 def dressed(figure: go.Figure, height: int = HEIGHT) -> go.Figure:

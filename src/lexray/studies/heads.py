@@ -14,6 +14,7 @@ behind it. The paper's rules of thumb are made into rules that name no model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import plotly.graph_objects as go
 import torch
@@ -107,7 +108,7 @@ def compared(model: Model, prompt: Prompt, k: int) -> Numbers:
             name: by_layer(x, sizes)
             for name, x in with_outputs(found["without"], found, layers).items()
         },
-        "ranked": {name: by_norm(x.split(sizes), norms) for name, x in scores.items()},
+        "ranked": {name: by_norm(torch.split(x, sizes), norms) for name, x in scores.items()},
     }
 
 
@@ -127,7 +128,7 @@ def bare_heads(trace: Trace) -> list[Float[Tensor, "heads d_model"]] | None:
 
 
 def by_layer(scores: Float[Tensor, "n"], sizes: Sequence[int]) -> list[float]:
-    return [float(part.mean()) for part in scores.split(list(sizes))]
+    return [float(part.mean()) for part in torch.split(scores, list(sizes))]
 
 
 def by_norm(
@@ -197,7 +198,7 @@ def _drop(with_W_O: Curves) -> Finding:
 
 def _largest(ranks: Curves) -> Finding:
     means = [mean(ranks[rank]) for rank in RANKS]
-    falling = all(a > b for a, b in zip(means, means[1:], strict=False))
+    falling = all(a > b for a, b in pairwise(means))
     claim = "Only the few heads with the largest norm share tokens with their attention output."
     rule = (
         "the mean over layers falls from the largest norm to the second, the third and the others, "

@@ -1,18 +1,18 @@
 """Do the parameters that are active say what the hidden state says?
 
 For each text, layer and position, the m vectors of the layer with the largest coefficients: R_k is
-the share of the hidden state's top k tokens that are among the top k of at least one of them. Groups
-are feed-forward keys and values (coefficients after the non-linearity, times up in gated ones, times
-the routing weight of experts) and the columns of W_V and rows of W_O (coefficients: the entries of
-W_O's input). The hidden state is the layer's output, or (Fig. 7) the final one; it passes the final
-norm, parameters are read as they are. The control is another hidden state, drawn from those of all
-layers, texts and positions.
+the share of the hidden state's top k tokens that are among the top k of at least one of them.
+Groups are feed-forward keys and values (coefficients after the non-linearity, times up in gated
+ones, times the routing weight of experts) and the columns of W_V and rows of W_O (coefficients: the
+entries of W_O's input). The hidden state is the layer's output, or (Fig. 7) the final one; it
+passes the final norm, parameters are read as they are. The control is another hidden state, drawn
+from those of all layers, texts and positions.
 
 The paper takes the first 1000 tokens of 60 texts; this takes a seeded sample of each text's
 positions (--positions 0 takes all). Both figures are computed; --final draws Fig. 7. --absolute
 takes the largest |coefficients|, and reads a vector with a negative one negated. The paper's code
-draws the control from other positions of the same layer: --same-layer does so, inside each text. All
-prompts are used, --right or not, where the model is an encoder.
+draws the control from other positions of the same layer: --same-layer does so, inside each text.
+Encoders answer nothing: for them --right makes no difference.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def tops(
     X = torch.cat([at_least_float32(part.to(model.device)) for part in parts.values()])
     ids = project(model, X, k).top_ids
     sizes = [len(part) for part in parts.values()]
-    return dict(zip(parts, ids.split(sizes), strict=True))
+    return dict(zip(parts, torch.split(ids, sizes), strict=True))
 
 
 def with_outputs(

@@ -1,9 +1,9 @@
 """Do heads say what the memory values say that they attend to most?
 
 At the last position of each prompt, every head's memory values through W_O, ranked by the attention
-they get: the intersection score I_k of the best three, and of the one with the least attention, with
-the head's output; by layer, and for each head. Their scores with the attention's output, the block's
-and the final one are in the numbers. Values that a window hides do not count.
+they get: the intersection score I_k of the best three, and of the one with the least attention,
+with the head's output; by layer, and for each head. Their scores with the attention's output, the
+block's and the final one are in the numbers. Values that a window hides do not count.
 
 Many models look at the first token when there is nothing to look at, and its value is then small: a
 head's attention is on it, its output is not from it. --contribution ranks by attention times the
@@ -12,7 +12,8 @@ value's norm instead, which is how much of a value reaches the output. The paper
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import plotly.graph_objects as go
@@ -64,7 +65,7 @@ def run(model: Model, options: Memories) -> Evidence:
     against = {name: by_rank(scores_of(done, name)) for name in OUTPUTS}
     heads = table.nanmean(0)
     first = {
-        "attention": sum(d.numbers["attention"] for d in done) / len(done),
+        "attention": sum(d.numbers["best_attention"] for d in done) / len(done),
         "first_token": sum(d.numbers["first_token"] for d in done) / len(done),
     }
     numbers: dict[str, Any] = {"k": options.k, "prompts": len(done), "by_rank": curves}
@@ -72,7 +73,7 @@ def run(model: Model, options: Memories) -> Evidence:
     return Evidence(
         numbers | {"outputs": against, "by_head": of_heads, "best": first},
         (curves_table(curves, f"mean I_{options.k} of memory values with their head"),),
-        tuple(findings(curves, heads, first)),
+        tuple(findings(curves, heads, first, options)),
         lambda: draw(curves, heads, options),
         (f"{len(done)} prompts", f"ranked by {ranked_by(options)}"),
     )
@@ -95,7 +96,7 @@ def compared(model: Model, prompt: Prompt, options: Memories) -> Numbers:
     size = (len(heads), max(map(len, heads)), len(RANKS))
     table = torch.full(size, torch.nan, dtype=torch.float64)
     rows: Numbers = {name: plain(table.index_put(chosen.at, x)) for name, x in scores.items()}
-    return rows | {"attention": chosen.attention, "first_token": chosen.first_token}
+    return rows | {"best_attention": chosen.attention, "first_token": chosen.first_token}
 
 
 @dataclass(frozen=True)
@@ -154,24 +155,31 @@ def by_rank(table: Float[Tensor, "prompts layers heads ranks"]) -> Curves:
 
 
 def findings(
-    curves: Curves, heads: Float[Tensor, "layers heads ranks"], best: dict[str, float]
+    curves: Curves,
+    heads: Float[Tensor, "layers heads ranks"],
+    best: dict[str, float],
+    options: Memories,
 ) -> list[Finding]:
     """The paper's claims, by rules that name no model."""
-    means = [mean(curves[rank]) for rank in RANKS]
-    return [_order(curves, means, best), _all_heads(heads), _start(curves)]
+    found = [_order(curves, best), _all_heads(heads), _start(curves)]
+    if not options.contribution:
+        return found
+    ours = " (here attention times norm, which is not the paper's ranking)"
+    return [replace(f, claim=f.claim.removesuffix(".") + f"{ours}.") for f in found]
 
 
-def _order(curves: Curves, means: list[float], best: dict[str, float]) -> Finding:
+def _order(curves: Curves, best: dict[str, float]) -> Finding:
     claim = "The more attention a memory value gets, the more tokens it shares with its head."
     rule = (
         "the mean over layers falls from the first value to the second, the third and the one with "
         "least attention, and in more than half of the layers the first is above the second"
     )
+    means = [mean(curves[rank]) for rank in RANKS]
     if any(x != x for x in means):
         return finding(claim, rule, None, "no prompt has more than 3 tokens that a head sees")
     n = len(curves[RANKS[0]])
     won = sum(a > b for a, b in zip(curves[RANKS[0]], curves[RANKS[1]], strict=True))
-    falling = all(a > b for a, b in zip(means, means[1:], strict=False))
+    falling = all(a > b for a, b in pairwise(means))
     said = ", ".join(f"{rank} {x:.2f}" for rank, x in zip(RANKS, means, strict=True))
     where = (
         f"first above second in {won} of {n} layers; the first is the first token's in "

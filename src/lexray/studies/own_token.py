@@ -1,9 +1,11 @@
 """Does a memory value speak of the token that it was made from?
 
 The probability of each input token in its own memory values, read through W_O, by layer: the mean
-over all heads and over a seeded sample of each prompt's positions (--positions 0 takes all, like the
-paper). Besides the paper's control, a random token's probability of one in the vocabulary, there is
-a harder one: the probability of another token of the same prompt. How often the token is among the
+over all heads and over a seeded sample of each prompt's positions (--positions 0 takes all, like
+the paper).
+
+Besides the paper's control, a random token's probability of one in the vocabulary, there is a
+harder one: the probability of another token of the same prompt. How often the token is among the
 first k is in the numbers and in the figure.
 """
 
@@ -76,7 +78,7 @@ def read(model: Model, prompt: Prompt, options: OwnToken) -> Numbers:
     generator = seeded(options.seed, prompt.text)
     positions = tuple(sample(options.positions or n, n, generator).tolist())
     others = another(ids, positions, options.seed)
-    lines = [line for line in Chosen(trace, trace.layers, positions).lines(["values"])]
+    lines = Chosen(trace, trace.layers, positions).lines(["values"])
     targets = torch.tensor([[ids[i], other] for i, other in zip(positions, others, strict=True)])
     found = project(
         model,

@@ -98,7 +98,7 @@ def _section(section: Section, files: bool) -> str:
     return "\n".join(
         [
             head,
-            _paragraphs(study.about),
+            _about(study),
             *(f'<p class="note">{html.escape(note)}</p>' for note in section.evidence.notes),
             f'<div class="claims">{"".join(map(_claim, section.findings))}</div>',
             _figure(section),
@@ -113,9 +113,10 @@ def _links(name: str) -> str:
     return f' · data: <a href="{name}.json">JSON</a>, <a href="{name}.csv">CSV</a>'
 
 
-def _paragraphs(text: str) -> str:
-    blocks = (" ".join(block.split()) for block in text.strip().split("\n\n"))
-    return "".join(f"<p>{html.escape(block)}</p>" for block in blocks)
+def _about(study: Study[Any]) -> str:
+    """The docstring's paragraphs, but for one that is the title again."""
+    blocks = (" ".join(block.split()) for block in study.about.strip().split("\n\n"))
+    return "".join(f"<p>{html.escape(block)}</p>" for block in blocks if block != study.title)
 
 
 def _claim(found: Finding) -> str:

@@ -31,7 +31,7 @@ from lexray.studies.last_position import (
     stacked,
 )
 from lexray.studies.prompts import Prompt, answers_rightly, read_prompts
-from lexray.studies.resume import Done, NoneRight, Numbers, each_prompt
+from lexray.studies.resume import Done, NoneRightError, Numbers, each_prompt
 from lexray.studies.study import VISIT, Evidence, Finding, PromptOptions, Study, finding
 from lexray.trace.project import project
 
@@ -50,9 +50,8 @@ def run(model: Model, options: PromptOptions) -> Evidence:
         )
     done = chosen(model, options)
     counts = {name: len(found) for name, found in done.items()}
-    curves = {
-        name: averaged([d.numbers["p"] for d in found]) for name, found in done.items() if found
-    }
+    kinds = {name: found for name, found in done.items() if found}
+    curves = {name: averaged([d.numbers["p"] for d in found]) for name, found in kinds.items()}
     return Evidence(
         {"prompts": counts, "probability": curves, "start": _starts(curves)},
         (curves_table(curves, "mean probability of the final prediction"),),
@@ -71,7 +70,7 @@ def chosen(model: Model, options: PromptOptions) -> dict[str, list[Done]]:
     every = each_prompt("prediction", model, replace(options, right=False), compute)
     try:
         right = each_prompt("prediction", model, replace(options, right=True), compute)
-    except NoneRight:
+    except NoneRightError:
         right = []
     return {
         RIGHT: [d for d in right if d.numbers["right"]],

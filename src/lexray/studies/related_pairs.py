@@ -107,12 +107,14 @@ def draw(layers: list[dict[str, Any]], options: RelatedPairs) -> go.Figure:
             x=[layer["layer"] for layer in layers],
             y=[100 * layer["share"] for layer in layers],
             marker={"color": figures.OURS, "line": {"width": 0}},
+            name="this model",
+            showlegend=True,
             customdata=[[layer["related"], layer["neurons"]] for layer in layers],
             hovertemplate="layer %{x}: %{customdata[0]} of %{customdata[1]}<extra></extra>",
         )
     )
     figures.published_line(figure, 100 * PUBLISHED, "GPT-2 medium, all layers: about 5 %")
-    figure.update_xaxes(title="layer")
+    figures.by_layer(figure, len(layers))
     figure.update_yaxes(
         title=f"% sharing ≥ {100 * options.overlap:g} % of the top {options.k}", rangemode="tozero"
     )

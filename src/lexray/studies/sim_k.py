@@ -152,9 +152,9 @@ def _finding(name: str, found: Similar | None) -> Finding:
     n = len(found["layers"])
     holds = a - s > 3 * found["standard_error"] and won > n / 2
     times = f", {a / s:.1f} times" if s > 0 else ""
-    return finding(
-        claim, rule, holds, f"{a:.4f} against {s:.4f}{times}; higher in {won} of {n} layers"
-    )
+    error = f"the difference has a standard error of {found['standard_error']:.4f}"
+    said = f"{a:.4f} against {s:.4f}{times}; {error}; higher in {won} of {n} layers"
+    return finding(claim, rule, holds, said)
 
 
 def _table(groups: dict[str, Similar]) -> Table:
@@ -184,10 +184,8 @@ def draw(groups: dict[str, Similar], k: int) -> go.Figure:
                 ),
                 **figures.at(i),
             )
-    figure.update_xaxes(title="layer")
     figure.update_yaxes(title=f"Jaccard, top {k}")
-    figure.update_layout(bargap=0.2, bargroupgap=0)
-    return figure
+    return figures.by_layer(figure, max(len(found["layers"]) for found in groups.values()))
 
 
 STUDY = Study(

@@ -204,7 +204,7 @@ class StudyResult(Result):
         """A page with the figure, its findings and its tables, which needs no network."""
         from lexray.studies.page import page
 
-        return page([self], f"{self.study.title}: {self.source.model}")
+        return page([self], self.source.model)
 
 
 @dataclass(frozen=True)

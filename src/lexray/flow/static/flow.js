@@ -572,7 +572,7 @@ class Flow {
     this.search(this.state.query, false);
     this.fit();
     if (this.state.selected !== null) this.select(this.state.selected, true);
-    this.resized = new ResizeObserver(() => { if (!this.moved) this.fit(); else this.place(); });
+    this.resized = new ResizeObserver(() => { this.known = null; if (!this.moved) this.fit(); else this.place(); });
     this.resized.observe(this.stage);
   }
 
@@ -606,7 +606,7 @@ class Flow {
           button("zoom out", "−", () => this.zoom(1 / 1.3)), button("show everything", "fit", () => this.fit(true)), button("zoom in", "+", () => this.zoom(1.3)))));
     this.svg = draw("svg", { class: "lf-svg", role: "group", "aria-label": `Flow graph: ${raw.prompt}` });
     this.tip = make("div", { class: "lf-tip", role: "tooltip", hidden: true });
-    this.panel = make("aside", { class: "lf-panel", "aria-label": "about the chosen node", hidden: true });
+    this.panel = make("aside", { class: "lf-panel", tabindex: "-1", "aria-label": "about the chosen node", hidden: true });
     this.legend = this.buildLegend();
     this.filters = this.buildFilters();
     this.stage = make("div", { class: "lf-stage", tabindex: "0", "aria-label": "picture: arrows move, plus and minus zoom, 0 shows everything" }, this.svg);
@@ -795,7 +795,10 @@ class Flow {
       this.redraw();
     }
     const close = make("button", { type: "button", class: "lf-close", "aria-label": "close", onclick: () => this.unselect() }, "×");
-    this.panel.replaceChildren(close, ...this.words.panel(node, (next) => this.select(next, true)));
+    this.panel.replaceChildren(close, ...this.words.panel(node, (next) => {
+      this.select(next, true);
+      this.panel.focus();
+    }));
     this.panel.hidden = false;
     this.panel.scrollTop = 0;
     this.hideTip();
@@ -836,7 +839,10 @@ class Flow {
 
   // ------------------------------------------------------------ moving about
 
-  size() { return { width: this.stage.clientWidth || 1, height: this.stage.clientHeight || 1 }; }
+  size() {
+    this.known ??= { width: this.stage.clientWidth || 1, height: this.stage.clientHeight || 1 };
+    return this.known;
+  }
 
   place() {
     clearTimeout(this.resting);
@@ -953,9 +959,13 @@ class Flow {
     }
   }
 
+  // Where on the stage; asking for its place too often would make the browser lay out everything.
   at(event) {
-    const box = this.stage.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
+    if (!this.corner || event.timeStamp - this.cornerAt > 250) {
+      this.corner = this.stage.getBoundingClientRect();
+      this.cornerAt = event.timeStamp;
+    }
+    return [event.clientX - this.corner.left, event.clientY - this.corner.top];
   }
 
   // The node, edge or title under the pointer; thin edges are found a few pixels away.
