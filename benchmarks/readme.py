@@ -34,6 +34,14 @@ ROWS = [
         "{:.2f}×",
     ),
     (
+        "align.gpt2_ratio",
+        "align the FF keys of two models of GPT-2 small's size: faster than projecting them",
+        "{:.0f}×",
+    ),
+    ("align.demo_ratio", "… of `demo`'s size, whose ceiling e/d is 28×", "{:.0f}×"),
+    ("align.peak_mb", "… memory for two layers of GPT-2 small's size", "{:.0f} MB"),
+    ("align.projected_peak_mb", "… the same, projected", "{:.0f} MB"),
+    (
         "cold_start.ratio",
         "`lexray head smollm2 L25H1` from a cold process, over `import torch`",
         "{:.2f}×",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CONSTANT = 1e-6
 """A projection is constant if it varies by less than this share of what the vector's length allows.
 """
-TILE = (1024, 1024)
+TILE = (512, 1024)
 """Rows and columns of correlations that exist at once."""
 
 
@@ -175,7 +175,7 @@ def absolute_sum(U: Float[Tensor, "n r"], V: Float[Tensor, "m r"]) -> float:
             for v in torch.split(V, cols):
                 tile = buffer[: len(u) * len(v)].view(len(u), len(v))
                 torch.mm(u, v.T, out=tile)
-                sums.append(torch.linalg.vector_norm(tile, 1, dim=1).sum())
+                sums.append(tile.abs_().sum())
     return float(torch.stack(sums).cpu().double().sum()) if sums else 0.0
 
 
