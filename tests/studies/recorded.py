@@ -46,9 +46,10 @@ def logits(name: str, X: Tensor) -> Tensor:
     """The model's own last step, in float64."""
     module: Any = build(name)
     body = module.base_model
-    norm = body.ln_f if hasattr(body, "ln_f") else body.norm
+    norms = ("ln_f", "norm", "final_layer_norm")
+    norm = next(getattr(body, name) for name in norms if hasattr(body, name))
     with torch.no_grad():
-        scores = module.lm_head(norm(X.float())).double()
+        scores = module.get_output_embeddings()(norm(X.float())).double()
     cap = getattr(module.config, "final_logit_softcapping", None)
     return scores if cap is None else cap * (scores / cap).tanh()
 

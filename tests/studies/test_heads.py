@@ -13,9 +13,9 @@ from lexray.studies.heads import RANKS
 from lexray.studies.last_position import OUTPUTS
 from tests.families.zoo import VARIANTS
 from tests.studies.recorded import (
-    K,
     NAMES,
     PROMPT,
+    K,
     model,
     of_outputs,
     prompts_file,
@@ -93,7 +93,7 @@ def curves(*values: float) -> dict[str, list[float]]:
 
 def ranks(*means: float) -> dict[str, dict[str, list[float]]]:
     one = {rank: [mean] * 4 for rank, mean in zip(RANKS, means, strict=True)}
-    return {kind: one for kind in OUTPUTS}
+    return dict.fromkeys(OUTPUTS, one)
 
 
 def test_the_rules_both_ways() -> None:

@@ -10,9 +10,9 @@ import torch
 from lexray.studies import find, memories
 from lexray.studies.memories import RANKS, Memories
 from tests.studies.recorded import (
-    K,
     NAMES,
     PROMPT,
+    K,
     model,
     of_outputs,
     prompts_file,
@@ -37,7 +37,9 @@ def test_a_prompt(name: str, contribution: bool) -> None:
             attention = recorded.pattern[h, -1].double().tolist()
             values = written(name, layer, h, recorded.v[:, h * n_kv // n_heads])
             seen = [i for i, weight in enumerate(attention) if weight > 0]
-            size = {i: attention[i] * (float(values[i].norm()) if contribution else 1) for i in seen}
+            size = {
+                i: attention[i] * (float(values[i].norm()) if contribution else 1) for i in seen
+            }
             order = sorted(seen, key=lambda i: -size[i])
             firsts.append(order[0] == 0)
             attended.append(attention[order[0]])
