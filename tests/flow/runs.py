@@ -6,14 +6,21 @@ from functools import cache
 
 from lexray.flow.build import choose_all, draft
 from lexray.flow.draft import Draft
+from lexray.flow.graph import FlowGraph
 from lexray.flow.options import Options
 from lexray.trace import Trace
 from tests.families.zoo import VARIANTS
 from tests.vocabularies import worded
 
 NAMES = [variant.name for variant in VARIANTS]
+KINDS = [
+    *("gpt2", "gptj", "neox", "opt-350m", "bloom", "llama", "mixtral", "qwen2-moe", "qwen3"),
+    *("gemma2", "falcon-new", "olmo2", "bert", "modernbert"),
+]
+"""One of each shape that blocks have."""
 IDS = [5, 11, 3, 29, 36, 11, 20]
 SOME = Options(heads=2, memories=2, neurons=(3, 2), k=4)
+NOTHING = Options(heads=0, memories=0, neurons=(0, 0))
 ALL = Options(heads=99, memories=99, neurons=(999, 999), k=4)
 
 
@@ -22,6 +29,13 @@ def traced(name: str) -> Trace:
     return worded(name).trace(IDS)
 
 
-def drafted(trace: Trace, options: Options, position: int = 6, target: int = 3) -> Draft:
+@cache
+def drafted(name: str, options: Options, position: int = 6, target: int = 3) -> Draft:
+    trace = traced(name)
     shown = choose_all(trace, trace.layers, position, target, options)
     return draft(trace, position, shown, options)
+
+
+@cache
+def graphed(name: str, options: Options = SOME) -> FlowGraph:
+    return traced(name).flow(**vars(options))

@@ -22,7 +22,7 @@ from lexray.parameters import Vector
 from lexray.trace import Trace
 from tests.families.gguf_writer import convert
 from tests.families.zoo import build
-from tests.flow.runs import ALL, IDS, NAMES, SOME, drafted, traced
+from tests.flow.runs import ALL, IDS, KINDS, NAMES, NOTHING, SOME, drafted, graphed, traced
 from tests.vocabularies import worded
 
 every = pytest.mark.parametrize("name", NAMES)
@@ -66,7 +66,7 @@ def total(draft: Draft, id: str) -> Tensor:
 @every
 def test_every_sum_is_what_its_parts_come_to(name: str) -> None:
     """With everything shown nothing is left for "others" to make good."""
-    draft = drafted(traced(name), ALL)
+    draft = drafted(name, ALL)
     assert not [s for s in draft.sketches.values() if s.kind == NodeKind.OTHERS]
     expected = expected_sums(traced(name), LAST)
     assert draft.addends.keys() == expected.keys()
@@ -75,14 +75,10 @@ def test_every_sum_is_what_its_parts_come_to(name: str) -> None:
         close(total(draft, id), vector)
 
 
-@every
-@pytest.mark.parametrize(
-    "options", [SOME, Options(heads=0, memories=0, neurons=(0, 0)), Options(keep=0.5)]
-)
-def test_sums_stay_true_when_much_is_left_out(name: str, options: Options) -> None:
+def check_sums(name: str, options: Options, position: int) -> None:
     trace = traced(name)
-    draft = drafted(trace, options, position=4)
-    expected = expected_sums(trace, 4)
+    draft = drafted(name, options, position)
+    expected = expected_sums(trace, position)
     shown = {id: v for id, v in expected.items() if id in draft.vectors}
     assert draft.addends.keys() == shown.keys()
     assert len(shown) >= 4 * len(trace.layers)
@@ -91,9 +87,20 @@ def test_sums_stay_true_when_much_is_left_out(name: str, options: Options) -> No
 
 
 @every
+def test_sums_stay_true_when_much_is_left_out(name: str) -> None:
+    check_sums(name, SOME, LAST)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("options", [NOTHING, Options(keep=0.5), Options(by="absolute")])
+def test_sums_stay_true_however_much_is_left_out(name: str, options: Options) -> None:
+    check_sums(name, options, 4)
+
+
+@every
 def test_others_count_what_is_left_out(name: str) -> None:
     trace = traced(name)
-    few, full = drafted(trace, SOME), drafted(trace, ALL)
+    few, full = drafted(name, SOME), drafted(name, ALL)
     counts = {s.id: s.place["count"] for s in few.sketches.values() if s.kind == NodeKind.OTHERS}
     for layer in trace.layers:
         for id, kind in ((f"L{layer}.ff.others", "ff_value"), (f"L{layer}.W_O.others", "o_neuron")):
@@ -142,28 +149,33 @@ def check_reading(seen: Projection, logits: Tensor, cap: float | None, ids: list
         assert low <= place.rank <= high
 
 
-@every
-@pytest.mark.parametrize("norm", [True, False])
-def test_readings_are_those_of_a_dense_projection(name: str, norm: bool) -> None:
-    trace, options = traced(name), replace(SOME, norm=norm)
-    graph = trace.flow(**vars(options))
-    draft = drafted(trace, options)
+def check_readings(name: str, options: Options) -> None:
+    trace, graph, draft = traced(name), graphed(name, options), drafted(name, options)
     assert [node.id for node in graph.nodes] == list(draft.sketches)
     ids = [word.id for word in graph.candidates]
-    a = trace.model.architecture
     for node in graph.nodes:
         sketch = draft.sketches[node.id]
         assert node.projection is not None
-        cap = None if sketch.side == "reading" else a.logit_cap
-        check_reading(node.projection, dense(trace.model, sketch, norm), cap, ids)
+        cap = None if sketch.side == "reading" else trace.model.architecture.logit_cap
+        check_reading(node.projection, dense(trace.model, sketch, options.norm), cap, ids)
         assert node.norm == pytest.approx(float(sketch.vector.norm()), rel=1e-4)
+
+
+@every
+def test_readings_are_those_of_a_dense_projection(name: str) -> None:
+    check_readings(name, SOME)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_readings_without_norms(name: str) -> None:
+    check_readings(name, replace(SOME, norm=False))
 
 
 @every
 def test_parameters_behind_nodes_are_the_models(name: str) -> None:
     """Addresses lead to the vectors; a negative coefficient negates the node, not the parameter."""
     trace = traced(name)
-    graph, draft = trace.flow(**vars(SOME)), drafted(trace, SOME)
+    graph, draft = graphed(name), drafted(name, SOME)
     signs = {e.target: e.sign for e in graph.edges if e.kind == EdgeKind.ACTIVATION}
     negated = 0
     for node in graph.nodes:
@@ -187,8 +199,7 @@ def test_parameters_behind_nodes_are_the_models(name: str) -> None:
 
 @every
 def test_scores_are_the_recorded_coefficients(name: str) -> None:
-    trace = traced(name)
-    graph = trace.flow(**vars(SOME))
+    trace, graph = traced(name), graphed(name)
     for edge in graph.edges:
         source, target = graph[edge.source], graph[edge.target]
         assert edge.score >= 0
@@ -214,16 +225,14 @@ def coefficient(trace: Trace, node: Node) -> float:
     return float(found.coefficients[int(neuron)])
 
 
-def unbiased(trace: Trace) -> bool:
-    specs = [block.attention for block in trace.model.architecture.blocks]
-    return all(s.q.linear.bias is None and s.q_norm is None and s.clip is None for s in specs)
+UNBIASED = ["gptj", "gpt-neo", "llama", "llama-yarn", "mistral", "gemma2", "phi3", "falcon-7b"]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if unbiased(traced(name))])
+@pytest.mark.parametrize("name", [*UNBIASED, "cohere2", "modernbert"])
 def test_keys_read_as_what_the_query_is_scored_by(name: str) -> None:
     """The product of a key's reading with the attention's input is the attention score."""
     trace = traced(name)
-    draft = drafted(trace, replace(ALL, norm=False))
+    draft = drafted(name, replace(SOME, norm=False))
     keys = [s for s in draft.sketches.values() if s.kind == NodeKind.KEY]
     assert len(keys) >= len(trace.layers)
     for key in keys:
@@ -235,7 +244,7 @@ def test_keys_read_as_what_the_query_is_scored_by(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma", "bert", "modernbert"])
 def test_graphs_are_stable_and_round_trip(name: str) -> None:
-    graph = traced(name).flow(**vars(SOME))
+    graph = graphed(name)
     assert graph.to_json() == worded(name).trace(IDS).flow(**vars(SOME)).to_json()
     assert FlowGraph.from_json(graph.to_json()) == graph
 
@@ -271,16 +280,16 @@ def test_merging_leaves_out_queries_keys_and_gates() -> None:
 
 
 def test_parallel_blocks_fork_at_the_norm() -> None:
-    graph = traced("gptj").flow(**vars(SOME))
+    graph = graphed("gptj")
     assert not graph.of_kind(NodeKind.MID)
     assert not [e for e in graph.edges if e.kind == EdgeKind.RESIDUAL_ATTN]
     kinds = {graph[e.target].kind for e in graph.out_of("L0.attn_norm")}
     assert kinds == {NodeKind.QKV, NodeKind.FF_KEY}
-    assert "L0.ff_norm" in {node.id for node in traced("neox").flow(**vars(SOME)).nodes}
+    assert "L0.ff_norm" in {node.id for node in graphed("neox").nodes}
 
 
 def test_norms_stand_where_the_family_puts_them() -> None:
-    sandwich, after = (traced(name).flow(**vars(SOME)) for name in ("gemma2", "bert"))
+    sandwich, after = map(graphed, ("gemma2", "bert"))
     assert [e.source for e in sandwich.into("L0.attn_out.normed")] == ["L0.attn_out"]
     assert {e.source for e in sandwich.into("L0.mid")} == {"L0.attn_out.normed", "L0.in"}
     assert [e.source for e in after.into("L0.mid")] == ["L0.attn_sum"]
@@ -304,7 +313,7 @@ def test_an_encoder_looks_both_ways() -> None:
 
 def test_the_target_is_what_the_model_says_unless_told() -> None:
     trace = traced("gpt2")
-    graph = trace.flow(**vars(SOME))
+    graph = graphed("gpt2")
     best = trace.logits[-1].argsort(descending=True).tolist()
     assert graph.target.id == best[0]
     ids = [word.id for word in graph.candidates]
@@ -329,7 +338,7 @@ def test_of_a_longer_word_the_first_token_counts() -> None:
 def test_a_model_without_a_head_still_has_a_target() -> None:
     whole = worded("gpt2")
     bare = whole.trace(IDS, what=["residual", "attention", "heads", "mlp"])
-    assert bare.flow(**vars(SOME)).target == traced("gpt2").flow(**vars(SOME)).target
+    assert bare.flow(**vars(SOME)).target == graphed("gpt2").target
 
 
 def test_layers_can_be_chosen() -> None:

@@ -7,17 +7,17 @@ import pytest
 from lexray.errors import LexrayError
 from lexray.flow import FlowGraph, NodeKind
 from lexray.flow.compare import compare, difference
-from tests.flow.runs import IDS, NAMES, SOME, traced
+from tests.flow.runs import IDS, KINDS, SOME, graphed, traced
 from tests.vocabularies import worded
 
 LONGER = [1, 2, *IDS[:3], 14, *IDS[4:]]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_run_is_no_different_from_itself(name: str) -> None:
     trace = traced(name)
     graph = compare(trace, trace, **vars(SOME))
-    alone = trace.flow(**vars(SOME))
+    alone = graphed(name)
     assert [node.id for node in graph.nodes] == [node.id for node in alone.nodes]
     assert all(node.other == node.projection for node in graph.nodes)
     assert all(node.other_norm == node.norm for node in graph.nodes)

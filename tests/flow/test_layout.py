@@ -214,7 +214,7 @@ def test_crossings_are_counted_right(seed: int) -> None:
     before, after = arrange.neighbours([*left, *right], pairs)
     expected = sum((a - c) * (b - d) < 0 for (a, b), (c, d) in itertools.combinations(pairs, 2))
     assert arrange.crossings([left, right], after) == expected
-    swept = arrange.ordered([left, right], before, after, lambda node: False)
+    swept = arrange.ordered([left, right], before, after, {})
     assert arrange.crossings(swept, after) <= expected
     assert [sorted(stack) for stack in swept] == [left, right]
 
@@ -224,10 +224,17 @@ def test_tangled_edges_are_untangled() -> None:
     pairs = [(i, 10 + (5 * i) % 8) for i in left]
     before, after = arrange.neighbours([*left, *right], pairs)
     assert arrange.crossings([left, right], after) > 5
-    assert (
-        arrange.crossings(arrange.ordered([left, right], before, after, lambda n: False), after)
-        == 0
-    )
+    assert arrange.crossings(arrange.ordered([left, right], before, after, {}), after) == 0
+
+
+def test_what_is_left_over_stands_below_its_siblings() -> None:
+    """Two heads with two values each, and the rest of each: 4 and 5 were added last."""
+    pairs = [(0, 10), (1, 10), (2, 11), (3, 11), (4, 10), (5, 11)]
+    before, after = arrange.neighbours([*range(6), 10, 11], pairs)
+    stacks = [[5, 0, 2, 4, 1, 3], [11, 10]]
+    left, right = arrange.ordered(stacks, before, after, {4: [0, 1], 5: [2, 3]})
+    assert left == [0, 1, 4, 2, 3, 5]
+    assert right == [10, 11]
 
 
 def test_a_cycle_is_refused() -> None:

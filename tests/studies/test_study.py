@@ -11,7 +11,7 @@ import torch
 
 from lexray import plots
 from lexray.errors import LexrayError
-from lexray.studies import MODULES, find, listed, measures
+from lexray.studies import MODULES, find, listed, measures, question
 from lexray.studies.figures import save_whole
 from lexray.studies.page import Untestable, page, tally
 from lexray.studies.study import StudyResult
@@ -27,6 +27,7 @@ def counted() -> StudyResult:
 def test_studies_say_what_they_are(name: str) -> None:
     study = find(name)
     assert study.name == name
+    assert question(name) == study.about.partition("\n")[0]
     assert len(study.about.split("\n\n")) >= 3, "a question, what is done, where it departs"
     assert study.title.endswith("?")
     help = [f.metadata["help"] for f in study.options.__dataclass_fields__.values()]

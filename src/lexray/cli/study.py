@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from lexray.cli.groups import expanded
 from lexray.cli.options import OUTPUT, Format, OutputOptions, ReadingOptions, show, write_file
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 STUDY = "The study"
 ALL = "all"
+EVERY = "Every study, in one report: DIR/index.html, and each study's numbers beside it."
 REPORT = "index.html"
 Command = Callable[..., None]
 Folder = Annotated[
@@ -47,13 +48,20 @@ class Studies(TyperGroup):
         return super().parse_args(ctx, args or ["--help"])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A line of help, for which no study is imported."""
+        from lexray.studies import question
+
+        return TyperCommand(cmd_name, help=EVERY if cmd_name == ALL else question(cmd_name))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str, Any, list[str]]:
+        """The command to run."""
         from lexray.studies import find
 
+        name, *rest = args
         settings = {"help_option_names": ["-h", "--help"]}
         made = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        command = _all() if cmd_name == ALL else _one(find(cmd_name))
-        made.command(cmd_name, context_settings=settings)(command)
-        return typer.main.get_command(made)
+        made.command(name, context_settings=settings)(_all() if name == ALL else _one(find(name)))
+        return name, typer.main.get_command(made), rest
 
 
 studies = typer.Typer(cls=Studies)
@@ -101,10 +109,6 @@ def _all() -> Command:
     from lexray.studies.study import PromptOptions
 
     def run(model: ReadingOptions, options: Any, output: Folder) -> None:
-        """Every study, in one report: DIR/index.html, and each study's numbers beside it.
-
-        lexray study all demo -o report
-        """
         from lexray.studies.page import page, tally
 
         folder, opened = output, model.open()
@@ -114,6 +118,7 @@ def _all() -> Command:
         print(tally(sections))
         print(f"lexray: {folder / REPORT}", file=sys.stderr)
 
+    run.__doc__ = f"{EVERY}\n\nlexray study all demo -o report"
     return _with_options(run, PromptOptions)
 
 

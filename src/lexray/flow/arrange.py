@@ -54,15 +54,18 @@ def ordered(
     stacks: Sequence[list[int]],
     before: Neighbours,
     after: Neighbours,
-    last: Callable[[int], bool],
+    follows: Neighbours,
 ) -> list[list[int]]:
-    """The columns' nodes from top to bottom with few crossings; `last` ones stay at the bottom."""
-    best = [sorted(stack, key=last) for stack in stacks]
+    """The columns' nodes from top to bottom with few crossings.
+
+    A node in `follows` stands right below the nodes of its column that are listed there.
+    """
+    best = [_sorted(stack, {node: float(node) for node in stack}, follows) for stack in stacks]
     fewest = crossings(best, after)
     current = best
     for sweep in range(SWEEPS):
         forth = sweep % 2 == 0
-        current = _swept(current, before if forth else after, last, forth)
+        current = _swept(current, before if forth else after, follows, forth)
         crossed = crossings(current, after)
         if crossed < fewest:
             best, fewest = current, crossed
@@ -70,7 +73,7 @@ def ordered(
 
 
 def _swept(
-    stacks: list[list[int]], towards: Neighbours, last: Callable[[int], bool], forth: bool
+    stacks: list[list[int]], towards: Neighbours, follows: Neighbours, forth: bool
 ) -> list[list[int]]:
     place = {node: (i + 0.5) / len(stack) for stack in stacks for i, node in enumerate(stack)}
     out = list(stacks)
@@ -81,9 +84,17 @@ def _swept(
             else place[node]
             for node in stacks[c]
         }
-        out[c] = sorted(stacks[c], key=lambda node: (last(node), mean[node]))
+        out[c] = _sorted(stacks[c], mean, follows)
         place |= {node: (i + 0.5) / len(out[c]) for i, node in enumerate(out[c])}
     return out
+
+
+def _sorted(stack: list[int], wish: Mapping[int, float], follows: Neighbours) -> list[int]:
+    def key(node: int) -> tuple[float, bool]:
+        above = [wish[other] for other in follows.get(node, ()) if other in wish]
+        return (max(above), True) if above else (wish[node], node in follows)
+
+    return sorted(stack, key=key)
 
 
 def crossings(stacks: Sequence[Sequence[int]], after: Neighbours) -> int:

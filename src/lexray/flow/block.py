@@ -147,7 +147,17 @@ class _Block:
             stacks = [[i for i in members if self.column[i] == c] for c in used]
             near = _only(before, members), _only(after, members)
             if stacks:
-                out[part] = arrange.ordered(stacks, *near, lambda i: self.node(i).kind in LEFT_OVER)
+                out[part] = arrange.ordered(stacks, *near, self._left_over(members))
+        return out
+
+    def _left_over(self, members: Sequence[int]) -> dict[int, list[int]]:
+        """What is left of a sum, and its bias, stand below what else flows into it."""
+        before, after = self.around
+        out = {}
+        for i in members:
+            if self.node(i).kind in LEFT_OVER:
+                beside = [j for total in after[i] for j in before[total]]
+                out[i] = [j for j in beside if self.node(j).kind not in LEFT_OVER]
         return out
 
     @cached_property
@@ -191,8 +201,9 @@ class _Block:
 
     def _pitch(self, a: int, b: int) -> float:
         one, two = self.node(a), self.node(b)
-        apart = one.head != two.head and one.kind in (NodeKind.KEY, NodeKind.VALUE)
-        left_over = two.kind in LEFT_OVER and one.kind not in LEFT_OVER
+        memories = (NodeKind.KEY, NodeKind.VALUE, NodeKind.OTHERS)
+        apart = one.head != two.head and one.kind in memories
+        left_over = two.kind in LEFT_OVER and one.kind not in LEFT_OVER and two.head is None
         return (self._size(a)[1] + self._size(b)[1]) / 2 + ROW + GROUP * (apart or left_over)
 
     @cached_property

@@ -5,7 +5,9 @@ A study is a module with a `STUDY`; see `lexray.studies.study`. To add one, name
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
+from importlib.resources import files
 from typing import Any
 
 from lexray.errors import LexrayError
@@ -23,6 +25,9 @@ MODULES = {
     "prediction": "prediction",
     "attention-output": "attention_output",
     "own-token": "own_token",
+    "queries-keys": "queries_keys",
+    "norm-filters": "norm_filters",
+    "regularisation-neurons": "regularisation_neurons",
 }
 """By the study's name, in the order of the report."""
 
@@ -36,6 +41,12 @@ def find(name: str) -> Study[Any]:
         raise LexrayError(f"there is no study {name!r}; there are {', '.join(MODULES)}")
     study: Study[Any] = import_module(f"lexray.studies.{MODULES[name]}").STUDY
     return study
+
+
+def question(name: str) -> str:
+    """What a study asks: the first line of its docstring, for which it is not imported."""
+    source = (files(__name__) / f"{MODULES[name]}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 def listed() -> Tables:

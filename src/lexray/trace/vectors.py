@@ -199,8 +199,7 @@ def query_readers(
     key's bias and, with a QK-norm, the key's own size. `norm=True` folds the attention's norm in,
     so that the residual stream itself can be multiplied instead.
     """
-    x = _turned(head, q, -offsets)
-    x = _behind(x, head, head.spec.k_norm, head.spec.k, head.kv_index)
+    x = query_directions(head, q, offsets)
     return _reader(head, x @ at_least_float32(head.W_K).to(x).T, norm)
 
 
@@ -212,9 +211,22 @@ def key_readers(
     norm: bool = True,
 ) -> Float[Tensor, "n d_model"]:
     """k R(Δ)ᵀ W_Qᵀ, times the attention's scale: the directions that look for a key."""
-    x = _turned(head, k, offsets)
-    x = _behind(x, head, head.spec.q_norm, head.spec.q, head.index)
+    x = key_directions(head, k, offsets)
     return _reader(head, x @ at_least_float32(head.W_Q).to(x).T, norm)
+
+
+def query_directions(
+    head: Head, q: Float[Tensor, "n d_head"], offsets: Int[Tensor, "n"]
+) -> Float[Tensor, "n d_head"]:
+    """What a query multiplies x W_K + b_K with, but for a QK-norm's scale."""
+    return _behind(_turned(head, q, -offsets), head, head.spec.k_norm, head.spec.k, head.kv_index)
+
+
+def key_directions(
+    head: Head, k: Float[Tensor, "n d_head"], offsets: Int[Tensor, "n"]
+) -> Float[Tensor, "n d_head"]:
+    """What a key multiplies x W_Q + b_Q with, but for a QK-norm's scale."""
+    return _behind(_turned(head, k, offsets), head, head.spec.q_norm, head.spec.q, head.index)
 
 
 def _turned(

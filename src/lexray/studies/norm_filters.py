@@ -1,0 +1,412 @@
+"""Are norms semantic filters?
+
+At the last position of each prompt, the logit lens before and after the norms in front of the
+attention (ln_1) and of the feed-forward (ln_2): the n tokens whose probability falls most, and the
+n whose probability rises most, in every layer. Of these tokens: how probable they are on average in
+the model's output over all prompts, and how many are function words. The control are random vectors
+through the same norms, with mean and spread of the hidden states that they stand for. All is done
+once more without the final norm in the lens.
+
+The paper shows tokens; here its claims are counted. A token's change in the tables is its mean over
+all prompts, where prompts in whose lists it is not count as no change. Function words are English,
+from a list of our own, and tokens without letters and digits count as such. Parallel blocks with
+one norm have no ln_2; models without norms in front of their sub-blocks cannot be tested.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.families import Block, Norm
+from lexray.fold import at_least_float32
+from lexray.model import Model
+from lexray.plots import literal
+from lexray.render import Table
+from lexray.space.arithmetic import full_precision
+from lexray.space.vectors import multiply
+from lexray.studies import figures
+from lexray.studies.last_position import (
+    RAW,
+    Curves,
+    averaged,
+    curve,
+    curves_table,
+    mean,
+    require_next_token,
+)
+from lexray.studies.measures import members, n_tokens, require_more_tokens, seeded
+from lexray.studies.prompts import Prompt
+from lexray.studies.resume import Done, Numbers, each_prompt
+from lexray.studies.study import VISIT, Evidence, Finding, PromptOptions, Study, finding, option
+from lexray.studies.words import function_words
+from lexray.trace import LayerTrace
+from lexray.trace.project import LastStep
+
+NORMS = ("ln_1", "ln_2")
+KINDS = {"real": "hidden states", "bare": "without the final norm", "random": "random vectors"}
+ENDS = ("fall", "rise")
+PAIRS_AT_ONCE = 16
+"""So many vectors before and after a norm are held over the whole vocabulary."""
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class NormFilters(PromptOptions):
+    n: int = option(10, "So many falling and so many rising tokens of each layer.", min=1)
+
+
+def run(model: Model, options: NormFilters) -> Evidence:
+    require_next_token(model)
+    require_more_tokens(model, 2 * options.n)
+    norms = norms_of(model)
+    done = each_prompt("norm-filters", model, options, lambda p: filtered(model, p, options))
+    usual = usual_probabilities(model, done)
+    words = function_words(model)
+    measured = {
+        norm: {kind: summed(done, norm, kind, usual, words) for kind in KINDS} for norm in norms
+    }
+    changes = {norm: mean_changes(done, norm, "real") for norm in norms}
+    bare = {norm: mean_changes(done, norm, "bare") for norm in norms}
+    admitted = model.vocabulary.admitted(model.space.n_rows)
+    base = {"words": float(words[admitted].double().mean()), "random": 1 / n_tokens(model)}
+    return Evidence(
+        {"prompts": len(done), "n": options.n, "vocabulary": base, "measured": measured},
+        (
+            *(curves_table(measured[norm]["real"], norm) for norm in norms),
+            *(_tokens(model, changes[norm], usual, norm) for norm in norms),
+            *(_tokens(model, bare[norm], usual, f"{norm}, {KINDS['bare']}") for norm in norms),
+        ),
+        tuple(findings(measured, base["words"])),
+        lambda: draw(model, measured, changes, usual),
+        (f"{len(done)} prompts", f"{base['words']:.1%} of the vocabulary are function words"),
+    )
+
+
+class Filter(NamedTuple):
+    """A norm of a block, and the names of what goes in and comes out in a trace."""
+
+    norm: Norm
+    before: str
+    after: str
+
+
+def filters(block: Block) -> dict[str, Filter]:
+    """The norms in front of a block's sub-blocks; one that both share counts once."""
+    first, second = block.attention.pre_norm, block.ff.pre_norm
+    found = {} if first is None else {"ln_1": Filter(first, "resid_pre", "attn_in")}
+    if second is not None and not (block.parallel and second == first):
+        found["ln_2"] = Filter(second, "resid_pre" if block.parallel else "resid_mid", "mlp_in")
+    return found
+
+
+def norms_of(model: Model) -> list[str]:
+    """The norms that all blocks have."""
+    blocks = [filters(block) for block in model.architecture.blocks]
+    found = [norm for norm in NORMS if all(norm in block for block in blocks)]
+    if not found:
+        raise LexrayError(
+            f"{model.name} has no norms in front of its sub-blocks, which read the residual stream "
+            "as it is; there is nothing to filter"
+        )
+    return found
+
+
+def filtered(model: Model, prompt: Prompt, options: NormFilters) -> Numbers:
+    """Each norm's lists, and the final hidden state, from which the output is computed again."""
+    trace = model.trace(prompt.text, what="residual", positions=-1)
+    layers = [trace[layer] for layer in trace.layers]
+    generator = seeded(options.seed, prompt.text)
+    numbers: Numbers = {"final": at_least_float32(trace.final[-1]).tolist()}
+    for norm in norms_of(model):
+        before, after = (
+            at_least_float32(
+                torch.cat([getattr(x, getattr(filters(x.spec)[norm], at))[-1:] for x in layers])
+            ).to(model.device)
+            for at in ("before", "after")
+        )
+        drawn = torch.randn(before.shape, generator=generator).to(before)
+        random = before.mean(1, keepdim=True) + before.std(1, keepdim=True) * drawn
+        numbers[norm] = {
+            "real": lists(model, before, after, options.n),
+            "bare": lists(model, before, after, options.n, norm=False),
+            "random": lists(model, random, _normed(layers, norm, random), options.n),
+        }
+    return numbers
+
+
+def _normed(
+    layers: Sequence[LayerTrace], norm: str, X: Float[Tensor, "layers d_model"]
+) -> Float[Tensor, "layers d_model"]:
+    """Each row through its layer's norm."""
+    rows = zip(layers, X, strict=True)
+    return torch.stack(
+        [filters(x.spec)[norm].norm(row, x.trace.model.checkpoint) for x, row in rows]
+    )
+
+
+def lists(
+    model: Model,
+    before: Float[Tensor, "layers d_model"],
+    after: Float[Tensor, "layers d_model"],
+    n: int,
+    *,
+    norm: bool = True,
+) -> Numbers:
+    """The tokens that fall and rise most, by how much, how much probability moves in all, and
+    how many of the n first tokens are new."""
+    found: dict[str, list[Tensor]] = defaultdict(list)
+    for some in torch.split(torch.arange(len(before)), PAIRS_AT_ONCE):
+        old, new = (probabilities(model, x[some], norm=norm) for x in (before, after))
+        change = new - old
+        for end, sign in zip(ENDS, (-1, 1), strict=True):
+            best = (sign * change).topk(n, dim=1)
+            found[end].append(best.indices)
+            found[f"{end}_by"].append(sign * best.values)
+        found["moved"].append(change.abs().sum(1) / 2)
+        kept = members(new.topk(n, dim=1).indices, old.topk(n, dim=1).indices)
+        found["new"].append(1 - kept.double().mean(1).to(new))
+    return {name: torch.cat(parts).tolist() for name, parts in found.items()}
+
+
+def probabilities(
+    model: Model, X: Float[Tensor, "n d_model"], *, norm: bool = True
+) -> Float[Tensor, "n rows"]:
+    """The logit lens over the whole vocabulary; rows that stand for no token have none."""
+    step = LastStep.of(model, "writing")
+    with full_precision():
+        H = step.prepared(X, norm=norm, transform=False)
+        scores = H.new_empty(len(H), step.columns.count)
+        multiply(H, step.columns, scores)
+    if step.bias is not None:
+        scores += step.bias
+    if step.cap is not None:
+        scores.div_(step.cap).tanh_().mul_(step.cap)
+    found = scores.softmax(1)
+    found[:, step.holes()] = 0
+    return found
+
+
+def usual_probabilities(model: Model, done: Sequence[Done]) -> Float[Tensor, "rows"]:
+    """How probable each token is in the model's output, over all prompts."""
+    finals = torch.tensor([d.numbers["final"] for d in done], device=model.device)
+    parts = [probabilities(model, x).sum(0).cpu().double() for x in finals.split(PAIRS_AT_ONCE)]
+    return torch.stack(parts).sum(0) / len(finals)
+
+
+def summed(
+    done: Sequence[Done],
+    norm: str,
+    kind: str,
+    usual: Float[Tensor, "rows"],
+    words: Bool[Tensor, "rows"],
+) -> Curves:
+    """By layer: the lists' mean probability in the output and share of function words."""
+    rows = [d.numbers[norm][kind] for d in done]
+    curves: Curves = {}
+    for end in ENDS:
+        ids: Int[Tensor, "prompts layers n"] = torch.tensor([row[end] for row in rows])
+        curves[f"{end}: usual probability"] = usual[ids].mean((0, 2)).tolist()
+        curves[f"{end}: function words"] = words[ids].double().mean((0, 2)).tolist()
+        curves[f"{end}: change"] = averaged([[sum(x) for x in row[f"{end}_by"]] for row in rows])
+    for name in ("moved", "new"):
+        curves[name] = averaged([row[name] for row in rows])
+    return curves
+
+
+def mean_changes(done: Sequence[Done], norm: str, kind: str) -> list[dict[int, float]]:
+    """In each layer every listed token's change, over all prompts."""
+    layers: list[dict[int, float]] = []
+    for layer in range(len(done[0].numbers[norm][kind]["moved"])):
+        total: dict[int, float] = defaultdict(float)
+        for d in done:
+            row = d.numbers[norm][kind]
+            for end in ENDS:
+                for token, by in zip(row[end][layer], row[f"{end}_by"][layer], strict=True):
+                    total[token] += by / len(done)
+        layers.append(total)
+    return layers
+
+
+def _tokens(
+    model: Model, changes: Sequence[Mapping[int, float]], usual: Float[Tensor, "rows"], title: str
+) -> Table:
+    """The tokens that fall and rise most on average, with their mean probability in the output."""
+
+    def said(ids: Sequence[int], layer: Mapping[int, float]) -> str:
+        return ", ".join(
+            f"{model.space.token(i).shown} {layer[i]:+.1%} ({float(usual[i]):.2%})" for i in ids
+        )
+
+    rows = []
+    for at, layer in enumerate(changes):
+        order = sorted(layer, key=layer.__getitem__)
+        falling = [i for i in order[:SHOWN] if layer[i] < 0]
+        rising = [i for i in order[: -SHOWN - 1 : -1] if layer[i] > 0]
+        rows.append((at, said(falling, layer), said(rising, layer)))
+    columns = ("layer", "falls (mean probability in the output)", "rises")
+    return Table(columns, tuple(rows), f"{title}: tokens")
+
+
+Measured = Mapping[str, Mapping[str, Curves]]
+
+
+def findings(measured: Measured, base: float) -> list[Finding]:
+    """The paper's claims, by rules that name no model."""
+    found: list[Finding] = []
+    for norm, kinds in measured.items():
+        found += [
+            _usual(norm, kinds["real"]),
+            _words(norm, kinds["real"], base),
+            _control(norm, kinds),
+            _new(norm, kinds["real"]),
+            _bare(norm, kinds),
+        ]
+    return found
+
+
+def _usual(norm: str, real: Curves) -> Finding:
+    falls, rises = (real[f"{end}: usual probability"] for end in ENDS)
+    won = sum(a > b for a, b in zip(falls, rises, strict=True))
+    return finding(
+        f"{norm}: the tokens that lose most are usually probable ones, those that gain are not.",
+        "in more than three quarters of the layers the falling tokens are more probable in the "
+        "output, over all prompts, than the rising ones, and twice as probable on average",
+        won > 0.75 * len(falls) and mean(falls) > 2 * mean(rises),
+        f"falling {mean(falls):.2%}, rising {mean(rises):.2%}; in {won} of {len(falls)} layers",
+    )
+
+
+def _words(norm: str, real: Curves, base: float) -> Finding:
+    falls, rises = (mean(real[f"{end}: function words"]) for end in ENDS)
+    return finding(
+        f"{norm}: function words fall, content words rise.",
+        "the share of function words among the falling tokens is above a quarter, and one and a "
+        "half times that among the rising ones",
+        falls > max(0.25, 1.5 * rises),
+        f"function words: {falls:.0%} of falling, {rises:.0%} of rising, {base:.0%} of all tokens",
+        "the, a, not fall; Microsoft, subsidiaries rise (GPT-2 medium, ln_1)",
+    )
+
+
+def _control(norm: str, kinds: Mapping[str, Curves]) -> Finding:
+    real, random = (
+        {end: mean(kinds[kind][f"{end}: usual probability"]) for end in ENDS}
+        for kind in ("real", "random")
+    )
+    gaps = [x["fall"] - x["rise"] for x in (real, random)]
+    moved = [mean(kinds[kind]["moved"]) for kind in ("real", "random")]
+    return finding(
+        f"{norm}: it does not do so with random vectors.",
+        "the falling tokens' usual probability exceeds the rising ones' by more than twice as much "
+        "as with random vectors",
+        gaps[0] > 0 and gaps[0] > 2 * gaps[1],
+        f"{gaps[0]:+.2%}, random vectors {gaps[1]:+.2%}; probability moved {moved[0]:.0%}, "
+        f"random vectors {moved[1]:.0%}",
+    )
+
+
+def _new(norm: str, real: Curves) -> Finding:
+    new = real["new"]
+    layers = sum(x > 0.1 for x in new)
+    return finding(
+        f"{norm}: it brings new tokens to the top.",
+        "in more than half of the layers over a tenth of the first tokens behind the norm were not "
+        "there before it",
+        layers > len(new) / 2,
+        f"{mean(new):.0%} are new; over a tenth in {layers} of {len(new)} layers",
+    )
+
+
+def _bare(norm: str, kinds: Mapping[str, Curves]) -> Finding:
+    sums = [
+        sum(mean(kinds[kind][f"{end}: usual probability"]) for end in ENDS) / 2
+        for kind in ("real", "bare")
+    ]
+    return finding(
+        f"{norm}: without the final norm in the lens, the tokens are not those of the text.",
+        "falling and rising tokens together are usually less than half as probable in the output "
+        "as with the final norm",
+        None if any(map(isnan, sums)) else sums[1] < sums[0] / 2,
+        f"{sums[1]:.2%} without, {sums[0]:.2%} with it",
+        "tokens look out of context (GPT-2 medium)",
+    )
+
+
+def draw(
+    model: Model,
+    measured: Measured,
+    changes: Mapping[str, Sequence[Mapping[int, float]]],
+    usual: Float[Tensor, "rows"],
+) -> go.Figure:
+    """Usual probabilities and function words by layer; the tokens of all layers together."""
+    titles = [
+        f"{norm}: {what}"
+        for norm in measured
+        for what in ("mean probability in the output", "function words", "tokens, mean of layers")
+    ]
+    figure = figures.panels(titles, columns=3)
+    styles = (
+        ("fall", "real", figures.CONTROL, "solid"),
+        ("rise", "real", figures.OURS, "solid"),
+        ("fall", "random", figures.CONTROL, "dot"),
+        ("rise", "random", figures.OURS, "dot"),
+    )
+    for row, (norm, kinds) in enumerate(measured.items()):
+        for end, kind, colour, dash in styles:
+            name = f"{end}, {KINDS[kind]}"
+            for panel, what in enumerate(("usual probability", "function words")):
+                y = kinds[kind][f"{end}: {what}"]
+                line = curve(y, name, colour, dash=dash, showlegend=row == panel == 0)
+                figure.add_trace(line, **figures.at(3 * row + panel, 3))
+        figure.add_trace(_cloud(model, changes[norm], usual), **figures.at(3 * row + 2, 3))
+        figure.update_yaxes(type="log", row=row + 1, col=1)
+        figure.update_xaxes(title="layer", row=row + 1)
+        where = {"row": row + 1, "col": 3}
+        figure.update_xaxes(title="mean probability in the output", type="log", **where)
+        figure.update_yaxes(title="change", **where)
+    return figure
+
+
+def _cloud(
+    model: Model, changes: Sequence[Mapping[int, float]], usual: Float[Tensor, "rows"]
+) -> go.Scatter:
+    """Like the paper's Fig. 7: what falls and rises, over how probable it usually is."""
+    total: dict[int, float] = defaultdict(float)
+    for layer in changes:
+        for token, by in layer.items():
+            total[token] += by / len(changes)
+    ids = sorted(total, key=lambda i: -abs(total[i]))[:200]
+    return go.Scatter(
+        x=[max(float(usual[i]), 1e-9) for i in ids],
+        y=[total[i] for i in ids],
+        text=[literal(model.space.token(i).shown) for i in ids],
+        mode="markers",
+        marker={
+            "size": 6,
+            "color": [figures.CONTROL if total[i] < 0 else figures.OURS for i in ids],
+        },
+        showlegend=False,
+        hovertemplate="%{text}: %{y:+.2%}<extra></extra>",
+    )
+
+
+STUDY = Study(
+    "norm-filters",
+    "Are norms semantic filters?",
+    VISIT,
+    "Fig. 7, 21–23 and Tables 1–6",
+    __doc__,
+    NormFilters,
+    run,
+    RAW,
+)

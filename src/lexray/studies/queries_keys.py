@@ -1,0 +1,415 @@
+"""Can queries and keys be read as tokens?
+
+At the last position of each prompt, every head's query, the key that it attends to most and the
+value behind that key (through W_O): the intersection scores I_k of the three pairs by layer, with
+queries and keys read in three ways.
+
+- naive: put into their place among zeros and read as if they were hidden states;
+- original code: what the paper's code computes for GPT-2, q W_K and k W_Qᵀ. The first is the wrong
+  side: it takes a head's dimensions for those of the residual stream;
+- right side: q R(Δ) W_Kᵀ and k R(Δ)ᵀ W_Qᵀ, at the key's actual distance Δ, read as the directions
+  of the residual stream that they respond to (with the attention's norm, without the final one).
+
+Which one is right can be told: times the attention's inputs it must give the attention logits. The
+correlations with these over the positions that a head sees are reported for queries and for keys.
+The code's k W_Qᵀ leaves rotation out, so it is only exact where nothing turns; with a norm on keys
+each key has a size of its own, which no direction of a query can tell.
+
+Queries and keys of one head need not name the same tokens even so: a query names what it looks for,
+a key what it is found by. Our own question is therefore whether a query shares tokens with the
+residual stream at the position that it attends to, and a key with that of the last position,
+against another position that the head sees. Naive and original readings need heads that are
+together no wider than the residual stream. --skip-first leaves the first token out, where many
+heads look when there is nothing to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan, nan
+
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray import fold
+from lexray.fold import at_least_float32
+from lexray.head import Head
+from lexray.model import Model
+from lexray.studies import figures
+from lexray.studies.last_position import (
+    RAW,
+    Curves,
+    Overlaps,
+    averaged,
+    curve,
+    curves_table,
+    mean,
+    plain,
+    require_lists,
+    tops,
+)
+from lexray.studies.measures import n_tokens, overlap, seeded
+from lexray.studies.prompts import Prompt
+from lexray.studies.resume import Done, Numbers, each_prompt
+from lexray.studies.study import VISIT, Evidence, Finding, Study, finding, option
+from lexray.trace import LayerTrace, Trace
+from lexray.trace.project import project
+from lexray.trace.vectors import key_directions, key_readers, query_directions, query_readers
+
+METHODS = {"naive": "naive", "code": "original code", "right": "right side"}
+PADDED = ("naive", "code")
+"""These need all heads to fit into the residual stream."""
+PAIRS = {
+    "query-key": ("query", "key"),
+    "key-value": ("key", "value"),
+    "query-value": ("query", "value"),
+}
+COLOURS = dict(zip(PAIRS, (figures.OURS, figures.THIRD, figures.PUBLISHED), strict=True))
+SHUFFLED = "query, another head's key"
+SLIGHT = 0.05
+"""An overlap below this, beyond chance, counts as none."""
+EXACT = 0.999
+
+
+@dataclass(frozen=True)
+class QueriesKeys(Overlaps):
+    skip_first: bool = option(False, "Leave the first token's keys out, unless there are no more.")
+
+
+def run(model: Model, options: QueriesKeys) -> Evidence:
+    require_lists(model, options.k)
+    done = each_prompt("queries-keys", model, options, lambda p: compared(model, p, options))
+    methods = [m for m in METHODS if m in done[0].numbers["scores"]]
+    scores = {m: _means(done, "scores", m) for m in methods}
+    fits = {m: _means(done, "correlation", m) for m in methods}
+    attended = {
+        name: averaged([d.numbers["attended"][name] for d in done])
+        for name in done[0].numbers["attended"]
+    }
+    chance = options.k / n_tokens(model)
+    first = sum(d.numbers["first_token"] for d in done) / len(done)
+    numbers = {"k": options.k, "prompts": len(done), "chance": chance, "first_token": first}
+    return Evidence(
+        numbers | {"scores": scores, "correlation": fits, "attended": attended},
+        (
+            *(curves_table(scores[m], f"mean I_{options.k}, {METHODS[m]}") for m in methods),
+            curves_table(attended, "right side, with the residual stream"),
+            curves_table(_flat(fits), "correlation with the attention logits"),
+        ),
+        tuple(findings(scores, fits, attended, chance)),
+        lambda: draw(scores, fits, attended, options.k),
+        (f"{len(done)} prompts", f"the key is the first token's in {first:.0%} of heads"),
+    )
+
+
+def _means(done: Sequence[Done], kind: str, method: str) -> Curves:
+    names = done[0].numbers[kind][method]
+    return {name: averaged([d.numbers[kind][method][name] for d in done]) for name in names}
+
+
+def _flat(fits: Mapping[str, Curves]) -> Curves:
+    return {f"{METHODS[m]}, {name}": c for m, found in fits.items() for name, c in found.items()}
+
+
+def compared(model: Model, prompt: Prompt, options: QueriesKeys) -> Numbers:
+    """Means over each layer's heads of all scores and correlations."""
+    trace = model.trace(prompt.text, what=("residual", "attention"))
+    heads = []
+    for layer in trace.layers:
+        W_K = _whole_W_K(trace, layer)
+        here = trace.weights.layers[layer].heads
+        heads += [_Looks.of(trace[layer], head, W_K, options) for head in here]
+    fits = all(head.W_K is not None for head in heads)
+    methods = [m for m in METHODS if fits or m not in PADDED]
+    layers = torch.tensor([head.layer for head in heads])
+    read = [{m: head.readings(m) for m in methods} for head in heads]
+    places, inverse = torch.unique(
+        torch.tensor([(h.layer, p) for h in heads for p in h.places]), dim=0, return_inverse=True
+    )
+    written = {
+        f"{m} {name}": torch.stack([r[m][i] for r in read])
+        for m in methods
+        if m in PADDED
+        for i, name in enumerate(("query", "key"))
+    }
+    streams = torch.stack([trace[int(at)].resid_pre[int(p)] for at, p in places])
+    values = torch.stack([head.value() for head in heads])
+    found = tops(model, written | {"value": values, "streams": streams}, options.k)
+    right = torch.stack([x for r in read for x in r["right"]])
+    ids = project(model, right, options.k, side="reading").top_ids.to(found["value"])
+    found |= {"right query": ids[::2], "right key": ids[1::2]}
+    seen, last, other = found["streams"][inverse.to(ids.device)].view(-1, 3, options.k).unbind(1)
+    alone = torch.tensor([head.other is None for head in heads])
+
+    def by_layer(x: Float[Tensor, "n"]) -> list[float | None]:
+        means = [x[layers == layer].nanmean() for layer in trace.layers]
+        result: list[float | None] = plain(torch.stack(means))
+        return result
+
+    def attended(of: str, with_: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
+        return overlap(found[f"right {of}"], with_)
+
+    def against(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x.masked_fill(alone, nan)
+
+    scores: dict[str, dict[str, list[float | None]]] = {}
+    for m in methods:
+        lists = {"query": found[f"{m} query"], "key": found[f"{m} key"], "value": found["value"]}
+        scores[m] = {p: by_layer(overlap(lists[a], lists[b])) for p, (a, b) in PAIRS.items()}
+        scores[m][SHUFFLED] = by_layer(_shuffled(lists["query"], lists["key"], layers))
+    fitted = [{m: head.correlations(m) for m in methods} for head in heads]
+    return {
+        "scores": scores,
+        "attended": {
+            "query": by_layer(attended("query", seen)),
+            "query, another position": by_layer(against(attended("query", other))),
+            "key": by_layer(attended("key", last)),
+            "key, another position": by_layer(against(attended("key", other))),
+        },
+        "correlation": {
+            m: {
+                name: by_layer(torch.tensor([f[m][i] for f in fitted], dtype=torch.float64))
+                for i, name in enumerate(("query", "key"))
+            }
+            for m in methods
+        },
+        "first_token": sum(head.best == 0 for head in heads) / len(heads),
+    }
+
+
+def _shuffled(
+    queries: Int[Tensor, "n k"], keys: Int[Tensor, "n k"], layers: Int[Tensor, "n"]
+) -> Float[Tensor, "n"]:
+    """I_k of each query with the next head's key of the same layer."""
+    scores = torch.full((len(layers),), nan, dtype=torch.float64)
+    for layer in layers.unique():
+        at = (layers == layer).nonzero()[:, 0]
+        if len(at) > 1:
+            scores[at] = overlap(queries[at], keys[at.roll(-1)])
+    return scores
+
+
+@dataclass(frozen=True, eq=False)
+class _Looks:
+    """One head at the last position: its query, all keys, and where it looks."""
+
+    head: Head
+    layer: int
+    inputs: Float[Tensor, "n d_model"]
+    q: Float[Tensor, "d_head"]
+    k: Float[Tensor, "n d_head"]
+    v: Float[Tensor, "n d_head"]
+    logits: Float[Tensor, "n"]
+    seen: Int[Tensor, "some"]
+    best: int
+    other: int | None
+    """Another position that it sees."""
+    W_K: Float[Tensor, "d_model d_model"] | None
+    """Of the whole layer, where it fits."""
+
+    @classmethod
+    def of(cls, layer: LayerTrace, head: Head, W_K: Tensor | None, options: QueriesKeys) -> _Looks:
+        device, kv = head.model.device, head.kv_index
+
+        def placed(x: Tensor) -> Tensor:
+            return at_least_float32(x.to(device))
+
+        weights = placed(layer.pattern[head.index, -1])
+        seen = (weights > 0).nonzero()[:, 0]
+        later = seen[seen > 0]
+        among = later if options.skip_first and len(later) else seen
+        best = int(among[weights[among].argmax()])
+        rest = seen[seen != best]
+        draw = seeded(options.seed, layer.trace.ids.tolist(), layer.index, head.index)
+        other = int(rest[torch.randint(len(rest), (), generator=draw)]) if len(rest) else None
+        turned = placed(layer.q_rotated[-1, head.index]), placed(layer.k_rotated[:, kv])
+        return cls(
+            head,
+            layer.index,
+            placed(layer.attn_in),
+            placed(layer.q[-1, head.index]),
+            placed(layer.k[:, kv]),
+            placed(layer.v[:, kv]),
+            turned[1] @ turned[0] * head.spec.scale,
+            seen,
+            best,
+            other,
+            W_K,
+        )
+
+    @property
+    def last(self) -> int:
+        return len(self.k) - 1
+
+    @property
+    def places(self) -> tuple[int, int, int]:
+        """Of the residual streams: where it looks, where it is, and another position."""
+        return self.best, self.last, self.last if self.other is None else self.other
+
+    def value(self) -> Float[Tensor, "d_model"]:
+        """The value behind the best key, through W_O."""
+        W_O = at_least_float32(self.head.W_O).to(self.v)
+        checkpoint = self.head.model.checkpoint
+        return fold.writer(self.v[self.best] @ W_O, self.head.spec.post_norm, checkpoint)
+
+    def readings(self, method: str) -> tuple[Float[Tensor, "d_model"], Float[Tensor, "d_model"]]:
+        """The query and its best key as vectors of the residual stream."""
+        if method == "right":
+            at = torch.tensor([self.best - self.last], device=self.q.device)
+            q, k = self.q[None], self.k[[self.best]]
+            return query_readers(self.head, q, at)[0], key_readers(self.head, k, at)[0]
+        query = self._multiplied(method, self.q[None], "query")
+        key = self._multiplied(method, self.k[[self.best]], "key")
+        return query[0], key[0]
+
+    def correlations(self, method: str) -> tuple[float, float]:
+        """Of the attention logits with what the query says of each input, and each key of ours."""
+        if method == "right":
+            by_query, by_key = self._scores()
+        else:
+            by_query = self.inputs @ self._multiplied(method, self.q[None], "query")[0]
+            by_key = self._multiplied(method, self.k, "key") @ self.inputs[-1]
+        true = self.logits[self.seen]
+        return correlation(by_query[self.seen], true), correlation(by_key[self.seen], true)
+
+    def _multiplied(
+        self, method: str, x: Float[Tensor, "n d_head"], name: str
+    ) -> Float[Tensor, "n d_model"]:
+        """Queries or keys as the naive reading and the original code take them."""
+        assert self.W_K is not None
+        if (method, name) == ("code", "key"):
+            return x @ at_least_float32(self.head.W_Q).to(x).T
+        start, d = self.head.index * x.shape[1], len(self.W_K)
+        place = torch.nn.functional.pad(x, (start, d - start - x.shape[1]))
+        return place if method == "naive" else place @ self.W_K.to(x)
+
+    def _scores(self) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+        """With the biases of what is multiplied: x W_K + b_K, x W_Q + b_Q."""
+        head, n = self.head, len(self.k)
+        offsets = torch.arange(n, device=self.k.device) - self.last
+        q = self.q.expand(n, -1)
+        by_query = (self.inputs * query_readers(head, q, offsets, norm=False)).sum(1)
+        by_key = key_readers(head, self.k, offsets, norm=False) @ self.inputs[-1]
+        if (b_K := head.b_K) is not None:
+            by_query = by_query + query_directions(head, q, offsets) @ b_K.to(q) * head.spec.scale
+        if (b_Q := head.b_Q) is not None:
+            by_key = by_key + key_directions(head, self.k, offsets) @ b_Q.to(q) * head.spec.scale
+        return by_query, by_key
+
+
+def _whole_W_K(trace: Trace, layer: int) -> Float[Tensor, "d_model d_model"] | None:
+    """Every query head's keys side by side, and zeros; None if they are wider than d_model."""
+    heads, d = trace.weights.layers[layer].heads, trace.model.d_model
+    width = len(heads) * heads[0].d_head
+    if width > d:
+        return None
+    W_K = at_least_float32(torch.cat([head.W_K for head in heads], 1))
+    return torch.nn.functional.pad(W_K, (0, d - width))
+
+
+def correlation(a: Float[Tensor, "n"], b: Float[Tensor, "n"]) -> float:
+    """Pearson's; NaN for fewer than three numbers, and where one does not vary."""
+    if len(a) < 3:
+        return nan
+    both = torch.stack([a, b]).cpu().double()
+    return float(torch.corrcoef(both)[0, 1]) if (both.std(1) > 0).all() else nan
+
+
+def findings(
+    scores: Mapping[str, Curves], fits: Mapping[str, Curves], attended: Curves, chance: float
+) -> list[Finding]:
+    """The paper's claims, by rules that name no model, and our own questions."""
+    return [
+        *(_nothing(method, scores.get(method), chance) for method in METHODS),
+        _sides(fits),
+        *(_looks(name, attended) for name in ("query", "key")),
+    ]
+
+
+def _nothing(method: str, curves: Curves | None, chance: float) -> Finding:
+    claim = {
+        "naive": "Read naively, queries, keys and values share almost no tokens.",
+        "code": "Through the QK circuit as the original code multiplies, they share almost none.",
+        "right": "Through the QK circuit on its right side, they still share almost none.",
+    }[method]
+    rule = f"all three pairs have a mean over layers below {SLIGHT} and chance (k / tokens)"
+    if curves is None:
+        told = "the heads together are wider than the residual stream: they cannot be read so"
+        return finding(claim, rule, None, told)
+    means = {pair: mean(curves[pair]) for pair in PAIRS}
+    said = ", ".join(f"{pair} {x:.3f}" for pair, x in means.items())
+    others = f"{SHUFFLED} {mean(curves[SHUFFLED]):.3f}; chance {chance:.3f}"
+    published = "" if method == "right" else "almost no correlation (GPT-2 medium)"
+    holds = max(means.values()) < SLIGHT + chance
+    return finding(claim, rule, holds, f"{said}; {others}", published)
+
+
+def _sides(fits: Mapping[str, Curves]) -> Finding:
+    def said(method: str) -> str:
+        curves = fits[method]
+        return f"{METHODS[method]} {mean(curves['query']):.3f} and {mean(curves['key']):.3f}"
+
+    exact = [x for x in fits["right"]["key"] if not isnan(x)]
+    return finding(
+        "Only the right side gives the attention logits (our question, not the paper's).",
+        f"keys on the right side correlate with them by more than {EXACT} in every layer, and the "
+        "original code's queries, where they can be computed, by less on average",
+        min(exact) > EXACT and ("code" not in fits or mean(fits["code"]["query"]) < EXACT)
+        if exact
+        else None,
+        "mean correlation of queries and of keys: " + ", ".join(map(said, fits)),
+    )
+
+
+def _looks(name: str, attended: Curves) -> Finding:
+    ours, other = mean(attended[name]), mean(attended[f"{name}, another position"])
+    claim = {
+        "query": "A query shares tokens with the residual stream where it looks",
+        "key": "A key shares tokens with the residual stream that looks at it",
+    }[name]
+    return finding(
+        f"{claim} (right side; our question, not the paper's).",
+        f"the mean over layers is above {SLIGHT}, and twice that of another position",
+        None if isnan(ours) or isnan(other) else ours > max(SLIGHT, 2 * other),
+        f"{ours:.3f}, another position {other:.3f}",
+    )
+
+
+def draw(
+    scores: Mapping[str, Curves], fits: Mapping[str, Curves], attended: Curves, k: int
+) -> go.Figure:
+    """A panel for each reading, the residual stream, and the correlations."""
+    titles = [METHODS[m] for m in scores]
+    figure = figures.panels([*titles, "right side, residual stream", "attention logits"])
+    for panel, curves in enumerate(scores.values()):
+        for name, y in curves.items():
+            colour, dash = COLOURS.get(name, figures.MUTED), "solid" if name in PAIRS else "dot"
+            line = curve(y, name, colour, dash=dash, showlegend=panel == 0)
+            figure.add_trace(line, **figures.at(panel))
+    for name, y in attended.items():
+        colour = figures.OURS if name.startswith("query") else figures.THIRD
+        line = curve(y, name, colour, dash="dot" if "another" in name else "solid")
+        figure.add_trace(line, **figures.at(len(scores)))
+    colours = (figures.MUTED, figures.CONTROL, figures.OURS)
+    for (method, curves), colour in zip(fits.items(), colours[-len(fits) :], strict=True):
+        for name, dash in (("query", "solid"), ("key", "dash")):
+            line = curve(curves[name], f"{METHODS[method]}: {name}", colour, dash=dash)
+            figure.add_trace(line, **figures.at(len(scores) + 1))
+    figure.update_xaxes(title="layer")
+    figure.update_yaxes(title=f"mean I_{k}", rangemode="tozero", row=1, col=1)
+    return figure
+
+
+STUDY = Study(
+    "queries-keys",
+    "Can queries and keys be read as tokens?",
+    VISIT,
+    "Fig. 19 and 20",
+    __doc__,
+    QueriesKeys,
+    run,
+    RAW,
+)
