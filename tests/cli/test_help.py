@@ -18,7 +18,7 @@ from tests.cli.running import lexray
 EXPECTED = {
     *("info", "head", "heads", "neuron", "subhead", "vector", "svd"),
     *("lookup", "related", "nearest", "demo", "study"),
-    *("lens", "contributions"),
+    *("lens", "contributions", "align"),
 }
 
 

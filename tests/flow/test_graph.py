@@ -19,6 +19,7 @@ from lexray.flow import EdgeKind, FlowGraph, NodeKind
 from lexray.flow.graph import memory_name
 from tests.flow import synthetic
 
+SMALL = synthetic.graph(heads=1, neurons=(1, 0))
 SHAPES = ("sequential", "gated", "parallel", "post-norm", "sandwich")
 
 
@@ -44,7 +45,7 @@ def test_json_of_a_difference_graph_round_trips() -> None:
 def test_any_text_and_number_round_trips(
     text: str, number: float, neurons: tuple[int, int]
 ) -> None:
-    graph = synthetic.graph(heads=1, neurons=(1, 0))
+    graph = SMALL
     node = replace(graph.nodes[0], label=text, norm=number, count=3)
     edge = replace(graph.edges[0], score=abs(number), value=number)
     run = replace(graph.run, prompt=text)

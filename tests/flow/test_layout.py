@@ -26,7 +26,9 @@ Rectangle = tuple[float, float, float, float]
 
 @pytest.fixture(scope="module", params=SHAPES)
 def graph(request: pytest.FixtureRequest) -> FlowGraph:
-    return synthetic.graph((14, 15, 20), request.param, embed=True)
+    return synthetic.graph(
+        (14, 15, 20), request.param, embed=True, heads=5, neurons=(7, 4), listed=7
+    )
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from tests.cli.running import lexray
 
 STUDIES = [
     *("hidden-vs-parameters", "heads", "memories", "prediction", "attention-output", "own-token"),
+    *("queries-keys", "norm-filters", "regularisation-neurons"),
 ]
 
 

@@ -37,7 +37,9 @@ from lexray.filters import Filter
 from lexray.model import Model
 
 MOST_MOVED = 50
-"""How many vectors of each group the count of sentiment words looks at."""
+"""How many vectors of each group are read, at least; the count of sentiment words looks at them."""
+HEADS = 8
+"""How many heads are read, at least: their token pairs take longer."""
 
 
 def diff(
@@ -74,7 +76,7 @@ def diff(
     two = Two(first, open_tuned(first, tuned))
     if lexicon == "auto":
         lexicon = Lexicon.shipped() if suits(two.tuned.config) else None
-    ledger = Ledger(max(n, MOST_MOVED if lexicon else 0), max(each, n // 4))
+    ledger = Ledger(max(n, MOST_MOVED), max(each, n // 4, HEADS))
     measure(two, ledger, wanted)
     reader = two.base if through == "base" else two.tuned
     changes = Reader(two, ledger, reader, k, filter).changes(n, each)

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from math import log, sqrt
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.compare.diff_heads import HeadChanges, read_pairs
 from lexray.compare.diff_ledger import Candidate, Ledger
 from lexray.compare.diff_pair import Two
-from lexray.compare.diff_places import CIRCUITS, Group, layer_places
+from lexray.compare.diff_places import CIRCUITS, Group, Place, layer_places
 from lexray.compare.diff_result import Change
 from lexray.filters import Filter
 from lexray.model import Model
 from lexray.progress import track
+from lexray.reading import Scored
+from lexray.space.kinds import Kind
+from lexray.space.vectors import TopVectors
 
 AT_ONCE = 64
 """Vectors read at a time."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A candidate that was read; what a person sees of it is made if it is listed."""
+
+    candidate: Candidate
+    telling: float
+    legibility: float
+    ends: Callable[[], dict[str, Any]]
 
 
 class Reader:
@@ -31,86 +46,94 @@ class Reader:
     ) -> None:
         self.two, self.ledger, self.reader = two, ledger, reader
         self.k, self.filter = k, filter
+        self._found: dict[int, dict[str, tuple[Place, Place]]] = {}
         space = reader.space
         ids = space.admitted(filter)
         self._peak = sqrt(2 * log(max(2, space.n_rows if ids is None else len(ids))))
 
     def changes(self, n: int, each: int) -> list[Change]:
         """The n most telling, and some of each group."""
-        read: list[Change] = []
+        read: list[_Read] = []
         names = list(self.ledger.best)
         for group in track(names, len(names), "reading what moved"):
             found = self.ledger.candidates(group)
             read += self._circuits(group, found) if group in CIRCUITS else self._vectors(found)
-        read.sort(key=lambda change: (-change.telling, change.address))
+        read.sort(key=lambda one: (-one.telling, one.candidate.address))
         chosen = set(range(min(n, len(read))))
         for group in names:
-            chosen |= set([i for i, c in enumerate(read) if c.group == group][:each])
-        return [read[i] for i in sorted(chosen)]
+            chosen |= set([i for i, x in enumerate(read) if x.candidate.group == group][:each])
+        return [self._change(read[i]) for i in sorted(chosen)]
 
     def _telling(self, candidate: Candidate, peak: float, legibility: float) -> float:
         usual = 1.0 if candidate.new else self.ledger.median(candidate.group)
         size = sqrt(min(1.0, candidate.share) * candidate.share / (usual or 1.0))
         return size * peak / self._peak * (1 + max(0.0, legibility))
 
-    def _vectors(self, candidates: list[Candidate]) -> Iterator[Change]:
-        kinds = {c.kind for c in candidates}
-        for kind in sorted(kinds, key=str):
+    def _vectors(self, candidates: list[Candidate]) -> Iterator[_Read]:
+        for kind in sorted({c.kind for c in candidates}, key=str):
             same = [c for c in candidates if c.kind == kind]
             for start in range(0, len(same), AT_ONCE):
-                yield from self._block(same[start : start + AT_ONCE])
+                yield from self._block(same[start : start + AT_ONCE], kind)
 
-    def _block(self, block: list[Candidate]) -> Iterator[Change]:
+    def _block(self, block: list[Candidate], kind: Kind | None) -> Iterator[_Read]:
         """Some vectors of one kind."""
-        space, kind = self.reader.space, block[0].kind
-        vectors = [c.vector for c in block if c.vector is not None]
-        if kind is None:
-            for candidate, vector in zip(block, vectors, strict=True):
-                yield self._of_tokens(candidate, vector)
-            return
-        X = torch.stack(vectors).to(self.reader.device)
-        addresses = [c.address for c in block]
-        readings = space.readings(X, kind, addresses, self.k, self.filter)
-        spread = _spread(space.side(kind, self.filter).project(X))
-        ids = torch.tensor([[s.token.id for s in reading.bottom] for reading in readings])
-        lower = space.legibility(ids).tolist()
-        for candidate, reading, other, (mean, deviation) in zip(
-            block, readings, lower, spread, strict=True
-        ):
-            ends = (reading.top[0].score - mean, mean - reading.bottom[0].score)
-            legible = max(reading.legibility, other)
-            telling = self._telling(candidate, max(ends) / (deviation or 1.0), legible)
-            yield self._change(candidate, telling, legible, top=reading.top, bottom=reading.bottom)
-
-    def _of_tokens(self, candidate: Candidate, vector: Float[Tensor, "e"]) -> Change:
-        """A bias of the logits: its entries are tokens already."""
+        X = torch.stack([c.vector for c in block if c.vector is not None]).to(self.reader.device)
         space = self.reader.space
         ids = space.admitted(self.filter)
-        scores = vector if ids is None else vector[ids.to(vector.device)]
-        top, bottom, legible = space.scored(scores, self.k, ids)
-        ((mean, deviation),) = _spread(scores[None])
-        peak = max(top[0].score - mean, mean - bottom[0].score) / (deviation or 1.0)
-        telling = self._telling(candidate, peak, legible)
-        return self._change(candidate, telling, legible, top=top, bottom=bottom)
+        if kind is None:  # a bias of the logits: its entries are scores already
+            scores = X if ids is None else X[:, ids.to(X.device)]
+            found = _both_ends(scores, self.k, ids)
+        else:
+            side = space.side(kind, self.filter)
+            scores, found = side.project(X), side.top(X, self.k)
+        mean, deviation = scores.mean(1), scores.std(1, unbiased=False).clamp(min=1e-30)
+        ends = torch.maximum(
+            found.top_values[:, 0] - mean.to(found.top_values),
+            mean.to(found.top_values) - found.bottom_values[:, 0],
+        )
+        peaks = (ends / deviation.to(ends)).tolist()
+        legible = torch.maximum(
+            space.legibility(found.top_ids), space.legibility(found.bottom_ids)
+        ).tolist()
+        for i, candidate in enumerate(block):
+            telling = self._telling(candidate, peaks[i], legible[i])
+            yield _Read(candidate, telling, legible[i], partial(self._tokens, found, i))
 
-    def _circuits(self, group: Group, candidates: list[Candidate]) -> Iterator[Change]:
+    def _tokens(self, found: TopVectors, i: int) -> dict[str, Any]:
+        token = self.reader.space.token
+        return {
+            end: tuple(
+                Scored(token(t), value)
+                for t, value in zip(ids[i].tolist(), values[i].tolist(), strict=True)
+            )
+            for end, ids, values in (
+                ("top", found.top_ids, found.top_values),
+                ("bottom", found.bottom_ids, found.bottom_values),
+            )
+        }
+
+    def _circuits(self, group: Group, candidates: list[Candidate]) -> Iterator[_Read]:
         for candidate in track(candidates, len(candidates), f"reading {group} of heads"):
             assert candidate.layer is not None
-            layer = candidate.layer
-            places = [layer_places(model, layer) for model in (self.two.base, self.two.tuned)]
-            pairs = {b.name: (b, t) for b, t in self.two.matched(*places)}
             circuit = self.two.base[candidate.address]
-            moved = HeadChanges(self.two, layer, pairs).moved(circuit.head.index, circuit.matrix)
+            places = self._places(candidate.layer)
+            heads = HeadChanges(self.two, candidate.layer, places)
+            moved = heads.moved(circuit.head.index, circuit.matrix)
             assert moved is not None
             found = read_pairs(self.two, self.reader, moved, circuit, self.k, self.filter)
             telling = self._telling(candidate, sqrt(found.peak), found.legibility)
-            yield self._change(
-                candidate, telling, found.legibility, pairs=found.top, bottom_pairs=found.bottom
-            )
+            ends = {"pairs": found.top, "bottom_pairs": found.bottom}
+            yield _Read(candidate, telling, found.legibility, partial(dict, ends))
 
-    def _change(
-        self, candidate: Candidate, telling: float, legibility: float, **ends: Any
-    ) -> Change:
+    def _places(self, layer: int) -> dict[str, tuple[Place, Place]]:
+        """Where the parts of a layer are, in both models: found once, nothing is read."""
+        if layer not in self._found:
+            places = [layer_places(model, layer) for model in (self.two.base, self.two.tuned)]
+            self._found[layer] = {b.name: (b, t) for b, t in self.two.matched(*places)}
+        return self._found[layer]
+
+    def _change(self, read: _Read) -> Change:
+        candidate = read.candidate
         token = candidate.token
         return Change(
             candidate.address,
@@ -118,15 +141,18 @@ class Reader:
             candidate.layer,
             candidate.absolute,
             candidate.relative,
-            telling,
-            legibility,
+            read.telling,
+            read.legibility,
             token=None if token is None else self.two.base.space.token(token),
             label=candidate.label,
-            **ends,
+            **read.ends(),
         )
 
 
-def _spread(scores: Float[Tensor, "n e"]) -> list[tuple[float, float]]:
-    """Each row's mean and standard deviation."""
-    mean, deviation = scores.mean(1), scores.std(1, unbiased=False)
-    return list(zip(mean.tolist(), deviation.tolist(), strict=True))
+def _both_ends(scores: Float[Tensor, "n e"], k: int, ids: Int[Tensor, "e"] | None) -> TopVectors:
+    """The k largest and smallest of each row, with token ids."""
+    found = []
+    for descending in (True, False):
+        order = scores.argsort(dim=1, descending=descending, stable=True)[:, :k]
+        found += [scores.gather(1, order), order if ids is None else ids.to(order.device)[order]]
+    return TopVectors(*found)

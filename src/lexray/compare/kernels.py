@@ -54,9 +54,10 @@ class Chart:
 
     def units(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "n r"]:
         """x L / ‖x L‖ in float32, on the vectors' device; 0 where the projection is constant."""
-        coordinates = self.coordinates(X)
+        exact = exactly(X)
+        coordinates = self.coordinates(exact)
         sizes = coordinates.norm(dim=1, keepdim=True)
-        lengths = exactly(X).norm(dim=1, keepdim=True)
+        lengths = exact.norm(dim=1, keepdim=True)
         varies = sizes > CONSTANT * self.largest * lengths
         return torch.where(varies, coordinates / sizes, 0.0).float().to(X.device)
 
@@ -134,9 +135,9 @@ def moments(
     x_sum, y_sum = (torch.zeros(w, dtype=torch.float64, device=place) for w in widths)
     for rows, others in zip(a.blocks(), b.blocks(), strict=True):
         x, y = exactly(rows), exactly(others)
-        xx += x.T @ x
-        yy += y.T @ y
-        xy += x.T @ y
+        xx.addmm_(x.T, x)
+        yy.addmm_(y.T, y)
+        xy.addmm_(x.T, y)
         x_sum += x.sum(0)
         y_sum += y.sum(0)
     n = len(a.rows)

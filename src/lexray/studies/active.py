@@ -70,8 +70,9 @@ def _neurons(layer: LayerTrace) -> tuple[Float[Tensor, "p n"], Int[Tensor, "p n"
 def _largest(
     coefficients: Float[Tensor, "p n"], places: Int[Tensor, "p n"], m: int, absolute: bool
 ) -> Active:
+    """Of equal ones (heads that share values often are) the first."""
     sizes = coefficients.abs() if absolute else coefficients
-    best = sizes.topk(min(m, sizes.shape[1]), dim=1).indices
+    best = sizes.argsort(dim=1, descending=True, stable=True)[:, :m]
     negative = coefficients.gather(1, best) < 0
     return Active(places.gather(1, best).cpu(), negative.cpu() & absolute)
 

@@ -309,7 +309,7 @@ def _control(norm: str, kinds: Mapping[str, Curves]) -> Finding:
         f"{norm}: it does not do so with random vectors.",
         "the falling tokens' usual probability exceeds the rising ones' by more than twice as much "
         "as with random vectors",
-        gaps[0] > 0 and gaps[0] > 2 * gaps[1],
+        gaps[0] > 2 * gaps[1] if gaps[0] > 0 else None,
         f"{gaps[0]:+.2%}, random vectors {gaps[1]:+.2%}; probability moved {moved[0]:.0%}, "
         f"random vectors {moved[1]:.0%}",
     )

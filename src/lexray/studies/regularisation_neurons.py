@@ -1,0 +1,424 @@
+"""Are there neurons that are always active, and what do they do?
+
+At the last position of each prompt, the feed-forward neurons of each layer with the largest
+coefficients (100, or a tenth of the layer where that is fewer). A neuron that is among them in more
+than 85 % of the prompts is flagged. The flagged values are compared with a sample of the layer's
+others: norm, entropy of the logit lens, outlier weights (more than 6 times the root mean square of
+a value's weights), and whether these lie in dimensions in which the residual stream behind the
+block itself is always among its largest. Their top tokens are counted as function words from a list
+of our own (English; tokens without letters and digits count).
+
+The paper flags by signed coefficients; --absolute takes their size, and neurons that mostly have
+negative ones are then read negated, as they are added. In mixtures all experts' neurons count
+together, with their routing weights. Values are taken behind a norm at the sub-block's end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lexray import fold
+from lexray.model import Model
+from lexray.plots import literal
+from lexray.render import Table
+from lexray.studies import figures
+from lexray.studies.active import active_neurons
+from lexray.studies.last_position import RAW, at_last, require_next_token
+from lexray.studies.measures import require_more_tokens, rows_of, sample, seeded
+from lexray.studies.prompts import Prompt
+from lexray.studies.resume import Done, Numbers, each_prompt
+from lexray.studies.study import VISIT, Evidence, Finding, PromptOptions, Study, finding, option
+from lexray.studies.words import function_words, share
+from lexray.trace.project import project
+
+OFTEN = 0.85
+"""A neuron is flagged if it is among the most active in more than this share of the prompts."""
+FEW_PROMPTS = 10
+"""With fewer, chance alone flags neurons."""
+LIST = 10
+"""So many top tokens of a value are looked at."""
+OUTLIER = 6.0
+DIMENSIONS = 10
+"""So many of the residual stream's largest dimensions are noted for each prompt."""
+MEASURES = {"norm": "norm", "entropy": "entropy", "peak": "largest weight", "outliers": "outliers"}
+
+
+@dataclass(frozen=True)
+class Neurons(PromptOptions):
+    top: int = option(100, "Among so many most active neurons of a layer; at most a tenth.", min=1)
+    others: int = option(100, "Compare with so many other neurons of each layer.", min=1)
+    absolute: bool = option(False, "By the size of the coefficient, whatever its sign.")
+
+
+def run(model: Model, options: Neurons) -> Evidence:
+    require_next_token(model)
+    require_more_tokens(model, LIST)
+    done = each_prompt(
+        "regularisation-neurons", model, options, lambda prompt: seen(model, prompt, options)
+    )
+    flags = [flagged(done, layer) for layer in range(model.n_layers)]
+    rogue = [always(done, "dimensions", layer) for layer in range(model.n_layers)]
+    layers = described(model, flags, rogue, options)
+    numbers = {"prompts": len(done), "share": OFTEN, "layers": layers, "rogue_dimensions": rogue}
+    return Evidence(
+        numbers,
+        (_flagged_table(layers), _layers_table(layers)),
+        tuple(findings(layers, rogue, model.d_model, len(done))),
+        lambda: draw(layers),
+        (
+            f"{len(done)} prompts",
+            f"most active: the first {tops_of(model, options)[0]} of {_neurons(model, 0)} neurons",
+        ),
+    )
+
+
+def _neurons(model: Model, layer: int) -> int:
+    return sum(group.n for group in model.layers[layer].groups("value"))
+
+
+def tops_of(model: Model, options: Neurons) -> list[int]:
+    """How many neurons of each layer count as its most active."""
+    return [
+        max(1, min(options.top, _neurons(model, layer) // 10)) for layer in range(model.n_layers)
+    ]
+
+
+def seen(model: Model, prompt: Prompt, options: Neurons) -> Numbers:
+    """Each layer's most active neurons, which of them are negative, and the largest dimensions."""
+    trace = at_last(model, prompt, "residual", "mlp")
+    neurons, negative, dimensions = [], [], []
+    for layer, top in zip(trace.layers, tops_of(model, options), strict=True):
+        active = active_neurons(trace[layer], top, absolute=options.absolute)
+        neurons.append(active.at[-1].tolist())
+        negative.append(active.at[-1][active.negative[-1]].tolist())
+        sizes = trace[layer].resid_post[-1].abs()
+        dimensions.append(sizes.topk(min(DIMENSIONS, len(sizes))).indices.tolist())
+    return {"neurons": neurons, "negative": negative, "dimensions": dimensions}
+
+
+def always(done: Sequence[Done], name: str, layer: int) -> dict[int, float]:
+    """What is in this list of more than 85 % of the prompts, and in what share of them."""
+    counts = Counter(i for d in done for i in d.numbers[name][layer])
+    found = {i: n / len(done) for i, n in counts.items() if n / len(done) > OFTEN}
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+@dataclass(frozen=True)
+class Flags:
+    """A layer's flagged neurons."""
+
+    shares: dict[int, float]
+    negative: frozenset[int]
+    """Those that are added with a negative coefficient more often than not."""
+
+
+def flagged(done: Sequence[Done], layer: int) -> Flags:
+    shares = always(done, "neurons", layer)
+    negative = Counter(i for d in done for i in d.numbers["negative"][layer])
+    mostly = (i for i, part in shares.items() if negative[i] > part * len(done) / 2)
+    return Flags(shares, frozenset(mostly))
+
+
+def described(
+    model: Model, flags: Sequence[Flags], rogue: Sequence[Mapping[int, float]], options: Neurons
+) -> list[dict[str, Any]]:
+    """Of each layer the flagged neurons, and the means of these and of others."""
+    places = [_places(model, layer, flags[layer], options) for layer in range(model.n_layers)]
+    X = torch.cat(
+        [values(model, layer, at, flags[layer].negative) for layer, at in enumerate(places)]
+    )
+    found = project(model, X, LIST)
+    table = measures(X) | {"entropy": found.entropy.cpu().double()}
+    words, start, layers = function_words(model), 0, []
+    for layer, at in enumerate(places):
+        rows = slice(start, start + len(at))
+        start += len(at)
+        here = {name: x[rows] for name, x in table.items()}
+        mine = torch.tensor([int(i) in flags[layer].shares for i in at], dtype=torch.bool)
+        others = {name: x[~mine] for name, x in here.items()}
+        neurons = [
+            _neuron(model, layer, flags[layer], int(at[i]), relative(X[rows][[i]])[0])
+            | _read(model, found.top_ids[rows][i].tolist(), words)
+            | {name: float(x[i]) for name, x in here.items()}
+            | {f"{name}_above": _mean((x < here[name][i]).double()) for name, x in others.items()}
+            for i in mine.nonzero()[:, 0].tolist()
+        ]
+        for neuron in neurons:
+            neuron["in_rogue"] = sum(i in rogue[layer] for i in neuron["dimensions"])
+        layers.append(
+            {
+                "layer": layer,
+                "neurons": sorted(neurons, key=lambda n: (-n["share"], n["index"])),
+                "flagged": {name: _mean(x[mine]) for name, x in here.items()},
+                "others": {name: _mean(x) for name, x in others.items()},
+            }
+        )
+    return layers
+
+
+def _places(model: Model, layer: int, flags: Flags, options: Neurons) -> Int[Tensor, "m"]:
+    """The flagged neurons and a sample of the others, in rising order."""
+    n = _neurons(model, layer)
+    rest = torch.tensor([i for i in range(n) if i not in flags.shares], dtype=torch.long)
+    chosen = rest[sample(options.others, len(rest), seeded(options.seed, "others", layer))]
+    return torch.cat([chosen, torch.tensor(list(flags.shares), dtype=torch.long)]).sort().values
+
+
+def values(
+    model: Model, layer: int, at: Int[Tensor, "m"], negative: frozenset[int]
+) -> Float[Tensor, "m d_model"]:
+    """The values of these neurons as they are added."""
+    X = rows_of(model.layers[layer].groups("value"), at).to(model.device)
+    X = fold.writer(X, model.architecture.blocks[layer].ff.post_norm, model.checkpoint)
+    signs = torch.tensor([-1.0 if int(i) in negative else 1.0 for i in at])
+    return X * signs.to(X)[:, None]
+
+
+def measures(X: Float[Tensor, "n d_model"]) -> dict[str, Float[Tensor, "n"]]:
+    """Norms, and weights in units of a value's root mean square."""
+    sizes = relative(X)
+    return {
+        "norm": X.norm(dim=1).cpu().double(),
+        "peak": sizes.amax(1).cpu().double(),
+        "outliers": (sizes > OUTLIER).sum(1).cpu().double(),
+    }
+
+
+def relative(X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
+    return X.abs() / X.square().mean(1, keepdim=True).sqrt().clamp_min(torch.finfo(X.dtype).tiny)
+
+
+def _neuron(
+    model: Model, layer: int, flags: Flags, index: int, sizes: Float[Tensor, "d_model"]
+) -> dict[str, Any]:
+    """Which neuron it is, and the dimensions of its outlier weights, largest first."""
+    order = sizes.argsort(descending=True).tolist()
+    return {
+        "index": index,
+        "address": _address(model, layer, index),
+        "share": flags.shares[index],
+        "negative": index in flags.negative,
+        "dimensions": [i for i in order if sizes[i] > OUTLIER],
+        "largest_dimension": order[0],
+    }
+
+
+def _read(model: Model, ids: list[int], words: Bool[Tensor, "rows"]) -> dict[str, Any]:
+    shown = [model.space.token(i).shown for i in ids]
+    return {"tokens": shown, "function_words": share(ids, words)}
+
+
+def _address(model: Model, layer: int, index: int) -> str:
+    for group in model.layers[layer].groups("value"):
+        if index < group.n:
+            return group.address_of(index)
+        index -= group.n
+    raise AssertionError
+
+
+def _mean(x: Float[Tensor, "n"]) -> float | None:
+    return float(x.mean()) if len(x) else None
+
+
+def findings(
+    layers: Sequence[Mapping[str, Any]],
+    rogue: Sequence[Mapping[int, float]],
+    d_model: int,
+    prompts: int,
+) -> list[Finding]:
+    """The paper's claims, by rules that name no model."""
+    last = layers[len(layers) - max(1, len(layers) // 4) :]
+    if prompts < FEW_PROMPTS:
+        told = f"{prompts} prompts; with fewer than {FEW_PROMPTS} chance alone flags neurons"
+        return [finding(*rule, None, told) for rule in (EXIST, FUNCTION, *COMPARED, HIT)]
+    having = [layer for layer in layers if layer["neurons"]]
+    return [
+        _exist(layers, last),
+        _function(last),
+        *_compared(having),
+        _hit(having, rogue, d_model),
+    ]
+
+
+EXIST = (
+    "Each of the last layers has a neuron that is always active.",
+    f"every layer of the last quarter has a neuron that is among the most active in more than "
+    f"{OFTEN:.0%} of the prompts",
+)
+FUNCTION = (
+    "In each of these layers, one of them reads as function words.",
+    "in every layer of the last quarter with flagged neurons, one of them has function words for "
+    f"at least half of its first {LIST} tokens",
+)
+COMPARED = (
+    ("They have exceptionally high norms.", "most are above 95 % of their layer's others"),
+    (
+        "Their token distributions have a higher entropy.",
+        "in most layers with flagged neurons their mean entropy is above the others'",
+    ),
+    (
+        "They have a few outlier weights of exceptional size.",
+        f"most have a weight above {OUTLIER:g} times the root mean square of their weights, and "
+        "their largest weight is on average one and a half times that of the others",
+    ),
+)
+HIT = (
+    "These weights feed the outlier dimensions of the residual stream.",
+    "the share of their outlier weights that lie in dimensions that are always among the residual "
+    f"stream's {DIMENSIONS} largest is over ten times chance",
+)
+
+
+def _exist(layers: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]]) -> Finding:
+    found = sum(bool(layer["neurons"]) for layer in last)
+    whole = sum(bool(layer["neurons"]) for layer in layers)
+    total = sum(len(layer["neurons"]) for layer in layers)
+    return finding(
+        *EXIST,
+        found == len(last),
+        f"{found} of the last {len(last)} layers, {whole} of all {len(layers)}; {total} neurons",
+        "layers 18–23 of 24 have at least one each (GPT-2 medium)",
+    )
+
+
+def _function(last: Sequence[Mapping[str, Any]]) -> Finding:
+    best = [
+        max(layer["neurons"], key=lambda neuron: neuron["function_words"])
+        for layer in last
+        if layer["neurons"]
+    ]
+    if not best:
+        return finding(*FUNCTION, None, "no neuron of these layers is always active")
+    won = [neuron for neuron in best if neuron["function_words"] >= 0.5]
+    shown = max(best, key=lambda neuron: neuron["function_words"])
+    said = f"{shown['address']}: {' '.join(shown['tokens'][:5])}"
+    return finding(*FUNCTION, len(won) == len(best), f"{len(won)} of {len(best)} layers; {said}")
+
+
+def _compared(having: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    neurons = [neuron for layer in having for neuron in layer["neurons"]]
+    if not neurons:
+        return [finding(*rule, None, "no neuron is always active") for rule in COMPARED]
+
+    def average(of: str, name: str) -> float:
+        return float(sum(layer[of][name] for layer in having)) / len(having)
+
+    def said(name: str) -> str:
+        return f"mean {average('flagged', name):.3g}, others {average('others', name):.3g}"
+
+    high = sum((neuron["norm_above"] or 0) > 0.95 for neuron in neurons)
+    spread = sum(layer["flagged"]["entropy"] > layer["others"]["entropy"] for layer in having)
+    having_outliers = sum(bool(neuron["dimensions"]) for neuron in neurons)
+    larger = average("flagged", "peak") > 1.5 * average("others", "peak")
+    of = len(neurons)
+    return [
+        finding(*COMPARED[0], high > of / 2, f"{high} of {of}; {said('norm')}"),
+        finding(
+            *COMPARED[1],
+            spread > len(having) / 2,
+            f"{spread} of {len(having)} layers; {said('entropy')}",
+        ),
+        finding(
+            *COMPARED[2],
+            having_outliers > of / 2 and larger,
+            f"{having_outliers} of {of}; largest weight: {said('peak')}",
+        ),
+    ]
+
+
+def _hit(
+    having: Sequence[Mapping[str, Any]], rogue: Sequence[Mapping[int, float]], d_model: int
+) -> Finding:
+    total = sum(len(n["dimensions"]) for layer in having for n in layer["neurons"])
+    hit = sum(n["in_rogue"] for layer in having for n in layer["neurons"])
+    expected = sum(
+        len(n["dimensions"]) * len(rogue[layer["layer"]]) / d_model
+        for layer in having
+        for n in layer["neurons"]
+    )
+    if not total or not expected:
+        what = "outlier weights" if not total else "dimensions that are always the largest"
+        return finding(*HIT, None, f"there are no {what}")
+    measured = f"{hit} of {total} outlier weights; by chance {expected:.2g}"
+    return finding(*HIT, hit > 10 * expected, measured)
+
+
+def _flagged_table(layers: Sequence[Mapping[str, Any]]) -> Table:
+    columns = ("neuron", "prompts", "norm", "entropy", "largest weight", "dimensions", "tokens")
+    rows = tuple(
+        (
+            neuron["address"] + (" negated" if neuron["negative"] else ""),
+            neuron["share"],
+            neuron["norm"],
+            neuron["entropy"],
+            neuron["peak"],
+            " ".join(map(str, neuron["dimensions"][:DIMENSIONS])),
+            " ".join(neuron["tokens"]),
+        )
+        for layer in layers
+        for neuron in layer["neurons"]
+    )
+    return Table(columns, rows, "neurons that are always active")
+
+
+def _layers_table(layers: Sequence[Mapping[str, Any]]) -> Table:
+    names = [(of, name) for name in MEASURES for of in ("flagged", "others")]
+    rows = tuple(
+        (layer["layer"], len(layer["neurons"]), *(layer[of][name] for of, name in names))
+        for layer in layers
+    )
+    columns = ("layer", "flagged", *(f"{MEASURES[name]}, {of}" for of, name in names))
+    return Table(columns, rows, "means by layer")
+
+
+def draw(layers: Sequence[Mapping[str, Any]]) -> go.Figure:
+    """How many are flagged, and how they differ from the others of their layers."""
+    shown = {name: MEASURES[name] for name in ("norm", "entropy", "peak")}
+    figure = figures.panels(["always active neurons", *shown.values()])
+    x = [layer["layer"] for layer in layers]
+    counts = [len(layer["neurons"]) for layer in layers]
+    bars = go.Bar(x=x, y=counts, marker={"color": figures.MUTED}, showlegend=False)
+    figure.add_trace(bars, **figures.at(0))
+    neurons = [(layer["layer"], neuron) for layer in layers for neuron in layer["neurons"]]
+    for panel, name in enumerate(shown, 1):
+        points = go.Scatter(
+            x=[layer for layer, _ in neurons],
+            y=[neuron[name] for _, neuron in neurons],
+            text=[literal(f"{n['address']}: {' '.join(n['tokens'][:5])}") for _, n in neurons],
+            mode="markers",
+            marker={"size": 7, "color": figures.CONTROL},
+            name="always active",
+            showlegend=panel == 1,
+            hovertemplate="%{text}<br>%{y:.3g}<extra></extra>",
+        )
+        others = go.Scatter(
+            x=x,
+            y=[layer["others"][name] for layer in layers],
+            mode="lines",
+            line={"color": figures.OURS, "width": 2},
+            name="others, mean",
+            showlegend=panel == 1,
+        )
+        figure.add_trace(points, **figures.at(panel))
+        figure.add_trace(others, **figures.at(panel))
+    return figures.by_layer(figure, len(layers))
+
+
+STUDY = Study(
+    "regularisation-neurons",
+    "Are there neurons that are always active?",
+    VISIT,
+    "Fig. 8 and 9",
+    __doc__,
+    Neurons,
+    run,
+    RAW,
+)
