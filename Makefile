@@ -28,8 +28,9 @@ check: setup
 bench: setup
 	$(BIN)/python -m benchmarks
 
-browser:
+browser: setup
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
+	$(BIN)/python -m pytest -m browser
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

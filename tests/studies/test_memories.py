@@ -56,7 +56,7 @@ def test_a_prompt(name: str, contribution: bool) -> None:
 
 def test_means(tmp_path: Path) -> None:
     """A prompt without a fourth value counts where it has some."""
-    texts = ("law a", "law city abc x y")
+    texts = ("ab", "law city abc x y")
     options = {"k": K, "prompts": prompts_file(tmp_path, *texts)}
     numbers = find("memories")(worded("gpt2"), **options).numbers
     parts = [
@@ -81,7 +81,7 @@ def test_the_rules_both_ways() -> None:
         assert all(("norm" in f.claim) == contribution for f in found)
         return [f.verdict for f in found]
 
-    assert verdicts(0.5, 0.4, 0.3, 0.2, first=0.1) == ["holds"] * 3
+    assert verdicts(0.5, 0.4, 0.3, 0.2, first=0.3) == ["holds"] * 3
     bad = ["does not hold"] * 3
     assert verdicts(0.2, 0.4, 0.3, 0.5, first=0.9, contribution=True) == bad
     none = float("nan")

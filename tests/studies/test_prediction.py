@@ -34,7 +34,7 @@ def asked(folder: Path) -> Path:
     for i, letter in enumerate("abcdefgh"):
         text = f"law {letter}"
         token = gpt2.trace(text).logits[-1].argmax()
-        said = gpt2.vocabulary.token(int(token)).text if i > 1 else "city"
+        said = gpt2.space.token(int(token)).text if i > 1 else "city"
         rows.append({"prompt": text, "answer": said})
     rows.append({"prompt": "law x"})
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -65,7 +65,7 @@ def test_no_right_answers(tmp_path: Path) -> None:
     gpt2 = model("gpt2")
     said = {int(gpt2.trace(f"law {x}").logits[-1].argmax()) for x in "abc"}
     other = next(i for i in range(16, 37) if i not in said)
-    answer = gpt2.vocabulary.token(other).text
+    answer = gpt2.space.token(other).text
     path.write_text("\n".join(json.dumps({"prompt": f"law {x}", "answer": answer}) for x in "abc"))
     result = find("prediction")(worded("gpt2"), prompts=path)
     assert result.numbers["prompts"][RIGHT] + result.numbers["prompts"][WRONG] == 3
