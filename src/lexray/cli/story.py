@@ -231,10 +231,14 @@ class Teller:
             (f"lexray heads {model} -o heads.jsonl", "all heads; goes on after an interruption"),
             (f"lexray related {model}", "neurons that write what they read"),
             (f"lexray nearest {model} {head}.O0", "what else in the model is like this vector"),
+            (f'lexray lens {model} "This movie was"', "a forward pass, layer by layer"),
+            (f'lexray flow {model} "This movie was" -o flow.html', "the same as a graph of words"),
+            ("lexray diff demo demo-sentiment -o diff.html", "what a fine-tune changed"),
+            ("lexray align demo demo-b", "which layers of two models do the same"),
             ("lexray info FOLDER", "your own model: safetensors, .bin, GGUF, LoRA, a Hub id"),
             ("lexray head --help", "filters, views, JSON, CSV and HTML"),
         ):
-            self._console.print(Text(f"  {command:<40}", style="cyan") + Text(why, style="default"))
+            self._console.print(Text(f"  {command:<54}", style="cyan") + Text(why, style="default"))
         self._say(f'In Python: lexray.Model.from_pretrained("{model}")["{head}"].vo.top(50)')
 
     def _title(self, text: str) -> None:

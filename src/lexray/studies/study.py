@@ -198,7 +198,8 @@ class StudyResult(Result):
         """The figure with its title, for notebooks and images."""
         from lexray.studies.figures import titled
 
-        return titled(self.evidence.draw(), self.heading, str(self.source))
+        note = f"{self.study.where} · {self.source}"
+        return titled(self.evidence.draw(), self.study.title, note)
 
     def to_html(self) -> str:
         """A page with the figure, its findings and its tables, which needs no network."""
