@@ -14,7 +14,7 @@ from torch import Tensor
 from lexray.model import Model
 from lexray.studies import find, keep_k
 from lexray.studies.hidden import hidden_states
-from lexray.studies.keep_k import HIDDEN, LARGE, NORMAL, SMALL, VALUES
+from lexray.studies.keep_k import HIDDEN, LARGE, NORMAL, SMALL, UNIT, VALUES
 from tests.dense import dense
 from tests.families.zoo import VARIANTS, build
 from tests.vocabularies import worded
@@ -65,7 +65,8 @@ def test_a_model_against_its_own_tensors(name: str) -> None:
     drawn, _ = keep_k.distributions(model, keep_k.KeepK(seed=3, n=6))
     inverse = torch.linalg.pinv(E).T
     assert result.numbers["k"] == [10, 37]
-    assert set(drawn) == {NORMAL, VALUES, HIDDEN}
+    assert set(drawn) == {NORMAL, VALUES, HIDDEN, UNIT}
+    assert drawn[UNIT].norm(dim=1).tolist() == pytest.approx([1] * 6)
     for distribution, X in drawn.items():
         scores = result.numbers["cosine"][distribution]
         x = X.double()
@@ -168,6 +169,14 @@ def test_rules_both_ways() -> None:
     assert verdicts(KS, reversing()) == [yes, yes, yes, yes]
     few = {name: {e: s[:2] for e, s in both.items()} for name, both in scores(1, 0, 1).items()}
     assert verdicts([10, 37], few) == [unknown, yes, unknown, unknown]
+
+
+def test_rules_do_not_look_at_unit_length() -> None:
+    low = {"transpose": [0.0] * len(KS), "pinv": [0.99] * len(KS)}
+    assert verdicts(KS, reversing() | {UNIT: low}) == verdicts(KS, reversing())
+    assert (
+        "(0.00 at unit length)" in keep_k.findings(KS, 50257, reversing() | {UNIT: low})[3].measured
+    )
 
 
 def test_where_the_order_changes_is_said() -> None:

@@ -64,7 +64,7 @@ def test_random_vectors_pass_the_same_norms() -> None:
 
 def test_which_norms_there_are() -> None:
     assert norm_filters.norms_of(worded("gptj")) == ["ln_1"]
-    neox = worded("gpt-neox")
+    neox = worded("neox")
     assert norm_filters.norms_of(neox) == ["ln_1", "ln_2"]
     layer = neox.trace(TEXT)[0]
     second = norm_filters.filters(layer.spec)["ln_2"]

@@ -97,7 +97,7 @@ def test_heads_that_do_not_fit_cannot_be_padded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["gpt2", "llama", "gemma2", "qwen2", "qwen3", "olmo2", "gptj", "gpt-neox", "phi", "bloom"],
+    ["gpt2", "llama", "gemma2", "qwen2", "qwen3", "olmo2", "gptj", "neox", "phi", "bloom"],
 )
 def test_the_right_side_gives_the_attention_logits(name: str) -> None:
     """Biases, rotations of every kind, shared keys, norms on queries and keys."""

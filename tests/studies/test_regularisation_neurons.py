@@ -17,7 +17,7 @@ from lexray.studies.words import is_function_word
 from tests.studies.recorded import NAMES, PROMPT, logits, model, prompts_file, traced, weights
 from tests.vocabularies import worded
 
-TEXTS = tuple(f"{a} {b} city {c}" for a in ("law", "abc x") for b in "pqr" for c in ("laws", "z y"))
+TEXTS = tuple(f"{letter} law walking city abc law" for letter in "abcdefghijkl")
 
 
 @pytest.mark.parametrize("absolute", [False, True])
@@ -55,7 +55,7 @@ def test_over_prompts(name: str, absolute: bool, tmp_path: Path) -> None:
     prompts = prompts_file(tmp_path, *TEXTS)
     result = find("regularisation-neurons")(worded(name), **options, prompts=prompts)
     parts = [seen(model(name), Prompt(text), Neurons(**options)) for text in TEXTS]
-    some = 0
+    some, space = 0, worded(name).space
     for layer, row in enumerate(result.numbers["layers"]):
         counts = Counter(i for part in parts for i in part["neurons"][layer])
         often = {i: n / len(TEXTS) for i, n in counts.items() if n > 0.85 * len(TEXTS)}
@@ -73,7 +73,6 @@ def test_over_prompts(name: str, absolute: bool, tmp_path: Path) -> None:
             assert neuron["entropy"] == pytest.approx(float(-(p * p.log()).sum()), rel=1e-3)
             peak = float(value.abs().max() / value.square().mean().sqrt())
             assert neuron["peak"] == pytest.approx(peak, rel=1e-4)
-            space = result.study.run.__globals__["Model"] and worded(name).space
             ids = p.argsort(descending=True)[:10].tolist()
             assert neuron["tokens"] == [space.token(i).shown for i in ids]
             words = [is_function_word(space.token(i).text) for i in ids]

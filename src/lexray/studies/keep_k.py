@@ -7,7 +7,8 @@ feed-forward values, and hidden states of the model at our own prompts, all laye
 
 The paper's two ranges of k are cut to the vocabulary, 1000 (of which it gives the figures) and the
 whole vocabulary (where the E⁺ of an E of full rank is exact) are added. Ties at the k-th entry are
-all kept.
+all kept. A few hidden states can be a hundred times as long as the rest, and then the cosine is
+theirs alone, so hidden states scaled to unit length are shown as well; the rules do not use them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ LARGE = (512, 1024, 2048, 4096, 10000, 15000, 20000, 30000)
 QUOTED, PUBLISHED = 1000, {"transpose": 0.83, "pinv": 0.10}
 """GPT-2 medium, 300 normal vectors."""
 NORMAL, VALUES, HIDDEN = "normal vectors", "FF values", "hidden states"
-COLOURS = {NORMAL: figures.OURS, VALUES: figures.CONTROL, HIDDEN: figures.THIRD}
+UNIT = "hidden states of unit length"
+COLOURS = {
+    NORMAL: figures.OURS,
+    VALUES: figures.CONTROL,
+    HIDDEN: figures.THIRD,
+    UNIT: figures.MUTED,
+}
 COLUMNS_AT_ONCE = 4096
 ALIKE = 0.02
 """Cosines that differ by less count as similar."""
@@ -76,7 +83,7 @@ def chosen_ks(n_tokens: int, k: int) -> list[int]:
 def distributions(
     model: Model, options: KeepK
 ) -> tuple[dict[str, Float[Tensor, "n d_model"]], tuple[str, ...]]:
-    """The three kinds of vectors; hidden states only of models that transformers can run."""
+    """The kinds of vectors; hidden states only of models that transformers can run."""
     n, device = options.n, model.device
     normal = torch.randn(n, model.d_model, generator=seeded(options.seed, NORMAL))
     drawn = {NORMAL: normal.to(device), VALUES: random_values(model, n, options.seed)}
@@ -86,6 +93,7 @@ def distributions(
         return drawn, (f"no hidden states: {error}",)
     at = sample(n, len(states), seeded(options.seed, HIDDEN))
     drawn[HIDDEN] = states[at.to(states.device)]
+    drawn[UNIT] = torch.nn.functional.normalize(drawn[HIDDEN], dim=1)
     return drawn, ()
 
 
@@ -150,7 +158,7 @@ def _small(ks: list[int], scores: Scores) -> Finding:
         (name, ks[i]): both["transpose"][i] - both["pinv"][i]
         for name, both in scores.items()
         for i in range(len(ks))
-        if ks[i] in SMALL
+        if ks[i] in SMALL and name != UNIT
     }
     if not gaps:
         return finding(claim, rule, None, "no k ≤ 500 was run")
@@ -182,7 +190,8 @@ def _large(ks: list[int], n_tokens: int, scores: Scores) -> list[Finding]:
     if HIDDEN not in last:
         return [order, finding(stays, rule_stays, None, "there are no hidden states")]
     hidden, others = last[HIDDEN][0], max(last[NORMAL][0], last[VALUES][0])
-    measured = f"{hidden:.2f}, others at most {others:.2f}"
+    unit = f" ({last[UNIT][0]:.2f} at unit length)" if UNIT in last else ""
+    measured = f"{hidden:.2f}{unit}, others at most {others:.2f}"
     return [order, finding(stays, rule_stays, hidden > others, measured)]
 
 
