@@ -102,8 +102,10 @@ def test_means_over_prompts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(" The", True), ("not", True), ("\n", True), (",", True), ("'s", True), ("’ve", True)]
-    + [(" Microsoft", False), ("walk", False), ("12", False), ("Ж", False)],
+    [
+        *((text, True) for text in (" The", "not", "\n", ",", "'s", "’ve")),
+        *((text, False) for text in (" Microsoft", "walk", "12", "Ж")),
+    ],
 )
 def test_function_words(text: str, expected: bool) -> None:
     assert is_function_word(text) is expected

@@ -1,4 +1,4 @@
-"""queries-keys against token-by-token products of the float64 reference, and its rules both ways."""
+"""queries-keys against token-by-token products in float64, and its rules both ways."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ def test_a_prompt(name: str) -> None:
             assert scores[SHUFFLED][layer] == pytest.approx(sum(others) / n)
         looks = [int(trace[layer].pattern[h, -1].argmax()) for h in range(n)]
         streams = [top(name, x) for x in trace[layer].resid_pre]
-        queries = [score(head["right"]["query"], streams[at]) for head, at in zip(heads, looks)]
+        queries = [
+            score(head["right"]["query"], streams[at])
+            for head, at in zip(heads, looks, strict=True)
+        ]
         keys = [score(head["right"]["key"], streams[-1]) for head in heads]
         assert found["attended"]["query"][layer] == pytest.approx(sum(queries) / n)
         assert found["attended"]["key"][layer] == pytest.approx(sum(keys) / n)
@@ -139,7 +142,7 @@ def test_encoders_are_refused() -> None:
 
 def test_the_rules_both_ways() -> None:
     def verdicts(x: float, fit: float, ours: float, other: float) -> list[str]:
-        scores = {m: dict.fromkeys([*PAIRS, SHUFFLED], [x, x]) for m in METHODS}
+        scores = {m: {name: [x, x] for name in (*PAIRS, SHUFFLED)} for m in METHODS}
         fits = {m: {"query": [0.1, 0.2], "key": [fit, fit]} for m in METHODS}
         attended = {
             f"{name}{end}": [value]

@@ -12,7 +12,7 @@ import typer
 
 from lexray.cli.groups import expanded
 from lexray.cli.lens import TARGET, WHERE, Prompt, RunOptions, numbers
-from lexray.cli.options import OUTPUT, READING, OutputOptions, show
+from lexray.cli.options import OUTPUT, READING, Format, OutputOptions, show
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 SHOWN, COMPARE = "What is shown", "Two runs"
 PICTURES = (".html", ".htm", ".svg", ".png", ".json")
+WHOLE = (Format.JSON, Format.HTML)
+"""Formats that show the graph, not its summary."""
+STREAM_ALONE = {"heads": 0, "memories": 0, "neurons": (0, 0), "keep": None, "static": False}
+"""All that the summary needs to be read."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +134,13 @@ class ShownOptions:
         ),
     ] = False
     static: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--static/--no-static",
-            help="Also read the parameters behind nodes by themselves.",
+            help="Also read the parameters behind nodes by themselves; by default of few blocks.",
             rich_help_panel=READING,
         ),
-    ] = True
+    ] = None
     k: Annotated[int, typer.Option("-k", min=1, help="How many tokens of each node.")] = 10
 
     def options(self) -> dict[str, Any]:
@@ -252,11 +256,15 @@ def flow(
         "candidates": words.candidate or [],
         **shown.options(),
     }
+    drawn = path is not None and path.suffix.lower() in PICTURES and output.format is None
+    printed = not drawn and (path is not None or not picture.open)
+    if printed and output.format not in WHOLE and not picture.open:
+        options |= STREAM_ALONE
     traces = _traces(run, prompt, where, other)
     graph = _graph(traces, options)
-    if path is not None and path.suffix.lower() in PICTURES and output.format is None:
+    if path is not None and drawn:
         picture.write(graph, path)
-    elif not picture.open or path is not None:
+    elif printed:
         _print(traces[0], graph, output)
     if picture.open:
         picture.show(graph, path)
@@ -300,7 +308,7 @@ def _graph(traces: list[Trace], options: dict[str, Any]) -> FlowGraph:
 def _print(trace: Trace, graph: FlowGraph, output: OutputOptions) -> None:
     from lexray.flow.summary import summarise
 
-    if output.format is not None and output.format in ("json", "html"):
+    if output.format in WHOLE:
         show(graph, output.format, output.output)
     else:
         show(summarise(trace, graph), output.format, output.output)

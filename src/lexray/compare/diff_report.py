@@ -124,7 +124,7 @@ def _sentiment(found: Diff) -> str:
     scale = max([share.share for share in s.shares] + [s.chance, 1e-9])
     rows = "".join(
         f'<tr class="{"yes" if x.reads else "no"}"><th>{html.escape(x.letter)}</th>'
-        f'<td><span class="bar" style="width:{100 * x.share / scale:.1f}%"></span>'
+        f'<td><span class="bar" style="width:{92 * x.share / scale:.1f}%"></span>'
         f"<b>{100 * x.share:.1f} %</b></td><td>{100 * x.rotated:.1f} %</td>"
         f"<td>{100 * x.before:.1f} %</td><td>{x.p:.3f}</td>"
         f"<td>{'sentiment' if x.reads else '–'}</td></tr>"

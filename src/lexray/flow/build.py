@@ -57,7 +57,7 @@ def flow(
     >>> trace.flow(layers=[14], target=" Tokyo").to_html("flow.html")
     >>> trace.flow(keep=0.5, keep_by="target", merge_qk=True)
     """
-    how = Options(**options)
+    how = Options.checked(**options)
     at = absolute(trace, position)
     words = find_words(trace, at, target, candidates)
     shown = choose_all(trace, kept_layers(trace, layers), at, words.target.id, how)

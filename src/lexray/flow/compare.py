@@ -46,7 +46,7 @@ def compare(
     >>> compare(model.trace("The capital of Japan is"), model.trace("The capital of France is"))
     """
     refuse_strangers(trace, other)
-    how = Options(**options)
+    how = Options.checked(**options)
     runs = (trace, other)
     at = (
         absolute(trace, position),

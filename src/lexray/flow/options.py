@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeVar, get_args
 
 from lexray.errors import LexrayError
 
+STATIC_BLOCKS = 6
+"""Up to so many blocks, parameters are read by themselves if nobody says otherwise."""
 HEADS, MEMORIES, NEURONS = 10, 2, (18, 7)
 """The paper's figures (its code shows 10 heads, the paper itself all of them)."""
 
@@ -49,22 +51,31 @@ class Options:
     """The residual stream passes the non-linear LM head of encoders such as BERT."""
     rotary: bool = True
     """Queries and keys are read at their actual distance, else at distance 0."""
-    static: bool = True
-    """The parameters behind nodes are also read by themselves."""
+    static: bool | None = None
+    """The parameters behind nodes are also read by themselves; None: of graphs of few blocks."""
     k: int = 10
     """How many tokens at either end of a reading."""
 
-    def __post_init__(self) -> None:
+    @classmethod
+    def checked(cls, **given: Any) -> Options:
+        """The options that a caller gives, refused with an explanation if they make no sense."""
+        known = {field.name: field.default for field in fields(cls)}
+        if unknown := sorted(given.keys() - known.keys()):
+            raise LexrayError(
+                f"a flow graph has no option {', '.join(unknown)}; there are {', '.join(known)}"
+            )
+        full = known | given
         for name in ("heads", "memories"):
-            _check_count(name, getattr(self, name))
-        if self.neurons is not None:
-            object.__setattr__(self, "neurons", _pair(self.neurons))
-        if self.keep is not None and not 0 <= self.keep <= 1:
-            raise LexrayError(f"keep={self.keep!r} is no share; give a number from 0 to 1")
-        _check_choice("by", self.by, ("signed", "absolute"))
-        _check_choice("keep_by", self.keep_by, ("sum", "target"))
-        if self.k < 1:
-            raise LexrayError(f"k={self.k}: a node is read as at least 1 token")
+            _check_count(name, full[name])
+        for name, allowed in (("by", get_args(Ranking)), ("keep_by", get_args(Measure))):
+            if full[name] not in allowed:
+                raise LexrayError(f"{name}={full[name]!r}: try one of {', '.join(allowed)}")
+        keep = full["keep"]
+        if keep is not None and not (isinstance(keep, (int, float)) and 0 <= keep <= 1):
+            raise LexrayError(f"keep={keep!r} is no share; give a number from 0 to 1")
+        if not isinstance(full["k"], int) or full["k"] < 1:
+            raise LexrayError(f"k={full['k']!r}: a node is read as at least 1 token")
+        return cls(**given | {"neurons": _pair(full["neurons"])})
 
     @property
     def most_heads(self) -> int | None:
@@ -77,6 +88,9 @@ class Options:
     @property
     def most_neurons(self) -> tuple[int, int] | None:
         return self._most(self.neurons, NEURONS)
+
+    def reads_parameters(self, n_blocks: int) -> bool:
+        return n_blocks <= STATIC_BLOCKS if self.static is None else self.static
 
     def _most(self, given: Count | None, usual: Count) -> Count | None:
         return usual if given is None and self.keep is None else given
@@ -96,7 +110,9 @@ def _check_count(name: str, count: int | None) -> None:
         raise LexrayError(f"{name}={count!r}: give a number of {name} from 0 on, or None")
 
 
-def _pair(neurons: Any) -> tuple[int, int]:
+def _pair(neurons: Any) -> tuple[int, int] | None:
+    if neurons is None:
+        return None
     try:
         high, low = neurons
     except (TypeError, ValueError) as error:
@@ -107,8 +123,3 @@ def _pair(neurons: Any) -> tuple[int, int]:
     for count in (high, low):
         _check_count("neurons", count)
     return high, low
-
-
-def _check_choice(name: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise LexrayError(f"{name}={given!r}: try one of {', '.join(known)}")

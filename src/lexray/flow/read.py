@@ -39,7 +39,8 @@ def read_draft(
     """The draft's nodes with their readings, and its edges with their scores."""
     shown, sketches = cache(model.vocabulary.shown), list(draft.sketches.values())
     projections = _projections(model, sketches, candidates, options, shown)
-    statics = _statics(model, sketches, options.k, shown) if options.static else {}
+    also = options.reads_parameters(len(draft.layers))
+    statics = _statics(model, sketches, options.k, shown) if also else {}
     norms = _norms(sketches)
     nodes = tuple(
         Node(

@@ -41,9 +41,8 @@ class Summary(Result):
         runs = [repr(run.prompt) for run in (graph.run, graph.other) if run is not None]
         other = ("out, other", "rank, other") if graph.is_difference else ()
         columns = ("block", "in", "mid", "out", "rank", *other, "reads out as", "heads", "neurons")
-        counted = f"{len(graph.nodes)} nodes, {len(graph.edges)} edges"
         note = graph.options.get("note", "")
-        parts = [graph.run.model, counted, "heads, neurons: what they added to its logit", note]
+        parts = [graph.run.model, "heads, neurons: what they added to its logit", note]
         title = f"P({graph.target.shown}) after {' and '.join(runs)}"
         return [Table(columns, rows, title, " · ".join(filter(None, parts)))]
 

@@ -199,7 +199,9 @@ def probabilities(
 def usual_probabilities(model: Model, done: Sequence[Done]) -> Float[Tensor, "rows"]:
     """How probable each token is in the model's output, over all prompts."""
     finals = torch.tensor([d.numbers["final"] for d in done], device=model.device)
-    parts = [probabilities(model, x).sum(0).cpu().double() for x in finals.split(PAIRS_AT_ONCE)]
+    parts = [
+        probabilities(model, x).sum(0).cpu().double() for x in torch.split(finals, PAIRS_AT_ONCE)
+    ]
     return torch.stack(parts).sum(0) / len(finals)
 
 

@@ -185,7 +185,7 @@ def _shuffled(
 ) -> Float[Tensor, "n"]:
     """I_k of each query with the next head's key of the same layer."""
     scores = torch.full((len(layers),), nan, dtype=torch.float64)
-    for layer in layers.unique():
+    for layer in torch.unique(layers):
         at = (layers == layer).nonzero()[:, 0]
         if len(at) > 1:
             scores[at] = overlap(queries[at], keys[at.roll(-1)])
