@@ -83,7 +83,7 @@ def test_a_model_and_itself(name: str) -> None:
 # ---------------------------------------------------------------------- against dense float64
 
 
-DENSE = [(name, False) for name in EVERY] + [(name, True) for name in SOME]
+DENSE = [(name, name in SOME) for name in EVERY] + [(name, False) for name in SOME[:3]]
 
 
 @pytest.mark.parametrize(("name", "folded"), DENSE)
@@ -93,7 +93,8 @@ def test_against_dense_float64(name: str, folded: bool) -> None:
     base, tuned = base.view(folded=folded), tuned.view(folded=folded)
     kinds: dict[str, Kind] = {"keys": "key", "values": "value"}
     kinds |= {"Q": "Q", "K": "K", "V": "V", "O": "O"}
-    found = diff(base, tuned, n=2000, k=4, groups=list(kinds))
+    k = 4 if name in SOME else 1
+    found = diff(base, tuned, n=2000, k=k, groups=list(kinds))
     listed = by_address(found)
     reading = base.view(folded=False).W_U.double()
     layer, other = base.layers[1], tuned.layers[1]
@@ -109,8 +110,8 @@ def test_against_dense_float64(name: str, folded: bool) -> None:
             close(delta.norm(dim=1) / before.norm(dim=1), [c.relative for c in changes])
             top = torch.tensor([[s.token.id for s in c.top] for c in changes])
             close(scores.gather(1, top), [[s.score for s in c.top] for c in changes])
-            close(scores.topk(4).values, [[s.score for s in c.top] for c in changes])
-            bottom = scores.topk(4, largest=False).values
+            close(scores.topk(k).values, [[s.score for s in c.top] for c in changes])
+            bottom = scores.topk(k, largest=False).values
             close(bottom, [[s.score for s in c.bottom] for c in changes])
     for size in found.sizes:
         if (size.layer, size.group) == (1, "values"):

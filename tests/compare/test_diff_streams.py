@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 
@@ -20,6 +21,8 @@ from lexray.compare.diff import diff
 from lexray.compare.diff_result import Diff
 from lexray.errors import LexrayError
 from lexray.model import Model
+from lexray.sources import open_source
+from tests.families.gguf_writer import convert
 from tests.families.zoo import LLAMA, Variant, build, make
 from tests.saved import words, write_tokenizer
 from tests.vocabularies import vocabulary
@@ -167,3 +170,20 @@ def test_one_layer_at_a_time() -> None:
         whole = sum(p.numel() * 4 for p in module.parameters())
     assert peaks[1] < 1.2 * peaks[0]
     assert peaks[1] < whole / 2
+
+
+@pytest.mark.parametrize("kind", [None, GGMLQuantizationType.F16])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_another_container(tmp_path: Path, name: str, kind: Any) -> None:
+    """A GGUF file, whose tensors have other names, an order of their own and another dtype."""
+    module = deepcopy(build(name))
+    base = Model(ModuleCheckpoint(build(name)), vocabulary=vocabulary())
+    with torch.no_grad():
+        value = "transformer.h.1.mlp.c_proj" if name == "gpt2" else "model.layers.1.mlp.down_proj"
+        weight = module.get_submodule(value).weight
+        (weight if name == "gpt2" else weight.T)[5] += 1
+    path = convert(module).save(tmp_path / "model.gguf", kind)
+    tuned = Model(open_source(path), vocabulary=vocabulary())
+    found = diff(base, tuned)
+    assert [change.address for change in found.changes] == ["L1N5.value"]
+    assert any("rounding" in note for note in found.notes) is (kind is not None)

@@ -259,7 +259,7 @@ def test_one_kept_position_suffices(name: str) -> None:
 
 
 def test_ids_say_what_a_node_is() -> None:
-    graph = traced("llama").flow(heads=9, memories=9, neurons=(2, 2))
+    graph = traced("llama").flow(heads=9, memories=9, neurons=(2, 2), k=2)
     assert graph['L1.H3.value@"·walk"'].position == 0
     repeated = [n for n in graph.nodes if n.position == 5 and n.head == 0 and n.layer == 0]
     assert [n.id[-2:] for n in repeated] == ["#5", "#5"]
@@ -270,7 +270,7 @@ def test_ids_say_what_a_node_is() -> None:
 
 def test_merging_leaves_out_queries_keys_and_gates() -> None:
     trace = traced("llama")
-    graph = trace.flow(merge_qk=True, merge_neurons=True)
+    graph = trace.flow(merge_qk=True, merge_neurons=True, heads=2, neurons=(3, 2))
     gone = {NodeKind.QUERY, NodeKind.KEY, NodeKind.FF_KEY, NodeKind.FF_GATE}
     assert not gone & {node.kind for node in graph.nodes}
     value = graph.of_kind(NodeKind.VALUE)[0]
@@ -300,9 +300,10 @@ def test_norms_stand_where_the_family_puts_them() -> None:
 
 def test_an_encoder_looks_both_ways() -> None:
     trace = traced("bert")
-    graph = trace.flow(position=1, memories=9)
+    graph = trace.flow(position=1, heads=2, memories=9, neurons=(1, 1))
     assert {n.position for n in graph.of_kind(NodeKind.VALUE)} == set(range(len(IDS)))
-    plain, through = (trace.flow(position=1, transform=t)["L2.in"] for t in (False, True))
+    few: dict[str, Any] = {"heads": 0, "neurons": (0, 0)}
+    plain, through = (trace.flow(position=1, transform=t, **few)["L2.in"] for t in (False, True))
     own = trace.logits[1].softmax(-1)
     assert through.projection is not None
     assert plain.projection != through.projection

@@ -27,7 +27,7 @@ def test_a_run_is_no_different_from_itself(name: str) -> None:
 
 def test_prompts_of_different_lengths_meet_at_their_ends() -> None:
     one, two = traced("llama"), worded("llama").trace(LONGER)
-    graph = compare(one, two, target=3, heads=9, memories=3)
+    graph = compare(one, two, target=3, heads=2, memories=3, neurons=(2, 1), layers=[0, 1])
     assert graph.other is not None
     assert (graph.run.position, graph.other.position) == (6, 8)
     for node in graph.of_kind(NodeKind.VALUE):
@@ -51,14 +51,15 @@ def test_both_runs_show_what_either_would() -> None:
     neurons = graph.of_kind(NodeKind.FF_VALUE)
     assert all(n.projection is not None and n.other is not None for n in neurons)
     words = {word.id for word in graph.candidates}
-    assert words >= {w.id for w in two.flow(target=3).candidates}
+    assert words >= {w.id for w in alone.candidates}
 
 
 def test_scores_of_both_runs_are_on_the_edges() -> None:
     one, two = traced("gpt2"), worded("gpt2").trace(LONGER)
-    graph = compare(one, two, target=3, heads=9, memories=9, neurons=(999, 999), layers=[1])
-    full = two.flow(target=3, heads=9, memories=9, neurons=(999, 999), layers=[1])
-    theirs = {(e.source, e.target): e.sign * e.score for e in full.edges}
+    full = {"heads": 9, "memories": 9, "neurons": (999, 999), "layers": [1], "static": False}
+    graph = compare(one, two, target=3, **full)
+    alone = two.flow(target=3, **full)
+    theirs = {(e.source, e.target): e.sign * e.score for e in alone.edges}
     for edge in graph.edges:
         if "@" not in edge.source + edge.target:
             assert edge.other_score == pytest.approx(theirs.get((edge.source, edge.target), 0.0))
@@ -67,8 +68,8 @@ def test_scores_of_both_runs_are_on_the_edges() -> None:
 def test_two_models_on_one_prompt() -> None:
     one, two = traced("gpt2"), traced("gpt2-untied-wide")
     graph = compare(one, two, **vars(SOME))
-    assert graph.target == one.flow().target
-    theirs = two.flow(target=graph.target.id, candidates=[w.id for w in graph.candidates])
+    assert graph.target == graphed("gpt2").target
+    theirs = two.flow(**vars(SOME))
     seen, alone = graph["L1.mid"].other, theirs["L1.mid"].projection
     assert seen is not None
     assert alone is not None
@@ -94,6 +95,6 @@ def test_experts_that_were_not_chosen_are_missing() -> None:
 def test_strangers_are_refused() -> None:
     with pytest.raises(LexrayError, match="different vocabularies"):
         compare(traced("gpt2"), worded("gpt2", 36).trace(IDS[:3]))
-    one, two = (traced("gpt2").flow(target=t) for t in (3, 4))
+    one, two = (traced("gpt2").flow(target=t, **vars(SOME)) for t in (3, 4))
     with pytest.raises(LexrayError, match="different targets"):
         difference(one, two)

@@ -118,7 +118,7 @@ def test_counts_are_ceilings_beside_a_share() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_pulls_are_the_contributions(name: str) -> None:
     trace, target = traced(name), 5
-    added = trace.contributions(target)
+    added = {leaf.component: leaf.contribution for leaf in trace.contributions(target)}
     found = pulls(trace, live(trace.model), target, LAST, trace.layers)
     for layer, pull in found.items():
         step = Step(trace, trace.model.layers[layer], LAST)
@@ -131,7 +131,7 @@ def test_pulls_are_the_contributions(name: str) -> None:
 
 def test_the_summary_names_who_moved_the_target() -> None:
     trace = traced("qwen2-moe")
-    graph = trace.flow(target=5)
+    graph = trace.flow(target=5, heads=0, neurons=(0, 0), static=False)
     summary = summarise(trace, graph)
     heads = [leaf for leaf in trace.contributions(5).top(99, kind="head") if leaf.layer == 0]
     best = max(heads, key=lambda leaf: abs(leaf.contribution))

@@ -155,3 +155,12 @@ def test_the_rules_both_ways() -> None:
     assert verdicts(0.06, 0.9, 0.3, 0.2) == ["does not hold"] * 6
     none = float("nan")
     assert verdicts(0.04, none, 0.3, none) == ["holds"] * 3 + ["not testable"] * 3
+
+
+def test_what_any_key_shares_is_no_alignment() -> None:
+    curves = {"query-key": [0.09], "key-value": [0.0], "query-value": [0.0]}
+    found = [
+        queries_keys._nothing("right", curves | {SHUFFLED: [other]}, 0.001).verdict
+        for other in (0.08, 0.01)
+    ]
+    assert found == ["holds", "does not hold"]

@@ -105,7 +105,7 @@ class Options:
         return asdict(self) | counts
 
 
-def _check_count(name: str, count: int | None) -> None:
+def _check_count(name: str, count: Any) -> None:
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
         raise LexrayError(f"{name}={count!r}: give a number of {name} from 0 on, or None")
 

@@ -174,7 +174,7 @@ def lists(
             found[f"{end}_by"].append(sign * best.values)
         found["moved"].append(change.abs().sum(1) / 2)
         kept = members(new.topk(n, dim=1).indices, old.topk(n, dim=1).indices)
-        found["new"].append(1 - kept.double().mean(1).to(new))
+        found["new"].append(1 - kept.float().mean(1))
     return {name: torch.cat(parts).tolist() for name, parts in found.items()}
 
 

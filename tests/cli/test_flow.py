@@ -1,0 +1,116 @@
+"""`lexray flow`: files by their endings, a summary without one, and mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lexray.cli import flow as command
+from lexray.flow import FlowGraph
+from lexray.model import Model
+from tests.cli.running import lexray, mistake
+
+PROMPT = "the cat and the dog"
+ODD = ["a/b\\c \"quoted\" 'twice'", "🦊 naïve café 日本", "<script>alert(1)</script>", "[b]x"]
+FEW = ("--heads", "2", "--neurons", "3,2", "-k", "3")
+
+
+def test_a_file_by_its_ending(llama: Path, tmp_path: Path) -> None:
+    for ending in ("html", "svg", "json", "png"):
+        path = tmp_path / f"flow.{ending}"
+        ran = lexray("flow", llama, PROMPT, *FEW, "--layers", "1", "-o", path)
+        assert (ran.code, ran.out, ran.err) == (0, "", "")
+        assert path.stat().st_size > 1000
+    graph = FlowGraph.from_json((tmp_path / "flow.json").read_text())
+    model = Model.from_pretrained(llama)
+    options = {"layers": [1], "heads": 2, "neurons": (3, 2), "k": 3}
+    assert graph == FlowGraph.from_json(model.trace(PROMPT).flow(**options).to_json())
+    assert (tmp_path / "flow.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_summary_without_a_file(gpt2: Path) -> None:
+    ran = lexray("flow", gpt2, PROMPT, "--target", " dog")
+    assert (ran.code, ran.err) == (0, "")
+    trace = Model.from_pretrained(gpt2).trace(PROMPT)
+    target = trace.model.vocabulary.id(" dog")
+    assert "P(·dog) after 'the cat and the dog'" in ran.out
+    rank = int((trace.logits[-1] > trace.logits[-1][target]).sum())
+    last = next(line for line in ran.out.splitlines() if "L1" in line)
+    assert last.split("│")[5].strip() == str(rank)
+    heads = [x for x in trace.contributions(" dog").top(9, kind="head") if x.layer == 1]
+    best = max(heads, key=lambda leaf: abs(leaf.contribution))
+    assert f"{best.component[2:]} {best.contribution:+.2f}" in ran.out
+    assert lexray("flow", gpt2, PROMPT, "--format", "csv").out.startswith("block,in,mid,out")
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["a/b\\c \"quoted\" 'twice'", "🦊 naïve café 日本", "<script>alert(1)</script>", "[b]x"],
+)
+def test_prompts_of_all_sorts(llama: Path, tmp_path: Path, prompt: str) -> None:
+    path = tmp_path / "flow.html"
+    assert lexray("flow", llama, prompt, *FEW, "-o", path).code == 0
+    assert "<script>alert(1)" not in path.read_text()
+    assert lexray("flow", llama, prompt, "--layers", "0").code == 0
+
+
+def test_a_prompt_that_begins_with_a_dash(llama: Path) -> None:
+    assert lexray("flow", llama, "--layers", "0", "--", "-5 degrees").code == 0
+
+
+def test_long_prompts_keep_one_position(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+    trace = Model.trace
+
+    def watched(self: Model, prompt: str, **options: object) -> object:
+        kept.append(trace(self, prompt, **options))
+        return kept[-1]
+
+    monkeypatch.setattr(Model, "trace", watched)
+    prompt = " ".join(["the cat and the dog"] * 10)
+    assert lexray("flow", llama, prompt, "--layers", "1", "--position", "-2").code == 0
+    (only,) = kept
+    assert len(only.tokens) > 40
+    assert only.positions == (len(only) - 2,)
+    assert only.layers == (1,)
+
+
+def test_two_prompts_and_two_models(llama: Path, gpt2: Path, tmp_path: Path) -> None:
+    path = tmp_path / "flow.json"
+    ran = lexray("flow", llama, PROMPT, *FEW, "--compare", "the dog and the law", "-o", path)
+    assert ran.code == 0, ran.err
+    graph = FlowGraph.from_json(path.read_text())
+    assert graph.other is not None
+    assert graph.other.prompt == "the dog and the law"
+    ran = lexray("flow", llama, PROMPT, "--compare-model", gpt2)
+    assert ran.code == 0, ran.err
+    assert "rank, other" in ran.out.replace("\n", " ") or "other" in ran.out
+
+
+def test_opening_shows_the_page(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(command.webbrowser, "open", opened.append)
+    monkeypatch.setattr(command.tempfile, "tempdir", str(tmp_path))
+    assert lexray("flow", llama, PROMPT, *FEW, "--layers", "0", "--open").out == ""
+    (page,) = tmp_path.glob("*/flow.html")
+    assert opened == [page.as_uri()]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--layers", "x"], "no list of numbers"),
+        (["--layers", "7"], "no layer 7"),
+        (["--position", "99"], "99"),
+        (["--neurons", "5"], "no pair of numbers such as 18,7"),
+        (["--keep", "2"], "keep"),
+        (["--by", "size"], "by"),
+        (["-o", "nowhere/flow.html"], "no folder"),
+        (["-o", "flow.pdf", "--format", "x"], "format"),
+    ],
+)
+def test_mistakes(llama: Path, options: list[str], said: str) -> None:
+    assert said in mistake("flow", llama, PROMPT, *options)
