@@ -17,8 +17,8 @@ from tests.cli.running import lexray
 
 EXPECTED = {
     *("info", "head", "heads", "neuron", "subhead", "vector", "svd"),
-    *("lookup", "related", "nearest", "demo", "study"),
-    *("lens", "contributions", "align"),
+    *("lookup", "related", "nearest", "demo"),
+    *("diff", "align", "stitch", "lens", "contributions", "flow", "study"),
 }
 
 

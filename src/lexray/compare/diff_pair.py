@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.checkpoint import Checkpoint
+from lexray.checkpoint.base import TensorInfo
 from lexray.checkpoint.lora import LoraCheckpoint
 from lexray.compare.diff_places import Place, Round
 from lexray.errors import LexrayError
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from lexray.model import Model
 
 ROWS_AT_ONCE = 4096
+HALF = {"F16": torch.float16, "BF16": torch.bfloat16}
+"""What files call the dtypes of half precision that are read as float32."""
 FEW = 8
 """How many names a note lists."""
 
@@ -149,7 +152,9 @@ class Two:
 
     def rounding(self, b: Place, t: Place) -> tuple[Round, Round]:
         """Both tensors as the coarser of their dtypes has them: rounding is no change."""
-        dtypes = [p.model.dtype or p.model.checkpoint.info(p.tensors[0]).dtype for p in (b, t)]
+        dtypes = [
+            p.model.dtype or _precision(p.model.checkpoint.info(p.tensors[0])) for p in (b, t)
+        ]
         coarse = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
         if dtypes[0] == dtypes[1]:
             return _same, _same
@@ -227,6 +232,11 @@ class Two:
                 more = ", …" if len(ids) > FEW else ""
                 rows = "token is" if len(ids) == 1 else "tokens are"
                 self.note(f"{len(ids):,} {rows} {which}: {shown}{more}")
+
+
+def _precision(info: TensorInfo) -> torch.dtype:
+    """The dtype whose precision a tensor has, which may not be the one that it is read in."""
+    return HALF.get(info.stored or "", info.dtype)
 
 
 def _same(x: Tensor) -> Tensor:
