@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
-from benchmarks import align, cold_start, heads, lens, opening, pairs, readme, vectors
+from benchmarks import align, cold_start, flow, heads, lens, opening, pairs, readme, vectors
 
 RESULTS = Path(__file__).parent / "results.json"
 MATRICES = 540
@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "vectors": vectors.run,
     "align": align.run,
     "lens": lens.run,
+    "flow": flow.run,
     "heads": heads.run,
     "pairs": real_pairs,
 }

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lexray import filters
 from lexray.errors import LexrayError
 from lexray.model import Model
 from lexray.trace import project as module
@@ -85,6 +86,22 @@ def test_sizes_chunks_and_rows_without_tokens(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "WARM_SCORES", warm)
         check(model(name, 29), vectors(name, n, seed), k, targets, norm, 29)
+
+
+@pytest.mark.parametrize("name", ["gptj", "gemma2", "opt-350m"])
+def test_a_filter_restricts_the_lists_alone(name: str) -> None:
+    m, X, ids = model(name, 29), vectors(name, 4), [2, 5, 11, 17]
+    free = project(m, X, 4, [3, 17], bottom=True)
+    found = project(m, X, 4, [3, 17], bottom=True, filter=filters.among(ids))
+    logits, capped = dense_logits(m, X)
+    order = torch.tensor(ids)[logits[:, ids].argsort(1, descending=True)]
+    assert torch.equal(found.top_ids, order)
+    assert torch.equal(found.bottom_ids, order.flip(1))
+    close(found.top_probs, capped.softmax(-1).gather(1, order))
+    for name in ("entropy", "target_probs", "target_ranks", "target_logits"):
+        assert torch.equal(getattr(found, name), getattr(free, name))
+    with pytest.raises(LexrayError, match="no token of"):
+        project(m, X, filter=filters.ascii & ~filters.ascii)
 
 
 def test_targets_of_each_row() -> None:

@@ -12,7 +12,7 @@ import typer
 
 from lexray.cli.groups import expanded
 from lexray.cli.lens import TARGET, WHERE, Prompt, RunOptions, numbers
-from lexray.cli.options import OUTPUT, READING, Format, OutputOptions, show
+from lexray.cli.options import OUTPUT, READING, Format, OutputOptions, TokenOptions, show
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
@@ -232,6 +232,7 @@ def flow(
     where: WhereOptions,
     words: WordOptions,
     shown: ShownOptions,
+    tokens: TokenOptions,
     other: OtherOptions,
     picture: PictureOptions,
     output: OutputOptions,
@@ -255,6 +256,7 @@ def flow(
         "target": words.target,
         "candidates": words.candidate or [],
         **shown.options(),
+        "filter": tokens.filter(),
     }
     drawn = path is not None and path.suffix.lower() in PICTURES and output.format is None
     printed = not drawn and (path is not None or not picture.open)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lexray.cli.groups import expanded
-from lexray.cli.options import MODEL, OUTPUT, READING, ModelOptions, OutputOptions
+from lexray.cli.options import MODEL, OUTPUT, READING, ModelOptions, OutputOptions, TokenOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
@@ -133,7 +133,9 @@ class LensOptions:
     ] = "output"
     k: Annotated[int, typer.Option("-k", min=1, help="How many tokens of each vector.")] = 5
 
-    def look(self, run: RunOptions, prompt: str, target: TargetOptions) -> Lens:
+    def look(
+        self, run: RunOptions, prompt: str, target: TargetOptions, tokens: TokenOptions
+    ) -> Lens:
         from lexray.trace.vectors import chosen_kinds, needed
 
         kinds = chosen_kinds(self.of or ["residual"])
@@ -153,6 +155,7 @@ class LensOptions:
             k=self.k,
             norm=self.norm,
             transform=self.transform,
+            filter=tokens.filter(),
         )
 
 
@@ -198,6 +201,7 @@ def lens(
     prompt: Prompt,
     target: TargetOptions,
     which: LensOptions,
+    tokens: TokenOptions,
     plot: PlotOptions,
     output: OutputOptions,
 ) -> None:
@@ -208,7 +212,7 @@ def lens(
     lexray lens smollm2 "The capital of Japan is the city of" --of heads --layers 23 --positions -1
     """
     plot.check()
-    found = which.look(run, prompt, target)
+    found = which.look(run, prompt, target, tokens)
     plot.draw(found)
     output.show(found)
 

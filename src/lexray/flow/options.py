@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeVar, get_args
 
 from lexray.errors import LexrayError
+from lexray.filters import Filter
 
 STATIC_BLOCKS = 6
 """Up to so many blocks, parameters are read by themselves if nobody says otherwise."""
@@ -55,6 +56,8 @@ class Options:
     """The parameters behind nodes are also read by themselves; None: of graphs of few blocks."""
     k: int = 10
     """How many tokens at either end of a reading."""
+    filter: Filter | None = None
+    """Which tokens are listed; probabilities and ranks are among all."""
 
     @classmethod
     def checked(cls, **given: Any) -> Options:
@@ -102,7 +105,8 @@ class Options:
             "memories": self.most_memories,
             "neurons": self.most_neurons,
         }
-        return asdict(self) | counts
+        words = "" if self.filter is None else self.filter.describe()
+        return asdict(replace(self, filter=None)) | counts | {"filter": words}
 
 
 def _check_count(name: str, count: Any) -> None:

@@ -40,7 +40,7 @@ def read_draft(
     shown, sketches = cache(model.vocabulary.shown), list(draft.sketches.values())
     projections = _projections(model, sketches, candidates, options, shown)
     also = options.reads_parameters(len(draft.layers))
-    statics = _statics(model, sketches, options.k, shown) if also else {}
+    statics = _statics(model, sketches, options, shown) if also else {}
     norms = _norms(sketches)
     nodes = tuple(
         Node(
@@ -96,6 +96,7 @@ def _projections(
             side=side,
             transform=hidden,
             bottom=True,
+            filter=options.filter,
         )
         found |= zip((s.id for s in members), _listed(batch, shown), strict=True)
     return found
@@ -134,13 +135,15 @@ def _words(ids: Sequence[int], weights: Sequence[float], shown: Shown) -> tuple[
     return tuple(Weighed(i, shown(i), weight) for i, weight in zip(ids, weights, strict=True))
 
 
-def _statics(model: Model, sketches: Sequence[Sketch], k: int, shown: Shown) -> dict[str, Static]:
+def _statics(
+    model: Model, sketches: Sequence[Sketch], options: Options, shown: Shown
+) -> dict[str, Static]:
     """The parameters behind nodes as the model's view reads them, but raw."""
     space, found = model.view(folded=False).space, {}
     kept = [sketch for sketch in sketches if sketch.parameter is not None]
     for kind, members in _grouped(kept, _kind):
         X = torch.stack([s.parameter[1] for s in members if s.parameter is not None])
-        read = space.side(kind).top(X, k)
+        read = space.side(kind, options.filter).top(X, options.k)
         rows = zip(*(part.tolist() for part in read), strict=True)
         for sketch, (top_values, top_ids, low_values, low_ids) in zip(members, rows, strict=True):
             found[sketch.id] = Static(

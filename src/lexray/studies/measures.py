@@ -63,12 +63,12 @@ def shared(a: Int[Tensor, "n j"], b: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
 
 def overlap(a: Int[Tensor, "n k"], b: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
     """The intersection score I_k: |a ∩ b| / k."""
-    return shared(a, b).double().cpu() / a.shape[1]
+    return shared(a, b).cpu().double() / a.shape[1]
 
 
 def jaccard(a: Int[Tensor, "n k"], b: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
     """|a ∩ b| / |a ∪ b|."""
-    both = shared(a, b).double().cpu()
+    both = shared(a, b).cpu().double()
     return both / (a.shape[1] + b.shape[1] - both)
 
 

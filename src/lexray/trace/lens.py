@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.filters import Filter
 from lexray.reading import Token
 from lexray.render import TEXT_WIDTH, Result, Table, html_table, rich_table
 from lexray.render import Cell as Value
@@ -250,6 +251,7 @@ def lens(
     k: int = 5,
     norm: bool = True,
     transform: bool = False,
+    filter: Filter | None = None,
 ) -> Lens:
     """Reads a trace's vectors as tokens, all of them in one batch.
 
@@ -263,6 +265,7 @@ def lens(
     - `layers`, `positions`, `heads`: all that were kept, unless given.
     - `norm=False` leaves the final norm out, and for queries and keys the attention's norm.
     - `transform=True` passes the non-linear LM head of encoders such as BERT.
+    - `filter` restricts which tokens are listed; probabilities and ranks are among all.
     - `query`: the position from which keys are read; `offset`: key position less query position
       for queries and keys in rotary models (by default the actual one; a query's is that of the
       key it looks at most).
@@ -285,7 +288,7 @@ def lens(
         norm,
     )
     lines = which.lines(kinds)
-    found = _projected(model, lines, k, wanted, norm, transform)
+    found = _projected(model, lines, k, wanted, norm, transform, filter)
     shape = len(lines), len(at)
     return Lens(
         model,
@@ -298,7 +301,7 @@ def lens(
         found.entropy.cpu().view(shape),
         None if wanted is None else found.target_probs.cpu().view(shape),
         None if wanted is None else found.target_ranks.cpu().view(shape),
-        " · ".join(filter(None, _notes(which, kinds, wanted, transform))),
+        " · ".join(note for note in _notes(which, kinds, wanted, transform, filter) if note),
     )
 
 
@@ -330,6 +333,7 @@ def _projected(
     target: Target | None,
     norm: bool,
     transform: bool,
+    filter: Filter | None,
 ) -> Projected:
     """All lines in one batch, or in two where some of them read and others write."""
     targets = [] if target is None else [target.id]
@@ -338,8 +342,10 @@ def _projected(
     for side in dict.fromkeys(line.side for line in lines):
         own = [i for i, line in enumerate(lines) if line.side == side]
         X = torch.cat([lines[i].vectors for i in own])
-        writes = side == "writing"
-        found = project(model, X, k, targets, norm=norm, side=side, transform=transform and writes)
+        through = transform and side == "writing"
+        found = project(
+            model, X, k, targets, norm=norm, side=side, transform=through, filter=filter
+        )
         parts.append(found)
         places += own
     if len(parts) == 1:
@@ -355,7 +361,11 @@ def _reordered(parts: list[Tensor], order: Int[Tensor, "lines"]) -> Tensor:
 
 
 def _notes(
-    which: Chosen, kinds: Sequence[str], target: Target | None, transform: bool
+    which: Chosen,
+    kinds: Sequence[str],
+    target: Target | None,
+    transform: bool,
+    filter: Filter | None,
 ) -> list[str]:
     a = which.trace.model.architecture
     reads, writes = {*kinds} & {*READERS}, {*kinds} - {*READERS}
@@ -373,4 +383,6 @@ def _notes(
             notes.append("read by the input embedding")
     if "keys" in kinds:
         notes.append(f"keys as seen from position {which.query % len(which.trace)}")
+    if filter is not None:
+        notes.append(f"only tokens that are {filter.describe()}")
     return notes

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.families.activation import activation
+from lexray.filters import Filter
 from lexray.fold import at_least_float32
 from lexray.progress import track
 from lexray.space.arithmetic import full_precision, require_finite
@@ -58,6 +59,7 @@ def project(
     side: Literal["writing", "reading"] = "writing",
     transform: bool = False,
     bottom: bool = False,
+    filter: Filter | None = None,
 ) -> Projected:
     """The rows of X as the model's last step would read them.
 
@@ -68,6 +70,7 @@ def project(
       the QK circuit): no final norm, scale, bias or cap, and the reading embedding of the view.
     - `transform=True` passes the non-linear LM head of encoders such as BERT first.
     - `bottom=True` also lists the k lowest tokens.
+    - `filter` restricts the lists; probabilities and ranks stay those among all tokens.
 
     >>> project(model, trace.final, 5, [model.vocabulary.id(" Tokyo")]).target_ranks[-1]
     """
@@ -78,7 +81,7 @@ def project(
     wanted = torch.as_tensor(targets, dtype=torch.long, device=H.device)
     wanted = wanted.expand(len(X), -1) if wanted.ndim == 1 else wanted
     _check(k, wanted, step.columns.count)
-    chunks = list(_chunks(step, H, k, wanted, bottom))
+    chunks = list(_chunks(step, H, k, wanted, bottom, filter))
     return Projected(*(torch.cat(parts) for parts in zip(*chunks, strict=True)))
 
 
@@ -123,6 +126,16 @@ class LastStep:
         mask = self.model.vocabulary.admitted(self.columns.count)
         return (~mask).nonzero()[:, 0].to(self.side.rows.device)
 
+    def unlisted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
+        """The holes and the columns that a filter keeps out of lists; None without one."""
+        if filter is None:
+            return None
+        count, vocabulary = self.columns.count, self.model.vocabulary
+        mask = vocabulary.admitted(count) & filter.mask(vocabulary, count)
+        if not bool(mask.any()):
+            raise LexrayError(f"no token of {self.model.name} is {filter.describe()}")
+        return (~mask).nonzero()[:, 0].to(self.side.rows.device)
+
 
 def transformed(model: Model, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
     """What a non-linear LM head hands to its decoder."""
@@ -149,7 +162,12 @@ def _check(k: int, targets: Int[Tensor, "n m"], count: int) -> None:
 
 
 def _chunks(
-    step: LastStep, H: Float[Tensor, "n width"], k: int, targets: Int[Tensor, "n m"], bottom: bool
+    step: LastStep,
+    H: Float[Tensor, "n width"],
+    k: int,
+    targets: Int[Tensor, "n m"],
+    bottom: bool,
+    filter: Filter | None,
 ) -> Iterator[Projected]:
     """At least one chunk, so that no vectors give no rows."""
     count = step.columns.count
@@ -160,6 +178,7 @@ def _chunks(
     warm = max(1, WARM_SCORES // padded) if H.device.type == "cpu" else rows
     spare = torch.empty(min(rows, warm), padded, dtype=dtype, device=H.device)
     holes = step.holes()
+    unlisted = step.unlisted(filter)
     starts = range(0, max(1, len(H)), rows)
     for start in track(starts, len(starts), "projecting vectors"):
         part = H[start : start + rows]
@@ -169,7 +188,7 @@ def _chunks(
         for at in range(0, max(1, len(part)), len(spare)):
             some = slice(at, min(at + len(spare), len(part)))
             room = spare[: some.stop - at]
-            yield _read(step, scores[some], room, holes, k, wanted[some], bottom)
+            yield _read(step, scores[some], room, holes, unlisted, k, wanted[some], bottom)
 
 
 def _read(
@@ -177,23 +196,28 @@ def _read(
     scores: Float[Tensor, "n padded"],
     spare: Float[Tensor, "n padded"],
     holes: Int[Tensor, "some"],
+    unlisted: Int[Tensor, "others"] | None,
     k: int,
     targets: Int[Tensor, "n m"],
     bottom: bool,
 ) -> Projected:
     """A chunk's answers; `scores` is used up, and `spare` is room to work in."""
     count = step.columns.count
-    k = min(k, count - len(holes))
+    left_out = holes if unlisted is None else unlisted
+    k = min(k, count - len(left_out))
     if step.bias is not None:
         scores[:, :count] += step.bias
-    hidden = scores[:, holes]
+    hidden, unseen = scores[:, holes], scores[:, left_out]
     wanted = scores[:, :count].gather(1, targets)
     low_values, low_ids = scores[:, :0], targets[:, :0]
     if bottom:
-        scores[:, holes] = torch.inf
+        scores[:, left_out] = torch.inf
         low_values, low_ids = top_scores(torch.neg(scores, out=spare), count, k)
-    scores[:, holes] = -torch.inf
+    scores[:, left_out] = -torch.inf
     values, ids = top_scores(scores, count, k)
+    if unlisted is not None:
+        scores[:, left_out] = unseen
+        scores[:, holes] = -torch.inf
     visible, room = scores[:, :count], spare[:, :count]
     ranks = [_above(visible, wanted[:, [i]], room) for i in range(targets.shape[1])]
     scores[:, holes] = hidden
