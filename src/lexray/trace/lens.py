@@ -384,5 +384,5 @@ def _notes(
     if "keys" in kinds:
         notes.append(f"keys as seen from position {which.query % len(which.trace)}")
     if filter is not None:
-        notes.append(f"only tokens that are {filter.describe()}")
+        notes.append(f"only {filter.describe()}")
     return notes
