@@ -19,7 +19,7 @@ KINDS = [
 ]
 """One of each shape that blocks have."""
 IDS = [5, 11, 3, 29, 36, 11, 20]
-SOME = Options(heads=2, memories=2, neurons=(3, 2), k=4)
+SOME = Options(heads=2, memories=2, neurons=(3, 2), static=True, k=4)
 NOTHING = Options(heads=0, memories=0, neurons=(0, 0))
 ALL = Options(heads=99, memories=99, neurons=(999, 999), k=4)
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lexray.cli.groups import expanded
-from lexray.cli.options import MODEL, OUTPUT, CircuitOptions, OutputOptions, TokenOptions
+from lexray.cli.options import MODEL, CircuitOptions, OutputOptions, TokenOptions
+from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
-    from lexray.compare.alignment import Alignment
     from lexray.model import Model
 
 LAYERS, ONE = "Whole layers", "One head, neuron or subhead"
-ENDINGS = (".html", ".htm", ".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 
 
 @dataclass(frozen=True)
@@ -70,34 +67,6 @@ class LayerOptions:
             rich_help_panel=LAYERS,
         ),
     ] = True
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw heat maps to this .html or image file.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-
-    def check(self) -> None:
-        """Before the work, what could go wrong after it."""
-        if self.plot is None:
-            return
-        if self.plot.suffix.lower() not in ENDINGS:
-            raise LexrayError(f"--plot {self.plot}: plots end in {', '.join(ENDINGS)}")
-        if not self.plot.parent.is_dir():
-            raise LexrayError(f"cannot write {self.plot}: there is no folder {self.plot.parent}")
-
-    def draw(self, alignment: Alignment) -> None:
-        if self.plot is None:
-            return
-        from lexray.plots import save_plot
-
-        try:
-            with tempfile.TemporaryDirectory(dir=self.plot.parent) as folder:
-                save_plot(alignment.plot(), Path(folder) / self.plot.name).replace(self.plot)
-        except OSError as error:
-            raise LexrayError(f"cannot write {self.plot}: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -131,11 +100,11 @@ class PartnerOptions:
         int, typer.Option("--tokens", min=1, help="How many tokens of each.", rich_help_panel=ONE)
     ] = 10
 
-    def check(self, layers: LayerOptions) -> None:
+    def check(self, layers: LayerOptions, plot: PlotOptions) -> None:
         """That options for a parameter and for layers are not mixed."""
         ours = {"--one-to-one": self.one_to_one, "--layer": self.layer}
         theirs = {
-            "--plot": layers.plot,
+            "--plot": plot.plot,
             "--group": layers.group,
             "--no-control": not layers.control,
         }
@@ -154,6 +123,7 @@ def align(
     other: OtherOptions,
     layers: LayerOptions,
     partner: PartnerOptions,
+    plot: PlotOptions,
     words: TokenOptions,
     output: OutputOptions,
 ) -> None:
@@ -163,8 +133,8 @@ def align(
 
     lexray align demo demo-b --of L2N17.value
     """
-    partner.check(layers)
-    layers.check()
+    partner.check(layers, plot)
+    plot.check()
     filter = words.filter()
     a = model.open()
     b = other.open(model)
@@ -186,5 +156,5 @@ def align(
     from lexray.compare.align import align
 
     aligned = align(a, b, layers.group, control=layers.control, filter=filter)
-    layers.draw(aligned)
+    plot.draw(aligned)
     output.show(aligned)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from lexray.cli.groups import expanded
-from lexray.cli.options import MODEL, OUTPUT, READING, ModelOptions, OutputOptions, TokenOptions
+from lexray.cli.options import MODEL, READING, ModelOptions, OutputOptions, TokenOptions
+from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
     from lexray.model import Model
-    from lexray.trace.contributions import Contributions
     from lexray.trace.lens import Lens
 
 WHERE, TARGET = "Where", "Which token"
-ENDINGS = (".html", ".htm", ".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="The text to run, in quotes.")]
 NUMBERS = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
 
@@ -157,38 +154,6 @@ class LensOptions:
             transform=self.transform,
             filter=tokens.filter(),
         )
-
-
-@dataclass(frozen=True)
-class PlotOptions:
-    """A picture of the result."""
-
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw it to this .html or image file.", rich_help_panel=OUTPUT
-        ),
-    ] = None
-
-    def check(self) -> None:
-        """Before the work, what could go wrong after it."""
-        if self.plot is None:
-            return
-        if self.plot.suffix.lower() not in ENDINGS:
-            raise LexrayError(f"--plot {self.plot}: plots end in {', '.join(ENDINGS)}")
-        if not self.plot.parent.is_dir():
-            raise LexrayError(f"cannot write {self.plot}: there is no folder {self.plot.parent}")
-
-    def draw(self, result: Lens | Contributions) -> None:
-        if self.plot is None:
-            return
-        from lexray.plots import save_plot
-
-        try:
-            with tempfile.TemporaryDirectory(dir=self.plot.parent) as folder:
-                save_plot(result.plot(), Path(folder) / self.plot.name).replace(self.plot)
-        except OSError as error:
-            raise LexrayError(f"cannot write {self.plot}: {error.strerror}") from error
 
 
 def register(app: typer.Typer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from lexray.cli.groups import expanded
 from lexray.cli.options import MODEL, OUTPUT, ModelOptions, OutputOptions, open_model
+from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lexray.model import Model
 
 DATA = "The labelled texts"
-PLOTS = (".html", ".htm", ".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 
 
 def register(app: typer.Typer) -> None:
@@ -91,6 +90,7 @@ def stitch(
         typer.Argument(metavar="TUNED…", help="Fine-tuned classifiers with the same vocabulary."),
     ],
     texts: DataOptions,
+    plot: PlotOptions,
     output: OutputOptions,
     layers: Annotated[int, typer.Option(min=1, help="How many last layers of TUNED run.")] = 3,
     after: Annotated[int | None, typer.Option(min=0, help="Leave MODEL after this layer.")] = None,
@@ -111,14 +111,6 @@ def stitch(
             metavar="DIR", help="With --after: keep the stitched model.", rich_help_panel=OUTPUT
         ),
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw the curves to this .html or image file.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
 ) -> None:
     """A classifier without training: MODEL's first layers, then TUNED's last ones.
 
@@ -126,15 +118,16 @@ def stitch(
     """
     if sweep == (after is not None):
         raise LexrayError("say after which layer to leave the model: --after N, or --sweep for all")
-    _check(output.output, plot)
+    plot.check()
+    if output.output is not None and not output.output.parent.is_dir():
+        raise LexrayError(f"cannot write {output.output}: there is no folder for it")
     recipes = _recipes(variants or ["pinv"])
     a, others = model.open(), [model.open_tuned(source) for source in tuned]
     if save is not None:
         _save(a, others, after, layers, recipes, texts, save)
     if save is None or texts.data is not None:
         found = _measured(a, others, texts, layers, None if after is None else [after], recipes)
-        if plot is not None:
-            _draw(found, plot)
+        plot.draw(found)
         output.show(found)
 
 
@@ -145,15 +138,6 @@ def _recipes(variants: list[str]) -> list[Recipe]:
     named = [name for one in variants for name in one.split(",")]
     listed = [name for one in named for name in (VARIANTS if one == "all" else (one,))]
     return [Recipe.parse(name) for name in dict.fromkeys(listed)]
-
-
-def _check(output: Path | None, plot: Path | None) -> None:
-    """Before the work, what could go wrong after it."""
-    if plot is not None and plot.suffix.lower() not in PLOTS:
-        raise LexrayError(f"--plot {plot}: plots end in {', '.join(PLOTS)}")
-    for path in (output, plot):
-        if path is not None and not path.parent.is_dir():
-            raise LexrayError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def _measured(
@@ -199,13 +183,3 @@ def _save(
     stitch(
         a, others[0], after=after, layers=layers, calibrate=calibrate, **options
     ).save_pretrained(folder)
-
-
-def _draw(found: Sweep, path: Path) -> None:
-    from lexray.plots import save_plot
-
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            save_plot(found.plot(), Path(folder) / path.name).replace(path)
-    except OSError as error:
-        raise LexrayError(f"cannot write {path}: {error.strerror}") from error

@@ -132,7 +132,7 @@ def _listed(batch: Projected, shown: Shown) -> Iterable[Projection]:
 
 
 def _words(ids: Sequence[int], weights: Sequence[float], shown: Shown) -> tuple[Weighed, ...]:
-    return tuple(Weighed(i, shown(i), weight) for i, weight in zip(ids, weights, strict=True))
+    return tuple(map(Weighed, ids, map(shown, ids), weights))
 
 
 def _statics(
