@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/lexray demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .

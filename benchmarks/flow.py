@@ -3,10 +3,10 @@
 Random weights, 24 layers, 50,257 tokens, the paper's counts of heads, memories and neurons; one
 thread, CPU time, interleaved, the minimum of a few rounds. The original multiplies each node's
 vector with the embedding about three times (for its label, for its tokens and the target's rank,
-and for the entropy of what it adds): 434 products per layer. That is timed on one layer's vectors, and our whole graph, with
-both ends of every reading and ten words of interest, is divided by the number of its layers; once
-more with the static readings of parameters, which the original has not and which need products of
-their own. The answers are compared before a time counts.
+and for the entropy of what it adds): 434 products per layer. That is timed on one layer's vectors.
+Our whole graph, with both ends of every reading and ten words of interest, is divided by the number
+of its layers; once more with the static readings of parameters, which the original has not and
+which need products of their own. The answers are compared before a time counts.
 """
 
 import numpy as np

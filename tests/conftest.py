@@ -1,5 +1,7 @@
 """Shapes in signatures are checked while tests run; the table of oracles is printed at the end."""
 
+from typing import Any
+
 from jaxtyping import install_import_hook
 
 import tests.typecheck  # noqa: F401  the hook looks it up by name
@@ -25,6 +27,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def oracle_log(request: pytest.FixtureRequest) -> dict[str, list[str]]:
     """Which oracle ran for which model: filled by the tests, printed at the end."""
     return request.config.stash[ORACLES]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a worker of pytest-xdist logged joins the whole."""
+    log = node.config.stash[ORACLES]
+    for name, ran in getattr(node, "workeroutput", {}).get("oracles", {}).items():
+        log.setdefault(name, []).extend(ran)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands its log to the process that prints it."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["oracles"] = session.config.stash[ORACLES]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -81,7 +81,8 @@ def test_partners(llama: Path, gpt2: Path) -> None:
 
 
 def test_mistakes(llama: Path, gpt2: Path, tmp_path: Path) -> None:
-    assert "say which with --of" in mistake("align", llama, gpt2, "--one-to-one")
+    for option in ("--one-to-one", "--layer=0", "-n=3", "--tokens=3"):
+        assert "say which with --of" in mistake("align", llama, gpt2, *option.split("="))
     assert "--plot is for whole layers" in mistake(
         "align", llama, gpt2, "--of", "L0H1", "--plot", tmp_path / "x.html"
     )

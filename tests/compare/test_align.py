@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from functools import cache
 from itertools import pairwise, permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from tests import dense
 from tests.compare.test_align_kernels import pearson
 from tests.compare.twins import distinct, opened, twin, words
 from tests.families.zoo import build
+from tests.saved import save
 
 NAMES = [*dense.NAMES, dense.NAMES[0]]
 VIEWS: list[dict[str, Any]] = [
@@ -355,6 +357,22 @@ def test_groups() -> None:
         align(a, b, [])
     with pytest.raises(LexrayError, match="no group 'Q' was aligned; there are key"):
         align(a, b, "keys")["Q"]
+
+
+def test_models_by_name(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("llama", "gpt2")]
+    a, b = (save(folder.name, folder) and Model.from_pretrained(folder) for folder in folders)
+    expected = align(a, b, "keys").to_dict()
+    assert align(*folders, "keys").to_dict() == expected
+    assert align(str(folders[0]), b, "keys").to_dict() == expected
+    view = {"centred": True, "folded": True}
+    assert (
+        align(a.view(**view), folders[1], "keys").to_dict()
+        == align(a.view(**view), b.view(**view), "keys").to_dict()
+    )
+    assert lx.partners(folders[0], "L0N3", folders[1]) == lx.partners(a, "L0N3", b)
+    with pytest.raises(LexrayError, match="not something of type NoneType"):
+        align(a, None)  # type: ignore[arg-type]
 
 
 def test_other_widths_have_no_control() -> None:

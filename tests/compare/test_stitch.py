@@ -293,6 +293,9 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
         ({"after": 0, "layers": 1, "kernel": "magic"}, "kernel=magic"),
         ({"after": 0, "layers": 1, "colour": "red"}, "colour=red"),
         ({"after": 0, "layers": 1, "ridge": -1.0}, "at least 0"),
+        ({"after": 0, "layers": 1, "ridge": float("nan")}, "at least 0"),
+        ({"after": 0, "layers": 1, "ridge": "much"}, "'much' is no number"),
+        ({"after": 0, "layers": 1, "ridge": True}, "ridge=True"),
         ({"after": 0, "layers": 1, "b_positions": True}, "no position embeddings"),
     ],
 )
@@ -340,6 +343,10 @@ def test_wilson_is_scipys(n: int, share: float) -> None:
 def test_recipes_are_read_as_they_are_written(name: str) -> None:
     assert str(Recipe.parse(name)) == name
     assert Recipe.parse("pinv+ridge=0.5").ridge == 0.5
+    small = Recipe.parse("pinv+ridge=1e-05+a-norm")
+    assert small == Recipe(ridge=1e-05, a_norm=True)
+    assert Recipe.parse(str(small)) == small
+    assert Recipe.of({"ridge": 1}, "") == Recipe(ridge=1.0)
 
 
 @pytest.fixture(scope="module")

@@ -407,19 +407,22 @@ def test_a_difference_graph(show: Opener) -> None:
     assert "other run" in page.locator(".lf-panel").inner_text()
 
 
-def test_thousands_of_nodes_move_without_much_script(show: Opener) -> None:
+def test_thousands_of_nodes_move_as_one(show: Opener) -> None:
+    """A turn of the wheel touches a handful of elements, however many there are."""
     graph = synthetic.graph(range(20), listed=2)
     assert len(graph.nodes) > 2900
     page = show(graph)
     page.click("text=Open all")
-    times = page.evaluate(
-        """() => { const stage = document.querySelector(".lf-stage"); const times = [];
-        for (let i = 0; i < 20; i++) { const began = performance.now();
+    touched = page.evaluate(
+        """() => { const stage = document.querySelector(".lf-stage");
+        const watch = new MutationObserver(() => {});
+        watch.observe(document.body, { attributes: true, childList: true, subtree: true });
+        for (let i = 0; i < 20; i++) {
           const turn = { deltaY: i % 2 ? 90 : -90, clientX: 600, clientY: 300, cancelable: true };
-          stage.dispatchEvent(new WheelEvent("wheel", turn));
-          times.push(performance.now() - began); } return times; }"""
+          stage.dispatchEvent(new WheelEvent("wheel", turn)); }
+        return watch.takeRecords().length; }"""
     )
-    assert sorted(times)[10] < 16  # a frame's time; far below it unless the machine is very busy
+    assert 1 <= touched <= 20 * 5
     at_rest = "() => document.querySelector('.lf-svg').style.transform === ''"
     page.wait_for_function(at_rest)
     assert page.locator("[data-node]").count() == len(graph.nodes)

@@ -187,14 +187,26 @@ def test_parameters_behind_nodes_are_the_models(name: str) -> None:
         if node.address is not None:
             vector: Vector = trace.model[node.address]
             close(stored, vector.tensor)
-            assert node.static is not None
-            reading = vector.top(4)
-            ids = [word.id for word in node.static.top]
-            assert ids == [scored.token.id for scored in reading.top]
         if node.kind in (NodeKind.O_NEURON, NodeKind.FF_VALUE):
             close(sketch.vector, signs[node.id] * stored)
             negated += signs[node.id] < 0
     assert negated >= 2
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_parameters_are_also_read_by_themselves(name: str) -> None:
+    graph, model = graphed(name), traced(name).model
+    for kind in ("o_neuron", "ff_key", "ff_value", "attn_bias"):
+        for node in graph.of_kind(kind)[:1]:
+            assert node.static is not None
+            assert node.address is not None
+            reading = model[node.address].top(4)
+            for ours, theirs in (
+                (node.static.top, reading.top),
+                (node.static.bottom, reading.bottom),
+            ):
+                assert [w.id for w in ours] == [scored.token.id for scored in theirs]
+                assert [w.weight for w in ours] == pytest.approx([s.score for s in theirs])
 
 
 @every

@@ -250,6 +250,7 @@ def test_mistakes() -> None:
     trace = traced("gpt2")
     refused("is not a token", trace, "zzz~")
     refused("no position 7", trace, TARGET, 7)
+    refused("a token's text or its id, not 1.5", trace, 1.5)
     refused("one token, or two", trace, (1, 2, 3))
     refused("one token, or two", trace, (1, 2), against=3)
     model = trace.model
@@ -260,6 +261,17 @@ def test_mistakes() -> None:
     assert isinstance(found, Contributions)
     with pytest.raises(LexrayError, match=r"no component 'L9H9'; there are .*L0H0"):
         found["L9H9"]
+    for n in (0, -1):
+        with pytest.raises(LexrayError, match=f"the top {n} components"):
+            found.top(n)
+
+
+def test_by_default_the_most_probable_token() -> None:
+    trace = traced("gpt2")
+    for position in (1, -1):
+        found = trace.contributions(position=position)
+        assert found.target.id == int(trace.logits[position].argmax())
+        assert found.logit == trace.contributions(found.target.id, position).logit
 
 
 def test_a_model_without_a_language_model_head() -> None:

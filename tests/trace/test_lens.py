@@ -387,10 +387,13 @@ def test_the_score_of_a_word_of_several_tokens() -> None:
     assert trace.score([9]).probability == pytest.approx(
         float(trace.logits[-1].softmax(-1)[9]), abs=1e-5
     )
+    assert trace.score(9) == trace.score([9]) == trace.score(trace.model.space.token(9))
     assert "the whole word" in str(found)
     assert len(json.loads(found.to_json())["tokens"]) == 3
     with pytest.raises(LexrayError, match="has no tokens"):
         trace.score("")
+    with pytest.raises(LexrayError, match=r"a word is a text, a token or token ids, not 1\.5"):
+        trace.score(1.5)  # type: ignore[arg-type]
     with pytest.raises(LexrayError, match="predicts masked tokens"):
         traced("bert").score("a")
 
@@ -414,6 +417,11 @@ def test_mistakes() -> None:
     refused("there is no position 7", trace, "keys", query=7)
     refused("looks at no later keys", trace, "keys", query=1, positions=[3])
     refused("k must be at least 1", trace, k=0)
+    refused("asked for the 0 strongest neurons", trace, "neurons", neurons=0)
+    refused("asked for the -1 strongest neurons", trace, "neurons", neurons=-1)
+    refused("layers are given as a number, a list .* not as '01'", trace, layers="01")
+    refused(r"a target is a token's text or its id, not \['f'\]", trace, target=["f"])
+    refused("a target is a token's text or its id, not 1.5", trace, target=1.5)
     refused("'fg' is 2 tokens", trace, target="fg")
     assert "f is the first of f + g" in trace.lens(target="fg", first=True).note
     refused("no transform in its LM head", trace, transform=True)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from lexray.model import Model
 
 LAYERS, ONE = "Whole layers", "One head, neuron or subhead"
+PARTNERS = 10
+"""How many partners, and how many tokens of each, unless said otherwise."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +96,20 @@ class PartnerOptions:
         typer.Option(min=0, help="Only in this layer of OTHER; repeatable.", rich_help_panel=ONE),
     ] = None
     n: Annotated[int, typer.Option("-n", min=1, help="How many partners.", rich_help_panel=ONE)] = (
-        10
+        PARTNERS
     )
     tokens: Annotated[
         int, typer.Option("--tokens", min=1, help="How many tokens of each.", rich_help_panel=ONE)
-    ] = 10
+    ] = PARTNERS
 
     def check(self, layers: LayerOptions, plot: PlotOptions) -> None:
         """That options for a parameter and for layers are not mixed."""
-        ours = {"--one-to-one": self.one_to_one, "--layer": self.layer}
+        ours = {
+            "--one-to-one": self.one_to_one,
+            "--layer": self.layer,
+            "-n": self.n != PARTNERS,
+            "--tokens": self.tokens != PARTNERS,
+        }
         theirs = {
             "--plot": plot.plot,
             "--group": layers.group,

@@ -227,9 +227,8 @@ def contributions(
     """
     plot.check()
     trace = run.open().trace(prompt, special=run.special)
-    wanted = int(trace.logits[trace.row(position)].argmax()) if target is None else target
     found = trace.contributions(
-        wanted, position, against=against, first=first, sources=sources, shown=k
+        target, position, against=against, first=first, sources=sources, shown=k
     )
     plot.draw(found)
     output.show(found)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lexray.reading import Pairs
     from lexray.render import Result
 
+PICTURES = ("png", "svg", "pdf", "jpg", "jpeg", "webp", "gif")
 MODEL, READING, TOKENS, OUTPUT = "The model", "How it is read", "Which tokens", "Output"
 
 
@@ -311,7 +312,9 @@ def open_model(
     from lexray.model import Model
 
     kind = getattr(torch, dtype, None) if dtype else None
-    if dtype and not (isinstance(kind, torch.dtype) and kind.is_floating_point):
+    if dtype and not (
+        isinstance(kind, torch.dtype) and kind.is_floating_point and kind.itemsize > 1
+    ):
         raise LexrayError(f"unknown dtype {dtype!r}; try float32, bfloat16 or float16")
     try:
         place = torch.device(device)
@@ -361,7 +364,13 @@ def write_file(path: Path, text: str) -> None:
 
 
 def _by_ending(output: Path | None) -> Format:
+    """What a file's ending asks for; an unknown one is a table, but a picture is not text."""
     ending = output.suffix.lstrip(".").lower() if output else ""
+    if ending in PICTURES:
+        raise LexrayError(
+            f"{output}: this result is written as text, not as .{ending}; end the name in .html, "
+            ".json, .csv or .txt (pictures, where there are any: --plot FILE)"
+        )
     ending = "html" if ending == "htm" else ending
     return Format(ending) if ending in {form.value for form in Format} else Format.TABLE
 

@@ -25,6 +25,7 @@ from lexray.compare.align_similarity import Similarity, Space
 from lexray.compare.align_tokens import shared_tokens
 from lexray.compare.alignment import Alignment, GroupAlignment
 from lexray.compare.kernels import FEATURES, Kernel, Kernels, absolute_sum
+from lexray.compare.opened import Given, opened
 from lexray.components import Layer
 from lexray.errors import LexrayError
 from lexray.filters import Filter
@@ -44,8 +45,8 @@ SPACES: tuple[Space, ...] = get_args(Space)
 
 
 def align(
-    a: Model,
-    b: Model,
+    a: Given,
+    b: Given,
     groups: Sequence[str] | str | None = None,
     *,
     control: bool = True,
@@ -54,12 +55,14 @@ def align(
     """Which layer of `b` does what each layer of `a` does, for each group of parameters.
 
     `groups` are keys, gates, values, Q, K, V, O; by default all that both models have. How vectors
-    are read is up to the models' views. Tokens are matched by string where ids differ; `filter`
-    restricts them. `control=False` leaves the feature-space control out.
+    are read is up to the models' views; a `b` given by name is read as `a` is. Tokens are matched
+    by string where ids differ; `filter` restricts them. `control=False` leaves the feature-space
+    control out.
 
     >>> lx.align(a, b)["value"].embedding.assignment
     >>> lx.align(a.view(folded=True), b.view(folded=True), groups=["keys", "V"]).plot()
     """
+    a, b = opened(a, b)
     kinds = wanted_kinds(a, b, groups)
     tokens = shared_tokens(a, b, filter)
     kernels = Kernels(a, b, tokens)

@@ -29,6 +29,7 @@ from lexray.circuits import Circuit
 from lexray.compare.align import KINDS, blocks
 from lexray.compare.align_tokens import shared_tokens
 from lexray.compare.kernels import Kernels
+from lexray.compare.opened import Given, opened
 from lexray.compare.partnership import Part, Partner, Partners
 from lexray.components import Neuron
 from lexray.errors import LexrayError
@@ -51,9 +52,9 @@ Prepared = list[list[Tensor]]
 
 
 def partners(
-    a: Model,
+    a: Given,
     address: str | Address,
-    b: Model,
+    b: Given,
     n: int = 10,
     *,
     one_to_one: bool = False,
@@ -72,6 +73,7 @@ def partners(
     >>> lx.partners(a, "L3H2", b, one_to_one=True)
     """
     at_least_one(n)
+    a, b = opened(a, b)
     at = Address.parse(address) if isinstance(address, str) else address
     target = a[at]
     shared = shared_tokens(a, b, filter)

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
@@ -25,6 +26,7 @@ from torch.nn.functional import cross_entropy
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from lexray.checkpoint.base import read_json
+from lexray.compare.opened import Given, opened
 from lexray.compare.stitch_kernels import KernelName, kernel, refuse_other_vocabulary
 from lexray.compare.stitch_run import Runner, States
 from lexray.errors import LexrayError
@@ -63,11 +65,11 @@ class Recipe:
     @classmethod
     def parse(cls, text: str) -> Recipe:
         """A kernel and what is changed of the rest: "pinv+a_norm+match=scale"."""
-        name, *changes = text.replace("-", "_").split("+")
-        values: dict[str, Any] = {"kernel": name}
+        name, *changes = text.split("+")
+        values: dict[str, Any] = {"kernel": name.replace("-", "_")}
         for change in changes:
             key, given, value = change.partition("=")
-            values[key] = value if given else True
+            values[key.replace("-", "_")] = value if given else True
         return cls.of(values, text)
 
     @classmethod
@@ -76,8 +78,8 @@ class Recipe:
         hints = get_type_hints(cls)
         for key, value in values.items():
             choices = get_args(hints.get(key))
-            if key == "ridge" and isinstance(value, str):
-                value = values[key] = _number(value, shown)
+            if key == "ridge" and type(value) in (str, int, float):
+                value = values[key] = _ridge(value, shown)
             right = value in choices if choices else isinstance(value, hints.get(key, ()))
             if not right:
                 known = ", ".join(
@@ -98,11 +100,14 @@ class Recipe:
         )
 
 
-def _number(text: str, shown: str) -> float:
+def _ridge(value: str | float, shown: str) -> float:
     try:
-        return float(text)
+        ridge = float(value)
     except ValueError as error:
-        raise LexrayError(f"{shown!r} is no way to stitch: {text!r} is no number") from error
+        raise LexrayError(f"{shown!r} is no way to stitch: {value!r} is no number") from error
+    if not 0 <= ridge < inf:
+        raise LexrayError(f"{shown!r} is no way to stitch: a ridge is a number of at least 0")
+    return ridge
 
 
 class Stitched(nn.Module):
@@ -276,8 +281,8 @@ def averaged(logits: Tensor, mask: Tensor | None, labels: Tensor | None = None) 
 
 
 def stitch(
-    a: Model,
-    b: Model,
+    a: Given,
+    b: Given,
     *,
     after: int,
     layers: int = 3,
@@ -290,6 +295,7 @@ def stitch(
     some texts are needed (`calibrate`), on which the sizes of both models' states are measured.
     """
     how = Recipe.of(recipe, f"stitch({', '.join(f'{k}={v!r}' for k, v in recipe.items())})")
+    a, b = opened(a, b)
     refuse_other_vocabulary(a, b)
     _check_layers(a, b, after, layers)
     if how.match != "none" and not calibrate:

@@ -161,8 +161,10 @@ def _table(table: Table) -> str:
 
 def tally(sections: Iterable[Section]) -> str:
     """A line a study: "keep-k   holds: 3, does not hold: 1"."""
+    sections = list(sections)
+    width = max((len(section.study.name) for section in sections), default=0)
     return "\n".join(
-        f"{section.study.name:16} "
+        f"{section.study.name:{width}} "
         + ", ".join(
             f"{verdict}: {n}"
             for verdict, n in Counter(f.verdict for f in findings(section)).items()

@@ -86,6 +86,8 @@ class Contributions(Result):
 
     def top(self, n: int = 10, *, kind: Kind | None = None, negative: bool = False) -> list[Leaf]:
         """The n components that added most, or took most."""
+        if n < 1:
+            raise LexrayError(f"asked for the top {n} components; n must be at least 1")
         groups = [group for group in self.groups if kind is None or group.kind == kind]
         if not groups:
             return []
@@ -181,7 +183,7 @@ class Contributions(Result):
 
 def contributions(
     trace: Trace,
-    target: Wanted | Sequence[Wanted],
+    target: Wanted | Sequence[Wanted] | None = None,
     position: int = -1,
     *,
     against: Wanted | None = None,
@@ -189,7 +191,7 @@ def contributions(
     sources: bool = False,
     shown: int = 10,
 ) -> Contributions:
-    """What each component added to the logit of `target` at a position.
+    """What each component added to the logit of `target`, by default the most probable token.
 
     - `against`: another token; the difference of the two logits is explained. A pair of tokens as
       `target` means the same.
@@ -198,11 +200,12 @@ def contributions(
 
     >>> trace.contributions(" Tokyo", against=" Kyoto").top(5, kind="head")
     """
+    row, model = trace.row(position), trace.model
+    if target is None:
+        target = int(trace.logits[row].argmax())
     target, against = _both(target, against)
-    model = trace.model
     wanted = find_target(model, target, first=first)
     other = None if against is None else find_target(model, against, first=first)
-    row = trace.row(position)
     walk = Backwards(trace, row, wanted.id, None if other is None else other.id, sources)
     notes = [wanted.note, "" if other is None else other.note, *model_notes(model)]
     return Contributions(
@@ -222,7 +225,7 @@ def _both(
     target: Wanted | Sequence[Wanted], against: Wanted | None
 ) -> tuple[Wanted, Wanted | None]:
     """A target and what it is compared with, if anything."""
-    if isinstance(target, (str, int, Token)):
+    if isinstance(target, (str, Token)) or not isinstance(target, Sequence):
         return target, against
     if len(target) != 2 or against is not None:
         raise LexrayError(

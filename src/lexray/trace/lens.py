@@ -273,6 +273,8 @@ def lens(
     >>> trace.lens(target=" Tokyo", positions=-1)
     >>> trace.lens("values", layers=14, heads=[3])
     """
+    if neurons < 1:
+        raise LexrayError(f"asked for the {neurons} strongest neurons; it must be at least 1")
     kinds = chosen_kinds(of)
     model = trace.model
     wanted = None if target is None else find_target(model, target, first=first)

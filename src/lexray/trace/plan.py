@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 import torch
 from torch import Tensor
@@ -77,13 +78,23 @@ def chosen(some: Some, n: int, word: str) -> tuple[int, ...]:
         return tuple(range(n))
     if isinstance(some, slice):
         return _not_empty(tuple(range(n))[some], some, n, word)
-    asked = [some] if isinstance(some, int) else [int(i) for i in some]
+    asked = _numbers(some, word)
     if wrong := [i for i in asked if not -n <= i < n]:
         raise LexrayError(
             f"there is no {word} {', '.join(map(str, wrong))}: the {word}s are 0–{n - 1}, or "
             f"{-n} to -1 from the end"
         )
     return _not_empty(tuple(sorted({i % n for i in asked})), some, n, word)
+
+
+def _numbers(some: Any, word: str) -> list[int]:
+    try:
+        listed = list(some) if isinstance(some, Iterable) else [some]
+        return [operator.index(i) for i in listed]
+    except TypeError as error:
+        raise LexrayError(
+            f"{word}s are given as a number, a list of numbers or a slice, not as {some!r}"
+        ) from error
 
 
 def _not_empty(found: tuple[int, ...], some: object, n: int, word: str) -> tuple[int, ...]:

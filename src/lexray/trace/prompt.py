@@ -27,7 +27,7 @@ class Prompts:
 def read_prompts(model: Model, prompt: Any, *, special: bool = True) -> Prompts:
     """The ids of a prompt or a batch; texts get the tokens that the tokenizer adds (BOS, [CLS])."""
     prompt = _listed(prompt)
-    if not isinstance(prompt, (str, Sequence)):
+    if not isinstance(prompt, (str, Sequence)) or isinstance(prompt, (bytes, bytearray)):
         raise LexrayError(
             "a prompt is a text, token ids, or a list of either, not something of type "
             f"{type(prompt).__name__}"

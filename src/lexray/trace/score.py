@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lexray.errors import LexrayError
 from lexray.fold import at_least_float32
-from lexray.reading import Scored, Source
+from lexray.reading import Scored, Source, Token
 from lexray.render import Result, Table
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class WordScore(Result):
         }
 
 
-def score(trace: Trace, word: str | Sequence[int]) -> WordScore:
+def score(trace: Trace, word: str | int | Token | Sequence[int]) -> WordScore:
     """Runs the sequence once more with the word behind it.
 
     >>> trace.score(" Antananarivo").probability
@@ -64,7 +65,7 @@ def score(trace: Trace, word: str | Sequence[int]) -> WordScore:
             f"{model.name} predicts masked tokens, not the next ones, so a word cannot be scored "
             "after a sequence; trace.lens(target=…) reads single tokens"
         )
-    ids = model.vocabulary.encode(word) if isinstance(word, str) else list(word)
+    ids = model.vocabulary.encode(word) if isinstance(word, str) else _ids(word)
     if not ids:
         raise LexrayError(f"the word {word!r} has no tokens")
     n = len(trace)
@@ -77,3 +78,13 @@ def score(trace: Trace, word: str | Sequence[int]) -> WordScore:
     logs = at_least_float32(longer.logits).log_softmax(-1)
     scored = (Scored(model.space.token(i), float(row[i])) for i, row in zip(ids, logs, strict=True))
     return WordScore(model.space.source("score"), tuple(scored))
+
+
+def _ids(word: int | Token | Sequence[int]) -> list[int]:
+    """Token ids, of one token or several."""
+    if isinstance(word, Token):
+        return [word.id]
+    try:
+        return [operator.index(i) for i in (word if isinstance(word, Iterable) else [word])]
+    except TypeError as error:
+        raise LexrayError(f"a word is a text, a token or token ids, not {word!r}") from error

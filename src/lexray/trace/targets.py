@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ def find_target(model: Model, target: Wanted, *, first: bool = False) -> Target:
     """
     if isinstance(target, Token):
         target = target.id
+    if not isinstance(target, str):
+        target = _number(target)
     try:
         token = model.space.token(model.space.id(target))
     except LexrayError as error:
@@ -62,6 +65,13 @@ def find_target(model: Model, target: Wanted, *, first: bool = False) -> Target:
             ) from error
         return Target(model.space.token(ids[0]), tuple(model.space.token(i) for i in ids))
     return Target(token, (token,))
+
+
+def _number(target: Any) -> int:
+    try:
+        return operator.index(target)
+    except TypeError as error:
+        raise LexrayError(f"a target is a token's text or its id, not {target!r}") from error
 
 
 def _pieces(model: Model, target: str | int) -> list[int]:

@@ -169,7 +169,9 @@ class Trace:
 
         return lens(self, of, **options)
 
-    def contributions(self, target: Any, position: int = -1, **options: Any) -> Contributions:
+    def contributions(
+        self, target: Any = None, position: int = -1, **options: Any
+    ) -> Contributions:
         """What each head, neuron, bias and embedding added to a token's logit; see
         `lexray.trace.contributions.contributions`.
 
@@ -188,7 +190,7 @@ class Trace:
 
         return flow(self, **options)
 
-    def score(self, word: str | Sequence[int]) -> WordScore:
+    def score(self, word: str | int | Token | Sequence[int]) -> WordScore:
         """How probable a word of one or several tokens is after the sequence."""
         from lexray.trace.score import score
 
