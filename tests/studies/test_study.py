@@ -90,8 +90,8 @@ def test_a_report_names_what_cannot_be_run() -> None:
     assert text.count("Plotly.newPlot(") >= 1
     lines = tally([result, other]).splitlines()
     assert lines == [
-        "letters          holds: 1, not testable: 1",
-        "sim-k            not testable: 1",
+        "letters holds: 1, not testable: 1",
+        "sim-k   not testable: 1",
     ]
 
 

@@ -250,7 +250,6 @@ def test_mistakes() -> None:
     trace = traced("gpt2")
     refused("is not a token", trace, "zzz~")
     refused("no position 7", trace, TARGET, 7)
-    refused("a token's text or its id, not 1.5", trace, 1.5)
     refused("one token, or two", trace, (1, 2, 3))
     refused("one token, or two", trace, (1, 2), against=3)
     model = trace.model

@@ -18,6 +18,9 @@ from lexray.model import Model
 from lexray.trace import Trace
 from lexray.trace.grid import Cell, Grid, clipped, percent
 from lexray.trace.lens import Lens
+from lexray.trace.plan import numbers
+from lexray.trace.score import token_ids
+from lexray.trace.targets import token_id
 from lexray.trace.vectors import KINDS, key_readers, needed, query_readers
 from tests.families.zoo import VARIANTS, build
 from tests.vocabularies import worded
@@ -392,8 +395,6 @@ def test_the_score_of_a_word_of_several_tokens() -> None:
     assert len(json.loads(found.to_json())["tokens"]) == 3
     with pytest.raises(LexrayError, match="has no tokens"):
         trace.score("")
-    with pytest.raises(LexrayError, match=r"a word is a text, a token or token ids, not 1\.5"):
-        trace.score(1.5)  # type: ignore[arg-type]
     with pytest.raises(LexrayError, match="predicts masked tokens"):
         traced("bert").score("a")
 
@@ -404,6 +405,16 @@ def test_the_score_of_a_word_of_several_tokens() -> None:
 def refused(message: str, trace: Trace, *arguments: Any, **options: Any) -> None:
     with pytest.raises(LexrayError, match=message):
         trace.lens(*arguments, **options)
+
+
+@pytest.mark.parametrize("wrong", ["01", 1.5, [1.5], ["f"], None])
+def test_what_is_no_number(wrong: Any) -> None:
+    with pytest.raises(LexrayError, match="heads are given as a number, a list of numbers or a sl"):
+        numbers(wrong, "head")
+    with pytest.raises(LexrayError, match="a target is a token's text or its id, not "):
+        token_id(wrong)
+    with pytest.raises(LexrayError, match="a word is a text, a token or token ids, not "):
+        token_ids(wrong)
 
 
 def test_mistakes() -> None:
@@ -419,9 +430,6 @@ def test_mistakes() -> None:
     refused("k must be at least 1", trace, k=0)
     refused("asked for the 0 strongest neurons", trace, "neurons", neurons=0)
     refused("asked for the -1 strongest neurons", trace, "neurons", neurons=-1)
-    refused("layers are given as a number, a list .* not as '01'", trace, layers="01")
-    refused(r"a target is a token's text or its id, not \['f'\]", trace, target=["f"])
-    refused("a target is a token's text or its id, not 1.5", trace, target=1.5)
     refused("'fg' is 2 tokens", trace, target="fg")
     assert "f is the first of f + g" in trace.lens(target="fg", first=True).note
     refused("no transform in its LM head", trace, transform=True)

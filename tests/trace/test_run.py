@@ -100,8 +100,6 @@ def test_rows_of_a_tensor_are_a_batch(model: Model) -> None:
         (IDS, {"new_tokens": -1}, "negative"),
         (IDS, {"layers": 2}, "no layer 2: the layers are 0–1"),
         (IDS, {"layers": []}, "none of the 2 layers"),
-        (IDS, {"layers": "01"}, "layers are given as a number"),
-        (IDS, {"positions": 1.5}, "positions are given as a number"),
         (IDS, {"positions": [0, 7]}, "no position 7"),
         (IDS, {"positions": slice(9, 12)}, "none of the 7 positions"),
         (IDS, {"what": ["residual", "soul"]}, "soul.*residual, attention, heads, mlp, logits"),

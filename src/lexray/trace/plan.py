@@ -78,7 +78,7 @@ def chosen(some: Some, n: int, word: str) -> tuple[int, ...]:
         return tuple(range(n))
     if isinstance(some, slice):
         return _not_empty(tuple(range(n))[some], some, n, word)
-    asked = _numbers(some, word)
+    asked = numbers(some, word)
     if wrong := [i for i in asked if not -n <= i < n]:
         raise LexrayError(
             f"there is no {word} {', '.join(map(str, wrong))}: the {word}s are 0–{n - 1}, or "
@@ -87,7 +87,8 @@ def chosen(some: Some, n: int, word: str) -> tuple[int, ...]:
     return _not_empty(tuple(sorted({i % n for i in asked})), some, n, word)
 
 
-def _numbers(some: Any, word: str) -> list[int]:
+def numbers(some: Any, word: str) -> list[int]:
+    """One number or several, whatever they came as; a text is none."""
     try:
         listed = list(some) if isinstance(some, Iterable) else [some]
         return [operator.index(i) for i in listed]
@@ -116,22 +117,22 @@ def kept_bytes(model: Model, plan: Plan, itemsize: int) -> int:
                 normed = (part.post_norm for part in (block.attention, block.ff))
                 numbers += (5 + sum(norm is not None for norm in normed)) * rows * a.d_model
             if "attention" in plan.groups:
-                numbers += _attention_numbers(block.attention, n, rows)
+                numbers += _attentionnumbers(block.attention, n, rows)
             if "heads" in plan.groups:
                 numbers += rows * len(block.attention.q.starts) * block.attention.q.d_head
             if "mlp" in plan.groups:
-                numbers += rows * _mlp_numbers(block.ff)
+                numbers += rows * _mlpnumbers(block.ff)
         total += numbers * itemsize
     return total
 
 
-def _attention_numbers(spec: Attention, n: int, rows: int) -> int:
+def _attentionnumbers(spec: Attention, n: int, rows: int) -> int:
     heads, kv, width = len(spec.q.starts), len(spec.k.starts), spec.q.d_head
     times = 1 if spec.rotary is None else 2
     return times * (rows * heads + n * kv) * width + n * kv * width + heads * rows * n
 
 
-def _mlp_numbers(ff: FeedForward | Experts) -> int:
+def _mlpnumbers(ff: FeedForward | Experts) -> int:
     if isinstance(ff, FeedForward):
         return (2 if ff.w_gate is None else 3) * ff.d_mlp
     shared = 0 if ff.shared is None else ff.shared.d_mlp + 1

@@ -65,7 +65,7 @@ def score(trace: Trace, word: str | int | Token | Sequence[int]) -> WordScore:
             f"{model.name} predicts masked tokens, not the next ones, so a word cannot be scored "
             "after a sequence; trace.lens(target=…) reads single tokens"
         )
-    ids = model.vocabulary.encode(word) if isinstance(word, str) else _ids(word)
+    ids = model.vocabulary.encode(word) if isinstance(word, str) else token_ids(word)
     if not ids:
         raise LexrayError(f"the word {word!r} has no tokens")
     n = len(trace)
@@ -80,7 +80,7 @@ def score(trace: Trace, word: str | int | Token | Sequence[int]) -> WordScore:
     return WordScore(model.space.source("score"), tuple(scored))
 
 
-def _ids(word: int | Token | Sequence[int]) -> list[int]:
+def token_ids(word: Any) -> list[int]:
     """Token ids, of one token or several."""
     if isinstance(word, Token):
         return [word.id]

@@ -51,7 +51,7 @@ def find_target(model: Model, target: Wanted, *, first: bool = False) -> Target:
     if isinstance(target, Token):
         target = target.id
     if not isinstance(target, str):
-        target = _number(target)
+        target = token_id(target)
     try:
         token = model.space.token(model.space.id(target))
     except LexrayError as error:
@@ -67,7 +67,8 @@ def find_target(model: Model, target: Wanted, *, first: bool = False) -> Target:
     return Target(token, (token,))
 
 
-def _number(target: Any) -> int:
+def token_id(target: Any) -> int:
+    """A number that stands for a token."""
     try:
         return operator.index(target)
     except TypeError as error:
