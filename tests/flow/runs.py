@@ -21,7 +21,9 @@ KINDS = [
 IDS = [5, 11, 3, 29, 36, 11, 20]
 SOME = Options(heads=2, memories=2, neurons=(3, 2), static=True, k=4)
 NOTHING = Options(heads=0, memories=0, neurons=(0, 0))
-ALL = Options(heads=99, memories=99, neurons=(999, 999), k=4)
+ALL = Options(
+    heads=99, memories=99, neurons=(999, 999), merge_qk=True, merge_neurons=True, static=False, k=4
+)
 
 
 @cache

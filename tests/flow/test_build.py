@@ -14,11 +14,10 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.families import Norm
 from lexray.flow import EdgeKind, FlowGraph, NodeKind
-from lexray.flow.draft import Draft
-from lexray.flow.graph import Node, Projection
+from lexray.flow.draft import Draft, Sketch
+from lexray.flow.graph import Node
 from lexray.flow.options import Options
 from lexray.model import Model
-from lexray.parameters import Vector
 from lexray.trace import Trace
 from tests.families.gguf_writer import convert
 from tests.families.zoo import build
@@ -27,6 +26,7 @@ from tests.vocabularies import worded
 
 every = pytest.mark.parametrize("name", NAMES)
 LAST = len(IDS) - 1
+ENDS = ("top", "bottom")
 
 
 def close(ours: Tensor, theirs: Tensor) -> None:
@@ -70,9 +70,9 @@ def test_every_sum_is_what_its_parts_come_to(name: str) -> None:
     assert not [s for s in draft.sketches.values() if s.kind == NodeKind.OTHERS]
     expected = expected_sums(traced(name), LAST)
     assert draft.addends.keys() == expected.keys()
-    for id, vector in expected.items():
-        close(draft.vectors[id], vector)
-        close(total(draft, id), vector)
+    whole = torch.stack(list(expected.values()))
+    close(torch.stack([draft.vectors[id] for id in expected]), whole)
+    close(torch.stack([total(draft, id) for id in expected]), whole)
 
 
 def check_sums(name: str, options: Options, position: int) -> None:
@@ -82,8 +82,7 @@ def check_sums(name: str, options: Options, position: int) -> None:
     shown = {id: v for id, v in expected.items() if id in draft.vectors}
     assert draft.addends.keys() == shown.keys()
     assert len(shown) >= 4 * len(trace.layers)
-    for id, vector in shown.items():
-        close(total(draft, id), vector)
+    close(torch.stack([total(draft, id) for id in shown]), torch.stack(list(shown.values())))
 
 
 @every
@@ -114,18 +113,20 @@ def number_of(draft: Draft, layer: int, kind: str) -> int:
     return len([s for s in draft.sketches.values() if s.kind == kind and s.layer == layer])
 
 
-def dense(model: Model, sketch: Any, norm: bool) -> Tensor:
-    """Logits of a vector in float64, written the long way round."""
-    a, x = model.architecture, sketch.vector.double()
-    W_U = model.W_U.double()
-    if sketch.side == "reading":
-        return x @ W_U
-    if norm and sketch.behind is not None:
-        x = through_gain(x, sketch.behind, model)
-    if norm and a.final_norm is not None:
-        x = a.final_norm(x, model.checkpoint)
-    logits = x @ W_U * a.logit_scale
-    return logits if model.b_U is None else logits + model.b_U.double()
+def dense(model: Model, sketches: list[Sketch], norm: bool) -> Tensor:
+    """The logits of all vectors in float64, written the long way round."""
+    a, W_U = model.architecture, model.W_U.double()
+    rows = []
+    for sketch in sketches:
+        x = sketch.vector.double()
+        if sketch.side == "writing" and norm:
+            x = x if sketch.behind is None else through_gain(x, sketch.behind, model)
+            x = x if a.final_norm is None else a.final_norm(x, model.checkpoint)
+        rows.append(x)
+    writes = torch.tensor([sketch.side == "writing" for sketch in sketches])[:, None]
+    logits = torch.stack(rows) @ W_U
+    as_written = logits * a.logit_scale + (0 if model.b_U is None else model.b_U.double())
+    return torch.where(writes, as_written, logits)
 
 
 def through_gain(x: Tensor, norm: Norm, model: Model) -> Tensor:
@@ -134,31 +135,36 @@ def through_gain(x: Tensor, norm: Norm, model: Model) -> Tensor:
     return x if gain is None else x * gain.double()
 
 
-def check_reading(seen: Projection, logits: Tensor, cap: float | None, ids: list[int]) -> None:
-    probs = (logits if cap is None else cap * (logits / cap).tanh()).softmax(-1)
-    k = len(seen.top)
-    top, bottom = ([word.id for word in end] for end in (seen.top, seen.bottom))
-    close(logits[top], logits.sort(descending=True).values[:k])
-    close(logits[bottom], logits.sort().values[:k])
-    close(torch.tensor([word.weight for word in seen.top]), probs[top])
-    close(torch.tensor([place.probability for place in seen.places]), probs[ids])
-    close(torch.tensor(seen.entropy), -(probs * probs.log()).sum())
-    for place, id in zip(seen.places, ids, strict=True):
-        margin = 1e-5 * (1 + logits.abs().max())
-        low, high = ((logits > logits[id] + m).sum() for m in (margin, -margin))
-        assert low <= place.rank <= high
-
-
 def check_readings(name: str, options: Options) -> None:
-    trace, graph, draft = traced(name), graphed(name, options), drafted(name, options)
-    assert [node.id for node in graph.nodes] == list(draft.sketches)
+    model, graph, draft = traced(name).model, graphed(name, options), drafted(name, options)
+    sketches = list(draft.sketches.values())
+    assert [node.id for node in graph.nodes] == [sketch.id for sketch in sketches]
+    logits = dense(model, sketches, options.norm)
+    capped, cap = logits.clone(), model.architecture.logit_cap
+    if cap is not None:
+        writes = [sketch.side == "writing" for sketch in sketches]
+        capped[writes] = cap * (logits[writes] / cap).tanh()
+    probs = capped.softmax(-1)
+    seen = [node.projection for node in graph.nodes if node.projection is not None]
+    top, bottom = (torch.tensor([[w.id for w in getattr(p, end)] for p in seen]) for end in ENDS)
+    close(logits.gather(1, top), logits.sort(1, descending=True).values[:, :4])
+    close(logits.gather(1, bottom), logits.sort(1).values[:, :4])
+    weights = [[[w.weight for w in getattr(p, end)] for p in seen] for end in ENDS]
+    close(torch.tensor(weights[0]), probs.gather(1, top))
+    close(torch.tensor(weights[1]), probs.gather(1, bottom))
+    close(torch.tensor([p.entropy for p in seen]), -(probs * probs.log()).sum(1))
     ids = [word.id for word in graph.candidates]
-    for node in graph.nodes:
-        sketch = draft.sketches[node.id]
-        assert node.projection is not None
-        cap = None if sketch.side == "reading" else trace.model.architecture.logit_cap
-        check_reading(node.projection, dense(trace.model, sketch, options.norm), cap, ids)
-        assert node.norm == pytest.approx(float(sketch.vector.norm()), rel=1e-4)
+    places = [[(place.probability, place.rank) for place in p.places] for p in seen]
+    chances, ranks = torch.tensor(places, dtype=torch.float64).unbind(-1)
+    close(chances, probs[:, ids])
+    margin = 1e-5 * (1 + logits.abs().amax(1)[:, None, None])
+    wanted = logits[:, ids, None]
+    assert ((logits[:, None] > wanted + margin).sum(-1) <= ranks).all()
+    assert ((logits[:, None] > wanted - margin).sum(-1) >= ranks).all()
+    close(
+        torch.tensor([node.norm for node in graph.nodes]),
+        torch.stack([s.vector for s in sketches]).norm(dim=1),
+    )
 
 
 @every
@@ -177,20 +183,16 @@ def test_parameters_behind_nodes_are_the_models(name: str) -> None:
     trace = traced(name)
     graph, draft = graphed(name), drafted(name, SOME)
     signs = {e.target: e.sign for e in graph.edges if e.kind == EdgeKind.ACTIVATION}
-    negated = 0
-    for node in graph.nodes:
-        sketch = draft.sketches[node.id]
-        if sketch.parameter is None:
-            assert node.static is None
-            continue
-        stored = sketch.parameter[1]
-        if node.address is not None:
-            vector: Vector = trace.model[node.address]
-            close(stored, vector.tensor)
-        if node.kind in (NodeKind.O_NEURON, NodeKind.FF_VALUE):
-            close(sketch.vector, signs[node.id] * stored)
-            negated += signs[node.id] < 0
-    assert negated >= 2
+    ours = [draft.sketches[n.id] for n in graph.nodes if draft.sketches[n.id].parameter]
+    assert {n.id for n in graph.nodes if n.static} == {s.id for s in ours}
+    stored = torch.stack([s.parameter[1] for s in ours if s.parameter])
+    named = [i for i, s in enumerate(ours) if s.place["address"]]
+    theirs = [trace.model[ours[i].place["address"]].tensor for i in named]
+    close(stored[named], torch.stack(theirs))
+    neurons = [i for i, s in enumerate(ours) if s.kind in ("o_neuron", "ff_value")]
+    sign = torch.tensor([signs[ours[i].id] for i in neurons])
+    close(torch.stack([ours[i].vector for i in neurons]), sign[:, None] * stored[neurons])
+    assert (sign < 0).sum() >= 2
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -74,13 +74,21 @@ def diff(
     wanted = chosen(tuple(groups))
     first = base if isinstance(base, Model) else Model.from_pretrained(base)
     two = Two(first, open_tuned(first, tuned))
+    automatic = lexicon == "auto"
     if lexicon == "auto":
         lexicon = Lexicon.shipped() if suits(two.tuned.config) else None
     ledger = Ledger(max(n, MOST_MOVED), max(each, n // 4, HEADS))
     measure(two, ledger, wanted)
     reader = two.base if through == "base" else two.tuned
     changes = Reader(two, ledger, reader, k, filter).changes(n, each)
-    sentiment = None if lexicon is None else _sentiment(ledger, reader, lexicon, filter, seed)
+    sentiment = None
+    if lexicon is not None:
+        try:
+            sentiment = _sentiment(ledger, reader, lexicon, filter, seed)
+        except LexrayError as error:
+            if not automatic:
+                raise
+            two.note(f"words of praise and blame are not counted: {error}")
     sizes = ledger.sizes()
     note_strangers(two, ledger)
     return Diff(
