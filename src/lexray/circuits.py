@@ -60,11 +60,12 @@ class Circuit:
     ) -> tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]:
         """A and B, so that the score of (i, j) is A_i · B_j."""
         space = self.model.space
-        return self._factors(
+        return self.factors_between(
             space.side(self.kinds[0], row_filter), space.side(self.kinds[1], col_filter)
         )
 
-    def _factors(self, rows: Side, cols: Side) -> tuple[Tensor, Tensor]:
+    def factors_between(self, rows: Side, cols: Side) -> tuple[Tensor, Tensor]:
+        """The same between any two sides, such as those of another model."""
         if self.matrix == "VO" or self.head.spec.q_norm is None:
             left, right = self.weights
             return rows.factor(left), cols.factor(right.T)
@@ -148,7 +149,7 @@ class Circuit:
         token_id = space.id(token)
         sides = [space.side(kind, filter) for kind in self.kinds]
         sides[axis] = space.whole(self.kinds[axis]).only(torch.tensor([token_id]))
-        A, B = self._factors(*sides)
+        A, B = self.factors_between(*sides)
         one, many = (A, B) if axis == 0 else (B, A)
         scores = many @ one[0].to(many)
         top, bottom, legibility = space.scored(scores, k, space.admitted(filter))

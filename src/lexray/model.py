@@ -19,7 +19,6 @@ from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.components import FeedForward, Layer, Mixture, Parts
 from lexray.errors import LexrayError
 from lexray.families import Architecture, Family, find_family
-from lexray.families.activation import activation
 from lexray.head import Head
 from lexray.parameters import Vector, VectorGroup
 from lexray.related import Related, related
@@ -349,10 +348,7 @@ class Model:
         if a.final_norm is not None:
             x = a.final_norm(x, self.checkpoint)
         if a.head is not None:
-            x = x @ a.head.dense.read(self.checkpoint).to(x)
-            if (bias := a.head.dense.read_bias(self.checkpoint)) is not None:
-                x = x + bias.to(x)
-            x = a.head.norm(activation(a.head.activation)(x), self.checkpoint)
+            x = a.head(x, self.checkpoint)
         raw = self.view(folded=False)
         logits = x @ raw.W_U.to(x) * a.logit_scale
         if (b_U := raw.b_U) is not None:

@@ -143,7 +143,8 @@ def test_pairs_against_the_dense_difference(name: str, folded: bool, matrix: str
         circuit, other = base[change.address], tuned[change.address]
         rows, cols = (space.side(kind) for kind in circuit.kinds)
         dense = [
-            A.double() @ B.double().T for A, B in (c._factors(rows, cols) for c in (circuit, other))
+            A.double() @ B.double().T
+            for A, B in (c.factors_between(rows, cols) for c in (circuit, other))
         ]
         difference = dense[1] - dense[0]
         best = difference.flatten().sort(descending=True).values

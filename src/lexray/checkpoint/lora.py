@@ -146,6 +146,10 @@ class LoraCheckpoint(Checkpoint):
         own = self.adapter.info(self._whole[name])
         return own if name in self._added else TensorInfo(own.shape, self.base.info(name).dtype)
 
+    def touched(self) -> set[str]:
+        """The tensors that the adapter changes or replaces."""
+        return {*self._changes, *self._whole}
+
     def factors(self, name: str) -> tuple[Tensor, Tensor, float] | None:
         """A (r×columns), B (rows×r) and scale, so that the change is scale·B·A as stored.
 

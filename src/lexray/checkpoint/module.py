@@ -38,6 +38,11 @@ class ModuleCheckpoint(Checkpoint):
         self._names = self._plain_names()
         self._layers = _peft_layers(self._module)
 
+    @property
+    def module(self) -> nn.Module:
+        """The model itself, out of its wrappers."""
+        return self._module
+
     def names(self) -> Collection[str]:
         return self._names.keys()
 

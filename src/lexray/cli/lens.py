@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lexray.cli.groups import expanded
-from lexray.cli.options import MODEL, READING, ModelOptions, OutputOptions, TokenOptions
+from lexray.cli.options import MODEL, READING, OutputOptions, PlacedOptions, TokenOptions
 from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
-    from lexray.model import Model
     from lexray.trace.lens import Lens
 
 WHERE, TARGET = "Where", "Which token"
@@ -23,17 +22,9 @@ NUMBERS = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
 
 
 @dataclass(frozen=True)
-class RunOptions(ModelOptions):
+class RunOptions(PlacedOptions):
     """Which model runs, and how."""
 
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps, …", rich_help_panel=MODEL)] = "cpu"
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Compute in this dtype (float32, …), not the checkpoint's own.",
-            rich_help_panel=MODEL,
-        ),
-    ] = None
     special: Annotated[
         bool,
         typer.Option(
@@ -42,9 +33,6 @@ class RunOptions(ModelOptions):
             rich_help_panel=MODEL,
         ),
     ] = True
-
-    def open(self) -> Model:
-        return self._opened(device=self.device, dtype=self.dtype)
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,8 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
-class ReadingOptions(ModelOptions):
-    """Which model, and how it is read: fields that are named as those of `View` make the view."""
+class PlacedOptions(ModelOptions):
+    """Which model, and where it computes in which dtype."""
 
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, …", rich_help_panel=MODEL)] = "cpu"
     dtype: Annotated[
@@ -98,6 +98,15 @@ class ReadingOptions(ModelOptions):
             rich_help_panel=MODEL,
         ),
     ] = None
+
+    def open(self) -> Model:
+        return self._opened(device=self.device, dtype=self.dtype)
+
+
+@dataclass(frozen=True)
+class ReadingOptions(PlacedOptions):
+    """Which model, and how it is read: fields that are named as those of `View` make the view."""
+
     folded: Annotated[
         bool,
         typer.Option("--folded", help="Fold the norms into the weights.", rich_help_panel=READING),
@@ -130,7 +139,7 @@ class ReadingOptions(ModelOptions):
     ] = "output"
 
     def open(self) -> Model:
-        return self._opened(device=self.device, dtype=self.dtype).view(**self.view())
+        return super().open().view(**self.view())
 
     def view(self) -> dict[str, Any]:
         """The options of the View that was asked for."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lexray.cli.groups import expanded
-from lexray.cli.options import MODEL, OUTPUT, ModelOptions, OutputOptions, open_model
+from lexray.cli.options import MODEL, OUTPUT, OutputOptions, PlacedOptions, open_model
 from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
@@ -26,10 +26,9 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class RunOptions(ModelOptions):
+class RunOptions(PlacedOptions):
     """A, and where both models run."""
 
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps, …", rich_help_panel=MODEL)] = "cpu"
     dtype: Annotated[
         str | None,
         typer.Option(

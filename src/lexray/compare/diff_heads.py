@@ -165,7 +165,7 @@ def read_pairs(
     rows, cols = (space.side(kind, filter) for kind in circuit.kinds)
     if circuit.matrix == "QK" and circuit.head.spec.q_norm is not None:
         other = two.tuned.layers[circuit.head.layer].heads[circuit.head.index].qk
-        (A0, B0), (A1, B1) = (c._factors(rows, cols) for c in (circuit, other))
+        (A0, B0), (A1, B1) = (c.factors_between(rows, cols) for c in (circuit, other))
         A, B = torch.cat([A1 - A0.to(A1), A0.to(A1)], 1), torch.cat([B1, B1 - B0.to(B1)], 1)
     else:
         product = moved.product

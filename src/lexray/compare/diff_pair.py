@@ -123,7 +123,7 @@ class Two:
     def touched(self, *tensors: str) -> bool:
         """False only if it is known without reading that none of these tensors changed."""
         if self.lora is not None:
-            changed = self.lora._changes.keys() | self.lora._whole.keys()
+            changed = self.lora.touched()
             return not changed.isdisjoint(tensors)
         return self.base.checkpoint is not self.tuned.checkpoint
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lexray.checkpoint import Checkpoint
+from lexray.families.activation import activation
 from lexray.families.rotary import Rotary
 
 ALL = slice(None)
@@ -253,6 +254,13 @@ class HeadTransform:
     dense: Linear
     activation: str
     norm: Norm
+
+    def __call__(self, x: Tensor, checkpoint: Checkpoint) -> Tensor:
+        """What the decoder gets, in x's dtype and on its device."""
+        x = x @ self.dense.read(checkpoint).to(x)
+        if (bias := self.dense.read_bias(checkpoint)) is not None:
+            x = x + bias.to(x)
+        return self.norm(activation(self.activation)(x), checkpoint)
 
 
 @dataclass(frozen=True)

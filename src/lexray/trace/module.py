@@ -49,7 +49,7 @@ TASKS = {
 def build_module(model: Model) -> nn.Module:
     """The model's transformers module, in eval mode, without gradients; a live one as it is."""
     if isinstance(model.checkpoint, ModuleCheckpoint):
-        return model.checkpoint._module
+        return model.checkpoint.module
     config = module_config(model)
     cls = module_class(model, config)
     if isinstance(_file(model.checkpoint), GGUFModel):

@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.families.activation import activation
 from lexray.filters import Filter
 from lexray.fold import at_least_float32
 from lexray.progress import track
@@ -139,16 +138,13 @@ class LastStep:
 
 def transformed(model: Model, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
     """What a non-linear LM head hands to its decoder."""
-    head, checkpoint = model.architecture.head, model.checkpoint
+    head = model.architecture.head
     if head is None:
         raise LexrayError(
             f"{model.name} has no transform in its LM head: hidden states go straight into the "
             "unembedding; leave transform=True out"
         )
-    X = X @ head.dense.read(checkpoint).to(X)
-    if (bias := head.dense.read_bias(checkpoint)) is not None:
-        X = X + bias.to(X)
-    return head.norm(activation(head.activation)(X), checkpoint)
+    return head(X, model.checkpoint)
 
 
 def _check(k: int, targets: Int[Tensor, "n m"], count: int) -> None:
