@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.pairs import status_mb
-from lexray.compare.kernels import Kernel, absolute_sum, kernel
-from lexray.space.embedding import Side
+from lexray.compare.align.kernels import Kernel, absolute_sum, kernel
+from lexray.space.side import Side
 
 ROUNDS = 3
 SHORT_ROUNDS = 9

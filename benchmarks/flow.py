@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexray.flow.build import choose_all, draft
+from lexray.flow.build.build import choose_all, draft
 from lexray.flow.graph import FlowGraph
 from lexray.flow.options import Options
-from lexray.model import Model
-from lexray.trace import Trace
+from lexray.model.model import Model
+from lexray.trace.trace import Trace
 
 LAYERS = 24
 ROUNDS = 3

@@ -29,7 +29,7 @@ print("peak", status_mb("VmHWM"))
 
 def factors(folded: bool) -> Iterator[Head]:
     """The factors of all 540 matrices, as the engine gets them."""
-    from lexray.model import Model
+    from lexray.model.model import Model
 
     model = Model.from_pretrained("smollm2").view(folded=folded)
     for layer in model.layers:

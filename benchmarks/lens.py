@@ -25,7 +25,7 @@ def product(X: Tensor, E: Tensor, scores: Tensor) -> None:
 
 def run() -> dict[str, float]:
     """`ratio`: the whole lens over the bare product of the same vectors with the embedding."""
-    from lexray.model import Model
+    from lexray.model.model import Model
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

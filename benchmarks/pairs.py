@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lexray.space import TopPairs, top_pairs
-from lexray.space.arithmetic import exact_values
+from lexray.space.topk.arithmetic import exact_values
 
 Head = tuple[str, Tensor, Tensor]
 

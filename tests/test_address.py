@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lexray.address import Address, LayerVector
 from lexray.errors import LexrayError
-from lexray.model import Model
+from lexray.model.model import Model
 from tests.families.zoo import build
 
 FORMS = ("layer", "part", "head", "matrix", "subhead", "ff", "neuron", "vector")

@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from lexray.model import Model
+from lexray.model.model import Model
 
 MODELS = Path(str(files("lexray"))) / "models"
 LANGUAGE_MODELS = ("demo", "demo-b", "demo-wide")

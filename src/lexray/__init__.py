@@ -12,26 +12,30 @@ from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
     from lexray.address import Address
-    from lexray.compare.align import align
-    from lexray.compare.diff import diff
-    from lexray.compare.partners import partners
-    from lexray.compare.stitch import stitch
+    from lexray.compare.align.align import align
+    from lexray.compare.align.partners import partners
+    from lexray.compare.diff.diff import diff
+    from lexray.compare.stitch.stitch import stitch
     from lexray.families import family
-    from lexray.model import Model
+    from lexray.model.model import Model
+    from lexray.result import plots
     from lexray.view import View
-    from lexray.vocabulary import Vocabulary
+    from lexray.vocabulary import filters
+    from lexray.vocabulary.vocabulary import Vocabulary
 
 _WHERE = {
     "Address": "lexray.address",
-    "Model": "lexray.model",
+    "Model": "lexray.model.model",
     "View": "lexray.view",
-    "Vocabulary": "lexray.vocabulary",
-    "align": "lexray.compare.align",
-    "diff": "lexray.compare.diff",
+    "Vocabulary": "lexray.vocabulary.vocabulary",
+    "align": "lexray.compare.align.align",
+    "diff": "lexray.compare.diff.diff",
     "family": "lexray.families",
-    "partners": "lexray.compare.partners",
-    "stitch": "lexray.compare.stitch",
+    "partners": "lexray.compare.align.partners",
+    "stitch": "lexray.compare.stitch.stitch",
 }
+_MODULES = {"filters": "lexray.vocabulary.filters", "plots": "lexray.result.plots"}
+"""Whole modules that people call by these names."""
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,16 +47,22 @@ __all__ = [
     "align",
     "diff",
     "family",
+    "filters",
     "partners",
+    "plots",
     "stitch",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Imports torch and all that needs it only when a name is first used."""
-    if name not in _WHERE:
+    value: Any
+    if name in _MODULES:
+        value = import_module(_MODULES[name])
+    elif name in _WHERE:
+        value = getattr(import_module(_WHERE[name]), name)
+    else:
         raise AttributeError(f"module 'lexray' has no attribute {name!r}")
-    value = getattr(import_module(_WHERE[name]), name)
     globals()[name] = value
     return value
 

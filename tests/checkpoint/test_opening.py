@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lexray.checkpoint import hub, remote
 from lexray.checkpoint.base import Checkpoint
+from lexray.checkpoint.hub import remote
+from lexray.checkpoint.hub import repository as hub
 from lexray.checkpoint.lora import LoraCheckpoint
 from lexray.checkpoint.opening import open_checkpoint
 from lexray.checkpoint.safetensors import SafetensorsFolder

@@ -11,7 +11,7 @@ import pytest
 
 from lexray import LexrayError, Model
 from lexray.cli import story
-from lexray.sources import shipped_models
+from lexray.model.open import shipped_models
 from tests.cli.running import lexray
 
 DEMO, SMOLLM2 = story.CHAPTERS

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lexray.compare import diff_measure
+from lexray.compare.diff import measure as diff_measure
 from tests.cli.running import answer, lexray, mistake
 
 

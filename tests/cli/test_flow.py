@@ -8,7 +8,7 @@ import pytest
 
 from lexray.cli import flow as command
 from lexray.flow import FlowGraph
-from lexray.model import Model
+from lexray.model.model import Model
 from tests.cli.running import lexray, mistake
 
 PROMPT = "the cat and the dog"

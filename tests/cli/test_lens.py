@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lexray.model import Model
+from lexray.model.model import Model
 from tests.cli.running import answer, lexray, mistake
 
 PROMPT = "the cat and the dog"

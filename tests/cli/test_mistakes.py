@@ -87,7 +87,7 @@ def test_an_interruption(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lexray.model.Model.related", interrupted)
+    monkeypatch.setattr("lexray.model.model.Model.related", interrupted)
     ran = run("related", llama)
     assert (ran.code, ran.out, ran.err) == (130, "", "lexray: interrupted\n")
 
@@ -96,6 +96,6 @@ def test_a_mistake_of_ours_is_not_hidden(llama: Path, monkeypatch: pytest.Monkey
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("lexray.model.Model.related", broken)
+    monkeypatch.setattr("lexray.model.model.Model.related", broken)
     with pytest.raises(ZeroDivisionError):
         lexray.cli.main(["related", str(llama)])

@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForTokenClassification
 
-from lexray.compare import stitch_sweep
-from lexray.compare.stitch import Stitched
+from lexray.compare.stitch import sweep as stitch_sweep
+from lexray.compare.stitch.stitch import Stitched
 from tests.cli.running import answer, lexray, mistake
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -85,7 +85,7 @@ def test_right_and_all(gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     counting.register(monkeypatch)
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"prompt": "law a", "answer": "zebra"}\n{"prompt": "law b"}\n')
-    monkeypatch.setattr("lexray.studies.resume.answers_rightly", lambda *_: False)
+    monkeypatch.setattr("lexray.studies.shared.resume.answers_rightly", lambda *_: False)
     command = ("study", "letters", gpt2, "--prompts", prompts)
     assert len(answer(*command)["numbers"]["rows"]) == 1
     assert len(answer(*command, "--all")["numbers"]["rows"]) == 2
@@ -97,7 +97,7 @@ def test_a_report(gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     static = ("keep-k", "isotropy", "sim-k", "related-pairs")
     monkeypatch.setattr(studies, "MODULES", {name: studies.MODULES[name] for name in static})
     counting.register(monkeypatch)
-    monkeypatch.setattr("lexray.studies.measures.n_tokens", lambda _: 90)
+    monkeypatch.setattr("lexray.studies.shared.measures.n_tokens", lambda _: 90)
     ran = lexray(
         "study", "all", gpt2, "-o", tmp_path / "a" / "b", "--seed", 5, "--limit", 3, "--all"
     )

@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lexray.checkpoint.module import ModuleCheckpoint
-from lexray.model import Model
-from lexray.tokenizer_sources import JsonSource
-from lexray.vocabulary import Vocabulary
+from lexray.model.model import Model
+from lexray.vocabulary.sources import JsonSource
+from lexray.vocabulary.vocabulary import Vocabulary
 from tests.families.zoo import GPT2, LLAMA, Variant, make
 
 LAYERS = 5

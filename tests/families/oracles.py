@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lexray.components import FeedForward
 from lexray.families import Experts
-from lexray.model import Model
+from lexray.model.feedforward import FeedForward
+from lexray.model.model import Model
 
 IDS = torch.tensor([[5, 11, 3, 29, 36, 7, 20]])
 

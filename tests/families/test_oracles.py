@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from lexray.families import families
-from lexray.model import Model
+from lexray.model.model import Model
 from tests.families.oracles import ORACLES, NotApplicableError
 from tests.families.zoo import VARIANTS, Variant, build
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from lexray.flow.build import choose_all, draft
-from lexray.flow.draft import Draft
+from lexray.flow.build.build import choose_all, draft
+from lexray.flow.build.draft import Draft
 from lexray.flow.graph import FlowGraph
 from lexray.flow.options import Options
-from lexray.trace import Trace
+from lexray.trace.trace import Trace
 from tests.families.zoo import VARIANTS
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 NAMES = [variant.name for variant in VARIANTS]
 KINDS = [

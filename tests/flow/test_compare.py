@@ -8,7 +8,7 @@ from lexray.errors import LexrayError
 from lexray.flow import FlowGraph, NodeKind
 from lexray.flow.compare import compare, difference
 from tests.flow.runs import IDS, KINDS, SOME, graphed, traced
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 LONGER = [1, 2, *IDS[:3], 14, *IDS[4:]]
 

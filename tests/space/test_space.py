@@ -13,12 +13,12 @@ from torch import Tensor
 
 from lexray import filters
 from lexray.errors import LexrayError
-from lexray.model import Model
+from lexray.model.model import Model
 from lexray.space import space as space_module
 from tests.dense import dense
 from tests.families.zoo import build
 from tests.saved import save
-from tests.vocabularies import vocabulary, worded
+from tests.vocabulary.vocabularies import vocabulary, worded
 
 VIEWS: list[dict[str, Any]] = [
     {},

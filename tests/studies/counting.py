@@ -11,11 +11,11 @@ import plotly.graph_objects as go
 import pytest
 
 from lexray import studies
-from lexray.model import Model
-from lexray.render import Table
-from lexray.studies.prompts import Prompt
-from lexray.studies.resume import each_prompt
-from lexray.studies.study import VISIT, Evidence, PromptOptions, Study, finding, option
+from lexray.model.model import Model
+from lexray.result.table import Table
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.resume import each_prompt
+from lexray.studies.shared.study import VISIT, Evidence, PromptOptions, Study, finding, option
 
 counted: list[str] = []
 """Every prompt for which something was computed."""

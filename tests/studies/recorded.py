@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexray.model import Model
-from lexray.studies.prompts import Prompt
-from lexray.trace import Trace
+from lexray.model.model import Model
+from lexray.studies.shared.prompts import Prompt
+from lexray.trace.trace import Trace
 from tests.dense import Dense, dense
 from tests.families.zoo import build
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 K = 6
 TEXT = "law walking city abc law"

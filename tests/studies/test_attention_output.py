@@ -9,7 +9,7 @@ import pytest
 from lexray.studies import attention_output, find
 from lexray.studies.attention_output import AFTER, BEFORE, CHANGE, DISTANT, PREVIOUS, STYLES
 from tests.studies.recorded import PROMPT, K, model, prompts_file, score, tops, traced
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "neox"])

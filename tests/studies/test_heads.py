@@ -10,7 +10,7 @@ import torch
 from lexray.errors import LexrayError
 from lexray.studies import find, heads
 from lexray.studies.heads import RANKS
-from lexray.studies.last_position import OUTPUTS
+from lexray.studies.shared.last_position import OUTPUTS
 from tests.studies.recorded import (
     NAMES,
     PROMPT,
@@ -24,7 +24,7 @@ from tests.studies.recorded import (
     weights,
     written,
 )
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 FEW = ["gptj", "opt-350m", "bloom", "qwen2-moe", "gemma3", "olmo2", "bert"]
 """Parallel blocks, projections around the stream, ALiBi, experts, norms at the end, an encoder."""

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from lexray.studies import find
 from lexray.studies import hidden_vs_parameters as study
-from lexray.studies.active import TopLists
 from lexray.studies.hidden_vs_parameters import GROUPS, HiddenVsParameters, Pool
-from lexray.studies.prompts import Prompt
-from lexray.studies.resume import Done, kept_in
+from lexray.studies.shared.active import TopLists
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.resume import Done, kept_in
 from tests.studies.recorded import PROMPT, K, model, prompts_file, tops, traced, weights
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 M = 3
 ALL = {"k": K, "m": M, "positions": 0}

@@ -13,7 +13,7 @@ from lexray.studies import find, isotropy
 from lexray.studies.isotropy import CENTRED, EMBEDDING, GAUSSIAN
 from tests.dense import dense
 from tests.families.zoo import build
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gpt2-untied-wide"])

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lexray.model import Model
+from lexray.model.model import Model
 from lexray.studies import find, keep_k
-from lexray.studies.hidden import hidden_states
 from lexray.studies.keep_k import HIDDEN, LARGE, NORMAL, SMALL, UNIT, VALUES
+from lexray.studies.shared.hidden import hidden_states
 from tests.dense import dense
 from tests.families.zoo import VARIANTS, build
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 NAMES = [variant.name for variant in VARIANTS]
 

@@ -21,7 +21,7 @@ from tests.studies.recorded import (
     traced,
     written,
 )
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 
 @pytest.mark.parametrize("contribution", [False, True])

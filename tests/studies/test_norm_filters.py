@@ -12,10 +12,10 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.studies import find, norm_filters
 from lexray.studies.norm_filters import ENDS, NormFilters
-from lexray.studies.words import is_function_word
+from lexray.studies.shared.words import is_function_word
 from tests.families.zoo import build
 from tests.studies.recorded import NAMES, PROMPT, TEXT, logits, model, prompts_file, traced
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 N = 3
 OPTIONS = NormFilters(n=N)

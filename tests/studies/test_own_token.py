@@ -8,7 +8,7 @@ import pytest
 
 from lexray.studies import find, own_token
 from lexray.studies.own_token import OTHER, OWN, OwnToken, another
-from lexray.studies.prompts import Prompt
+from lexray.studies.shared.prompts import Prompt
 from tests.studies.recorded import (
     NAMES,
     PROMPT,
@@ -19,7 +19,7 @@ from tests.studies.recorded import (
     traced,
     written,
 )
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 
 @pytest.mark.parametrize("name", NAMES)

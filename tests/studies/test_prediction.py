@@ -10,9 +10,9 @@ import pytest
 from lexray.errors import LexrayError
 from lexray.studies import find, prediction
 from lexray.studies.prediction import RIGHT, WRONG
-from lexray.studies.prompts import answers_rightly, read_prompts
+from lexray.studies.shared.prompts import answers_rightly, read_prompts
 from tests.studies.recorded import NAMES, PROMPT, logits, model, prompts_file, traced
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.studies import find, queries_keys
-from lexray.studies.prompts import Prompt
 from lexray.studies.queries_keys import METHODS, PAIRS, SHUFFLED, QueriesKeys
+from lexray.studies.shared.prompts import Prompt
 from tests.studies.recorded import (
     NAMES,
     PROMPT,
@@ -25,7 +25,7 @@ from tests.studies.recorded import (
     weights,
     written,
 )
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 OPTIONS = QueriesKeys(k=K)
 

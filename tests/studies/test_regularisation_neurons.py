@@ -11,11 +11,11 @@ import torch
 
 from lexray.errors import LexrayError
 from lexray.studies import find, regularisation_neurons
-from lexray.studies.prompts import Prompt
 from lexray.studies.regularisation_neurons import Neurons, seen
-from lexray.studies.words import is_function_word
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.words import is_function_word
 from tests.studies.recorded import NAMES, PROMPT, logits, model, prompts_file, traced, weights
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 TEXTS = tuple(f"{letter} law walking city abc law" for letter in "abcdefghijkl")
 

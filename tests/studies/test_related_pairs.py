@@ -9,7 +9,7 @@ from lexray.studies import find, related_pairs
 from lexray.studies.related_pairs import RelatedPairs
 from tests.dense import dense
 from tests.families.zoo import build
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 
 @pytest.mark.parametrize(("name", "read"), [("gpt2", "key"), ("llama", "key"), ("llama", "gate")])

@@ -11,7 +11,7 @@ from lexray.studies import find, sim_k
 from lexray.studies.sim_k import PAIRS
 from tests.dense import dense
 from tests.families.zoo import VARIANTS, build
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 K = 6
 

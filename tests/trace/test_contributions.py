@@ -12,11 +12,11 @@ from transformers import AutoModel
 
 from lexray.errors import LexrayError
 from lexray.families import Norm
-from lexray.model import Model
-from lexray.trace import Trace
+from lexray.model.model import Model
 from lexray.trace.contributions import Contributions
+from lexray.trace.trace import Trace
 from tests.families.zoo import VARIANTS, build
-from tests.vocabularies import worded
+from tests.vocabulary.vocabularies import worded
 
 NAMES = [variant.name for variant in VARIANTS]
 IDS = [5, 11, 3, 29, 36, 7, 20]

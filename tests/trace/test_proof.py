@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 
 from lexray.errors import LexrayError
 from lexray.families import Norm
-from lexray.model import Model
-from lexray.trace import Trace
-from lexray.trace.plan import Plan, kept_bytes
+from lexray.model.model import Model
+from lexray.trace.record.plan import Plan, kept_bytes
+from lexray.trace.trace import Trace
 from tests.families.oracles import allowed, close, run
 from tests.families.zoo import VARIANTS, build
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lexray.checkpoint.base import Checkpoint
-from lexray.checkpoint.gguf import GGUFCheckpoint, parts
+from lexray.checkpoint.gguf.file import GGUFCheckpoint, parts
 from lexray.checkpoint.lora import CONFIG as ADAPTER_CONFIG
 from lexray.checkpoint.lora import WEIGHTS as ADAPTER_WEIGHTS
 from lexray.checkpoint.lora import LoraCheckpoint, adapter_config
@@ -86,7 +86,7 @@ def _locate(
     path = Path(source).expanduser()
     if _exists(path):
         return path
-    from lexray.checkpoint.hub import fetch_folder, looks_like_hub_id
+    from lexray.checkpoint.hub.repository import fetch_folder, looks_like_hub_id
 
     if isinstance(source, Path) or not looks_like_hub_id(source):
         raise LexrayError(
@@ -107,7 +107,7 @@ def _model(
 ) -> Checkpoint:
     """The model in a folder or file, or remote where there is no path."""
     if path is None:
-        from lexray.checkpoint.remote import RemoteCheckpoint
+        from lexray.checkpoint.hub.remote import RemoteCheckpoint
 
         return RemoteCheckpoint.open(str(source), revision, token)
     return _labelled(_open_folder(path) if path.is_dir() else _open_file(path), source, path)
@@ -116,7 +116,7 @@ def _model(
 def _labelled(checkpoint: Checkpoint, source: Source, path: Path) -> Checkpoint:
     checkpoint.name = str(source)
     if not _exists(Path(source).expanduser()):
-        from lexray.checkpoint.hub import commit_of
+        from lexray.checkpoint.hub.repository import commit_of
 
         checkpoint.revision = commit_of(path)
     return checkpoint

@@ -13,7 +13,7 @@ from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
-    from lexray.model import Model
+    from lexray.model.model import Model
 
 LAYERS, ONE = "Whole layers", "One head, neuron or subhead"
 PARTNERS = 10
@@ -146,7 +146,7 @@ def align(
     a = model.open()
     b = other.open(model)
     if partner.of is not None:
-        from lexray.compare.partners import partners
+        from lexray.compare.align.partners import partners
 
         found = partners(
             a,
@@ -160,7 +160,7 @@ def align(
         )
         output.show(found)
         return
-    from lexray.compare.align import align
+    from lexray.compare.align.align import align
 
     aligned = align(a, b, layers.group, control=layers.control, filter=filter)
     plot.draw(aligned)

@@ -12,8 +12,8 @@ from lexray.cli.groups import expanded
 from lexray.cli.options import CircuitOptions, OutputOptions, TokenOptions
 
 if TYPE_CHECKING:
-    from lexray.compare.lexicon import Lexicon
-    from lexray.model import Model
+    from lexray.compare.diff.lexicon import Lexicon
+    from lexray.model.model import Model
 
 GROUPS = "keys, gates, values, Q, K, V, O, VO, QK, router, norms, biases, embedding, …"
 
@@ -71,8 +71,8 @@ def diff(
 
     lexray diff demo demo-sentiment -o report.html
     """
-    from lexray.compare.diff import diff as compare
-    from lexray.compare.diff import open_tuned
+    from lexray.compare.diff.diff import diff as compare
+    from lexray.compare.diff.diff import open_tuned
 
     first = base.open()
     options: dict[str, Any] = {"family": base.family, "remote": base.remote}
@@ -92,7 +92,7 @@ def diff(
 
 
 def _lexicon(name: str, model: Model) -> Lexicon | Literal["auto"] | None:
-    from lexray.compare.lexicon import Lexicon
+    from lexray.compare.diff.lexicon import Lexicon
 
     if name == "auto":
         return "auto"

@@ -17,7 +17,7 @@ from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
     from lexray.flow.graph import FlowGraph
-    from lexray.model import Model
+    from lexray.model.model import Model
     from lexray.trace.trace import Trace
 
 SHOWN, COMPARE = "What is shown", "Two runs"
@@ -289,7 +289,7 @@ def _traces(run: RunOptions, prompt: str, where: WhereOptions, other: OtherOptio
 
 def _traced(model: Model, prompt: str, where: WhereOptions, special: bool) -> Trace:
     """A run of which only what the graph needs is kept: one position, with all keys and values."""
-    from lexray.trace.plan import chosen
+    from lexray.trace.record.plan import chosen
 
     asked = numbers("--layers", where.layers)
     layers = chosen(asked, model.n_layers, "layer")

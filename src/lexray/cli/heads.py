@@ -18,7 +18,7 @@ from lexray.cli.options import (
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
-    from lexray.circuits import Circuit
+    from lexray.model.circuits import Circuit
 
 MatrixOption = Annotated[
     bool | None,

@@ -14,7 +14,7 @@ from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
-    from lexray.trace.lens import Lens
+    from lexray.trace.read.lens import Lens
 
 WHERE, TARGET = "Where", "Which token"
 Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="The text to run, in quotes.")]
@@ -121,7 +121,7 @@ class LensOptions:
     def look(
         self, run: RunOptions, prompt: str, target: TargetOptions, tokens: TokenOptions
     ) -> Lens:
-        from lexray.trace.vectors import chosen_kinds, needed
+        from lexray.trace.read.vectors import chosen_kinds, needed
 
         kinds = chosen_kinds(self.of or ["residual"])
         layers = numbers("--layers", self.layers)

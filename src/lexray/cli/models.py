@@ -14,6 +14,6 @@ def register(app: typer.Typer) -> None:
 
 def info(model: ModelOptions, output: OutputOptions) -> None:
     """Family, sizes, where each parameter lives, and what would be read for one head."""
-    from lexray.info import info as describe
+    from lexray.model.info import info as describe
 
     output.show(describe(model.open()))

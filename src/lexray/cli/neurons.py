@@ -63,7 +63,7 @@ def vector(
 
     lexray vector smollm2 L29.mlp_norm -k 10
     """
-    from lexray.parameters import Vector
+    from lexray.model.vectors import Vector
 
     found = model.open()[address]
     if not isinstance(found, Vector):

@@ -19,11 +19,11 @@ import typer
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
-    from lexray.circuits import Circuit
-    from lexray.filters import Filter
-    from lexray.model import Model
-    from lexray.reading import Pairs
-    from lexray.render import Result
+    from lexray.model.circuits import Circuit
+    from lexray.model.model import Model
+    from lexray.result.readings import Pairs
+    from lexray.result.table import Result
+    from lexray.vocabulary.filters import Filter
 
 PICTURES = ("png", "svg", "pdf", "jpg", "jpeg", "webp", "gif")
 MODEL, READING, TOKENS, OUTPUT = "The model", "How it is read", "Which tokens", "Output"
@@ -204,7 +204,7 @@ class TokenOptions:
 
     def filter(self) -> Filter | None:
         """All that was asked for, together; None if nothing was."""
-        from lexray import filters
+        from lexray.vocabulary import filters
 
         if self.min_count is not None and self.corpus is None:
             raise LexrayError("--min-count counts in a corpus; say which with --corpus FILE")
@@ -318,7 +318,7 @@ def open_model(
     """The model that a command is about."""
     import torch
 
-    from lexray.model import Model
+    from lexray.model.model import Model
 
     kind = getattr(torch, dtype, None) if dtype else None
     if dtype and not (

@@ -43,7 +43,7 @@ class PlotOptions:
     def draw(self, result: Drawable) -> None:
         if self.plot is None:
             return
-        from lexray.plots import save_plot
+        from lexray.result.plots import save_plot
 
         name = self.plot.name
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lexray.render import Result, Table
+from lexray.result.table import Result, Table
 
 
 class Shortened(Result):

@@ -14,9 +14,9 @@ from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
-    from lexray.compare.stitch import Recipe
-    from lexray.compare.stitch_sweep import Example, Sweep
-    from lexray.model import Model
+    from lexray.compare.stitch.stitch import Recipe
+    from lexray.compare.stitch.sweep import Example, Sweep
+    from lexray.model.model import Model
 
 DATA = "The labelled texts"
 
@@ -75,7 +75,7 @@ class DataOptions:
     ] = None
 
     def read(self) -> list[Example]:
-        from lexray.compare.stitch_sweep import read_examples
+        from lexray.compare.stitch.sweep import read_examples
 
         if self.data is None:
             raise LexrayError("accuracy is measured on labelled texts: --data FILE.jsonl")
@@ -131,8 +131,8 @@ def stitch(
 
 
 def _recipes(variants: list[str]) -> list[Recipe]:
-    from lexray.compare.stitch import Recipe
-    from lexray.compare.stitch_sweep import VARIANTS
+    from lexray.compare.stitch.stitch import Recipe
+    from lexray.compare.stitch.sweep import VARIANTS
 
     named = [name for one in variants for name in one.split(",")]
     listed = [name for one in named for name in (VARIANTS if one == "all" else (one,))]
@@ -147,7 +147,7 @@ def _measured(
     after: list[int] | None,
     recipes: list[Recipe],
 ) -> Sweep:
-    from lexray.compare.stitch_sweep import sweep
+    from lexray.compare.stitch.sweep import sweep
 
     return sweep(
         a,
@@ -171,8 +171,8 @@ def _save(
     texts: DataOptions,
     folder: Path,
 ) -> None:
-    from lexray.compare.stitch import stitch
-    from lexray.compare.stitch_sweep import CALIBRATION
+    from lexray.compare.stitch.stitch import stitch
+    from lexray.compare.stitch.sweep import CALIBRATION
 
     if after is None or len(others) != 1 or len(recipes) != 1:
         raise LexrayError("--save keeps one stitched model: one TUNED, one variant, --after N")

@@ -9,15 +9,15 @@ from time import perf_counter
 from rich.console import Console
 from rich.text import Text
 
-from lexray import filters
-from lexray.circuits import Circuit
 from lexray.errors import LexrayError
-from lexray.model import Model
+from lexray.find.lookup import Hits
+from lexray.model.circuits import Circuit
+from lexray.model.model import Model
+from lexray.model.open import SMOLLM2, shipped_models, shipped_path
 from lexray.progress import track
-from lexray.reading import Directions, Pairs, Readings
-from lexray.render import Result, Table, shown_bytes
-from lexray.search import Hits
-from lexray.sources import SMOLLM2, shipped_models, shipped_path
+from lexray.result.readings import Directions, Pairs, Readings
+from lexray.result.table import Result, Table, shown_bytes
+from lexray.vocabulary import filters
 
 WORDS = filters.ascii & filters.starts_word
 OPTIONS = "--calibrated --ascii --starts-word"

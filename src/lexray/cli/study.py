@@ -20,9 +20,9 @@ from lexray.cli.options import OUTPUT, Format, OutputOptions, ReadingOptions, sh
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
-    from lexray.model import Model
-    from lexray.studies.page import Section
-    from lexray.studies.study import Options, Study, StudyResult
+    from lexray.model.model import Model
+    from lexray.studies.shared.page import Section
+    from lexray.studies.shared.study import Options, Study, StudyResult
 
 STUDY = "The study"
 ALL = "all"
@@ -106,10 +106,10 @@ def _one(study: Study[Any]) -> Command:
 
 def _all() -> Command:
     """The command that runs every study."""
-    from lexray.studies.study import PromptOptions
+    from lexray.studies.shared.study import PromptOptions
 
     def run(model: ReadingOptions, options: Any, output: Folder) -> None:
-        from lexray.studies.page import page, tally
+        from lexray.studies.shared.page import page, tally
 
         folder, opened = output, model.open()
         _make(folder)
@@ -131,7 +131,7 @@ def _names() -> list[str]:
 def _section(name: str, model: Model, options: dict[str, Any], folder: Path) -> Section:
     """A study's part of the report, its files written; if it cannot be run, why."""
     from lexray.studies import find
-    from lexray.studies.page import Untestable
+    from lexray.studies.shared.page import Untestable
 
     study = find(name)
     own = {f.name for f in fields(study.options)}
@@ -160,15 +160,15 @@ def _refuse_unwritable(place: Path | None) -> None:
 
 @contextmanager
 def _kept(path: Path | None) -> Iterator[None]:
-    from lexray.studies.resume import kept_in
+    from lexray.studies.shared.resume import kept_in
 
     with kept_in(path):
         yield
 
 
 def _show(result: StudyResult, output: OutputOptions) -> None:
-    from lexray.plots import IMAGES
-    from lexray.studies.figures import save_whole
+    from lexray.result.plots import IMAGES
+    from lexray.studies.shared.figures import save_whole
 
     path = output.output
     if output.format is None and path is not None and path.suffix.lower() in IMAGES:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lexray.errors import LexrayError
-from lexray.model import Model
+from lexray.model.model import Model
 
 Given = Model | str | Path
 """A model, or what `Model.from_pretrained` opens."""

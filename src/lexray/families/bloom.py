@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lexray.errors import LexrayError
-from lexray.families import gguf
+from lexray.families.gguf import names as gguf
 from lexray.families.parts import Sizes, attention, unembedding
 from lexray.families.registry import Config, Names, family
 from lexray.families.spec import Architecture, Block, FeedForward, interleaved

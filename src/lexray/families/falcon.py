@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from lexray.families import gguf
+from lexray.families.gguf import names as gguf
 from lexray.families.parts import Projections, Sizes, attention, unembedding
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary

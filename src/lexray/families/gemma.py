@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from lexray.families import gguf
+from lexray.families.gguf import names as gguf
 from lexray.families.parts import attention, gated, projections, same_for_all, sizes, unembedding
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import Rotary, rotary

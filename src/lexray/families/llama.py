@@ -5,7 +5,7 @@ Also Mistral: Llama with a sliding window.
 
 from __future__ import annotations
 
-from lexray.families import gguf
+from lexray.families.gguf import names as gguf
 from lexray.families.parts import attention, gated, projections, sizes, unembedding
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary

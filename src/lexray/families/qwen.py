@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lexray.families import gguf
 from lexray.families.experts import mixture
+from lexray.families.gguf import names as gguf
 from lexray.families.parts import attention, gated, projections, same_for_all, sizes, unembedding
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary

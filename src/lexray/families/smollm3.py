@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lexray.families import gguf, llama
+from lexray.families import llama
+from lexray.families.gguf import names as gguf
 from lexray.families.registry import Config, Names, family
 from lexray.families.spec import Architecture
 

@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from lexray.errors import LexrayError
-from lexray.flow.build import absolute, choose_all, graph_of, kept_layers
+from lexray.flow.build.build import absolute, choose_all, graph_of, kept_layers
+from lexray.flow.build.prune import Chosen
+from lexray.flow.build.step import Step, live
+from lexray.flow.build.words import Words, find_words
 from lexray.flow.graph import Edge, EdgeKind, FlowGraph, Node, NodeKind
 from lexray.flow.options import Options
-from lexray.flow.prune import Chosen
-from lexray.flow.step import Step, live
-from lexray.flow.words import Words, find_words
-from lexray.reading import Token
-from lexray.trace.plan import Some
+from lexray.result.readings import Token
+from lexray.trace.record.plan import Some
 from lexray.trace.trace import Trace
 
 MEMORY = (NodeKind.KEY, NodeKind.VALUE)
@@ -41,7 +41,7 @@ def compare(
     """The difference graph of two runs: nodes carry both readings, edges both scores.
 
     `position` is drawn of both runs unless `other_position` says otherwise; the rest is as in
-    `lexray.flow.build.flow`. The target is by default what the first run predicts.
+    `lexray.flow.build.build.flow`. The target is by default what the first run predicts.
 
     >>> compare(model.trace("The capital of Japan is"), model.trace("The capital of France is"))
     """

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexray.errors import LexrayError
-from lexray.render import Cell, Result, Table
+from lexray.result.table import Cell, Result, Table
 
 if TYPE_CHECKING:
     import networkx
@@ -311,20 +311,20 @@ class FlowGraph(Result):
 
     def to_networkx(self) -> networkx.MultiDiGraph:
         """Nodes and edges with their fields as attributes."""
-        from lexray.flow.exports import to_networkx
+        from lexray.flow.draw.exports import to_networkx
 
         return to_networkx(self)
 
     def to_plotly(self) -> go.Figure:
         """A Sankey diagram, as the original draws it."""
-        from lexray.flow.exports import to_plotly
+        from lexray.flow.draw.exports import to_plotly
 
         return to_plotly(self)
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The interactive page as one text without any outside links; also written to `path`."""
-        from lexray.flow.files import written
-        from lexray.flow.html import page
+        from lexray.flow.draw.files import written
+        from lexray.flow.draw.html import page
 
         return written(page(self), path)
 
@@ -337,8 +337,8 @@ class FlowGraph(Result):
         palette: str = "paper",
     ) -> str:
         """The picture as SVG: which blocks are open (few layers: all) and in which colours."""
-        from lexray.flow.files import written
-        from lexray.flow.svg import drawing
+        from lexray.flow.draw.files import written
+        from lexray.flow.draw.svg import drawing
 
         return written(drawing(self, open_layers, dark=dark, palette=palette), path)
 
@@ -352,20 +352,20 @@ class FlowGraph(Result):
         scale: float = 2.0,
     ) -> Path:
         """The same picture as PNG; needs `lexray[png]`, no browser."""
-        from lexray.flow.files import write_png
+        from lexray.flow.draw.files import write_png
 
         svg = self.to_svg(open_layers=open_layers, dark=dark, palette=palette)
         return write_png(svg, Path(path), scale)
 
     def widget(self) -> Any:
         """The interactive graph as a notebook widget; needs `lexray[notebook]`."""
-        from lexray.flow.widget import widget
+        from lexray.flow.draw.widget import widget
 
         return widget(self)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """In notebooks: the widget if anywidget is there, else the page in a frame."""
-        from lexray.flow.widget import mimebundle
+        from lexray.flow.draw.widget import mimebundle
 
         return mimebundle(self, **options)
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeVar, get_args
 
 from lexray.errors import LexrayError
-from lexray.filters import Filter
+from lexray.vocabulary.filters import Filter
 
 STATIC_BLOCKS = 6
 """Up to so many blocks, parameters are read by themselves if nobody says otherwise."""

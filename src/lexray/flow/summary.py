@@ -9,10 +9,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.flow.build.pull import pulls
+from lexray.flow.build.step import Step, live
 from lexray.flow.graph import FlowGraph, Node, Place
-from lexray.flow.pull import pulls
-from lexray.flow.step import Step, live
-from lexray.render import Cell, Result, Table
+from lexray.result.table import Cell, Result, Table
 from lexray.trace.trace import Trace
 
 

@@ -11,17 +11,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray import fold
 from lexray.errors import LexrayError
-from lexray.filters import Filter
-from lexray.fold import at_least_float32
+from lexray.model import fold
+from lexray.model.fold import at_least_float32
 from lexray.progress import track
-from lexray.reading import Reading, Scored, Source, Token
-from lexray.space.embedding import Side, second_moment
+from lexray.result.readings import Reading, Scored, Source, Token
 from lexray.space.kinds import WRITES, Kind
+from lexray.space.side import Side, second_moment
+from lexray.vocabulary.filters import Filter
 
 if TYPE_CHECKING:
-    from lexray.model import Model
+    from lexray.model.model import Model
 
 Made = TypeVar("Made")
 UPCAST_BELOW = 2**28

@@ -1,6 +1,7 @@
 """The papers' figures and tables, run again on any model: one short module each.
 
-A study is a module with a `STUDY`; see `lexray.studies.study`. To add one, name its module here.
+A study is a module with a `STUDY`; see `lexray.studies.shared.study`. To add one, name its module
+here.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from importlib.resources import files
 from typing import Any
 
 from lexray.errors import LexrayError
-from lexray.render import Table
-from lexray.studies.study import Study, Tables
+from lexray.result.table import Table
+from lexray.studies.shared.study import Study, Tables
 
 MODULES = {
     "keep-k": "keep_k",

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.model import Model
-from lexray.studies import figures
-from lexray.studies.last_position import (
+from lexray.model.model import Model
+from lexray.studies.shared import figures
+from lexray.studies.shared.last_position import (
     RAW,
     Curves,
     Overlaps,
@@ -32,10 +32,10 @@ from lexray.studies.last_position import (
     start_and_rest,
     tops,
 )
-from lexray.studies.measures import overlap
-from lexray.studies.prompts import Prompt
-from lexray.studies.resume import Numbers, each_prompt
-from lexray.studies.study import VISIT, Evidence, Finding, Study, finding
+from lexray.studies.shared.measures import overlap
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.resume import Numbers, each_prompt
+from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding
 
 BEFORE, AFTER = "residual before", "residual after"
 CHANGE = "residual before and after"

@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.model import Model
-from lexray.studies import figures
-from lexray.studies.last_position import (
+from lexray.model.model import Model
+from lexray.studies.shared import figures
+from lexray.studies.shared.last_position import (
     COLOURS,
     OUTPUTS,
     RAW,
@@ -44,11 +44,11 @@ from lexray.studies.last_position import (
     tops,
     with_outputs,
 )
-from lexray.studies.measures import n_tokens
-from lexray.studies.prompts import Prompt
-from lexray.studies.resume import Numbers, each_prompt
-from lexray.studies.study import VISIT, Evidence, Finding, Study, finding
-from lexray.trace import Trace
+from lexray.studies.shared.measures import n_tokens
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.resume import Numbers, each_prompt
+from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding
+from lexray.trace.trace import Trace
 
 LARGEST = 3
 """So many heads of each layer stand out by their norms in the paper."""

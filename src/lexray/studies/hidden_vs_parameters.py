@@ -27,22 +27,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.fold import at_least_float32
-from lexray.model import Model
-from lexray.render import Table
+from lexray.model.fold import at_least_float32
+from lexray.model.model import Model
+from lexray.result.table import Table
 from lexray.space.kinds import Kind
-from lexray.studies import figures
-from lexray.studies.active import Active, TopLists, active_neurons, active_subheads
-from lexray.studies.measures import (
+from lexray.studies.shared import figures
+from lexray.studies.shared.active import Active, TopLists, active_neurons, active_subheads
+from lexray.studies.shared.measures import (
     deranged,
     members,
     require_more_tokens,
     sample,
     seeded,
 )
-from lexray.studies.prompts import Prompt
-from lexray.studies.resume import Done, Numbers, each_prompt
-from lexray.studies.study import (
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.resume import Done, Numbers, each_prompt
+from lexray.studies.shared.study import (
     ES,
     Evidence,
     Finding,
@@ -51,9 +51,9 @@ from lexray.studies.study import (
     finding,
     option,
 )
-from lexray.trace import Trace
-from lexray.trace.project import project
-from lexray.trace.prompt import longest
+from lexray.trace.read.project import project
+from lexray.trace.record.prompt import longest
+from lexray.trace.trace import Trace
 
 GROUPS: dict[str, Kind] = {
     "FF keys": "key",

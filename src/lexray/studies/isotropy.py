@@ -22,13 +22,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.model import Model
+from lexray.model.model import Model
 from lexray.progress import track
-from lexray.render import Table
-from lexray.space.embedding import Side
-from lexray.studies import figures
-from lexray.studies.measures import seeded
-from lexray.studies.study import ES, Evidence, Finding, Options, Study, finding
+from lexray.result.table import Table
+from lexray.space.side import Side
+from lexray.studies.shared import figures
+from lexray.studies.shared.measures import seeded
+from lexray.studies.shared.study import ES, Evidence, Finding, Options, Study, finding
 
 ROWS_AT_ONCE = 2048
 PARTS = (1 / 64, 1 / 16, 1 / 4, 1.0)

@@ -22,14 +22,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.model import Model
+from lexray.model.model import Model
 from lexray.progress import track
-from lexray.render import Table
-from lexray.space.arithmetic import full_precision
-from lexray.studies import figures
-from lexray.studies.hidden import hidden_states
-from lexray.studies.measures import rows_of, sample, seeded
-from lexray.studies.study import ES, Evidence, Finding, Options, Study, finding, option
+from lexray.result.table import Table
+from lexray.space.topk.arithmetic import full_precision
+from lexray.studies.shared import figures
+from lexray.studies.shared.hidden import hidden_states
+from lexray.studies.shared.measures import rows_of, sample, seeded
+from lexray.studies.shared.study import ES, Evidence, Finding, Options, Study, finding, option
 
 SMALL = (10, 50, 100, 200, 300, 500)
 LARGE = (512, 1024, 2048, 4096, 10000, 15000, 20000, 30000)

@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.model import Model
-from lexray.studies import figures
-from lexray.studies.last_position import (
+from lexray.model.model import Model
+from lexray.studies.shared import figures
+from lexray.studies.shared.last_position import (
     OUTPUTS,
     RAW,
     Curves,
@@ -40,12 +40,12 @@ from lexray.studies.last_position import (
     tops,
     with_outputs,
 )
-from lexray.studies.measures import overlap
-from lexray.studies.prompts import Prompt
-from lexray.studies.resume import Done, Numbers, each_prompt
-from lexray.studies.study import VISIT, Evidence, Finding, Study, finding, option
-from lexray.trace import Trace
-from lexray.trace.vectors import Chosen
+from lexray.studies.shared.measures import overlap
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.resume import Done, Numbers, each_prompt
+from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
+from lexray.trace.read.vectors import Chosen
+from lexray.trace.trace import Trace
 
 BEST = 3
 RANKS = ("1st", "2nd", "3rd", "least")

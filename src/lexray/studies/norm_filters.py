@@ -28,14 +28,14 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.families import Block, Norm
-from lexray.fold import at_least_float32
-from lexray.model import Model
-from lexray.plots import literal
-from lexray.render import Table
-from lexray.space.arithmetic import full_precision
-from lexray.space.vectors import multiply
-from lexray.studies import figures
-from lexray.studies.last_position import (
+from lexray.model.fold import at_least_float32
+from lexray.model.model import Model
+from lexray.result.plots import literal
+from lexray.result.table import Table
+from lexray.space.topk.arithmetic import full_precision
+from lexray.space.topk.vectors import multiply
+from lexray.studies.shared import figures
+from lexray.studies.shared.last_position import (
     RAW,
     Curves,
     averaged,
@@ -44,13 +44,21 @@ from lexray.studies.last_position import (
     mean,
     require_next_token,
 )
-from lexray.studies.measures import members, n_tokens, require_more_tokens, seeded
-from lexray.studies.prompts import Prompt
-from lexray.studies.resume import Done, Numbers, each_prompt
-from lexray.studies.study import VISIT, Evidence, Finding, PromptOptions, Study, finding, option
-from lexray.studies.words import function_words
-from lexray.trace import LayerTrace
-from lexray.trace.project import LastStep
+from lexray.studies.shared.measures import members, n_tokens, require_more_tokens, seeded
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.resume import Done, Numbers, each_prompt
+from lexray.studies.shared.study import (
+    VISIT,
+    Evidence,
+    Finding,
+    PromptOptions,
+    Study,
+    finding,
+    option,
+)
+from lexray.studies.shared.words import function_words
+from lexray.trace.read.project import LastStep
+from lexray.trace.trace import LayerTrace
 
 NORMS = ("ln_1", "ln_2")
 KINDS = {"real": "hidden states", "bare": "without the final norm", "random": "random vectors"}

@@ -17,9 +17,9 @@ from random import Random
 import plotly.graph_objects as go
 import torch
 
-from lexray.model import Model
-from lexray.studies import figures
-from lexray.studies.last_position import (
+from lexray.model.model import Model
+from lexray.studies.shared import figures
+from lexray.studies.shared.last_position import (
     RAW,
     Curves,
     Overlaps,
@@ -32,12 +32,12 @@ from lexray.studies.last_position import (
     require_lists,
     rises,
 )
-from lexray.studies.measures import n_tokens, sample, seeded
-from lexray.studies.prompts import Prompt
-from lexray.studies.resume import Numbers, each_prompt
-from lexray.studies.study import VISIT, Evidence, Finding, Study, finding, option
-from lexray.trace.project import project
-from lexray.trace.vectors import Chosen
+from lexray.studies.shared.measures import n_tokens, sample, seeded
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.resume import Numbers, each_prompt
+from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
+from lexray.trace.read.project import project
+from lexray.trace.read.vectors import Chosen
 
 OWN, OTHER = "own token", "another token of the prompt"
 STYLES = {OWN: figures.OURS, OTHER: figures.CONTROL}

@@ -17,10 +17,10 @@ from dataclasses import replace
 import plotly.graph_objects as go
 
 from lexray.errors import LexrayError
-from lexray.fold import at_least_float32
-from lexray.model import Model
-from lexray.studies import figures
-from lexray.studies.last_position import (
+from lexray.model.fold import at_least_float32
+from lexray.model.model import Model
+from lexray.studies.shared import figures
+from lexray.studies.shared.last_position import (
     RAW,
     Curves,
     at_last,
@@ -30,10 +30,10 @@ from lexray.studies.last_position import (
     require_next_token,
     stacked,
 )
-from lexray.studies.prompts import Prompt, answers_rightly, read_prompts
-from lexray.studies.resume import Done, NoneRightError, Numbers, each_prompt
-from lexray.studies.study import VISIT, Evidence, Finding, PromptOptions, Study, finding
-from lexray.trace.project import project
+from lexray.studies.shared.prompts import Prompt, answers_rightly, read_prompts
+from lexray.studies.shared.resume import Done, NoneRightError, Numbers, each_prompt
+from lexray.studies.shared.study import VISIT, Evidence, Finding, PromptOptions, Study, finding
+from lexray.trace.read.project import project
 
 RIGHT, WRONG = "right answers", "wrong answers"
 STYLES = {RIGHT: figures.OURS, WRONG: figures.CONTROL}

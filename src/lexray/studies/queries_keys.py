@@ -34,12 +34,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray import fold
-from lexray.fold import at_least_float32
-from lexray.head import Head
-from lexray.model import Model
-from lexray.studies import figures
-from lexray.studies.last_position import (
+from lexray.model import fold
+from lexray.model.fold import at_least_float32
+from lexray.model.head import Head
+from lexray.model.model import Model
+from lexray.studies.shared import figures
+from lexray.studies.shared.last_position import (
     RAW,
     Curves,
     Overlaps,
@@ -51,13 +51,13 @@ from lexray.studies.last_position import (
     require_lists,
     tops,
 )
-from lexray.studies.measures import n_tokens, overlap, seeded
-from lexray.studies.prompts import Prompt
-from lexray.studies.resume import Done, Numbers, each_prompt
-from lexray.studies.study import VISIT, Evidence, Finding, Study, finding, option
-from lexray.trace import LayerTrace, Trace
-from lexray.trace.project import project
-from lexray.trace.vectors import key_directions, key_readers, query_directions, query_readers
+from lexray.studies.shared.measures import n_tokens, overlap, seeded
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.resume import Done, Numbers, each_prompt
+from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
+from lexray.trace.read.project import project
+from lexray.trace.read.vectors import key_directions, key_readers, query_directions, query_readers
+from lexray.trace.trace import LayerTrace, Trace
 
 METHODS = {"naive": "naive", "code": "original code", "right": "right side"}
 PADDED = ("naive", "code")

@@ -25,19 +25,27 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lexray import fold
-from lexray.model import Model
-from lexray.plots import literal
-from lexray.render import Table
-from lexray.studies import figures
-from lexray.studies.active import active_neurons
-from lexray.studies.last_position import RAW, at_last, require_next_token
-from lexray.studies.measures import require_more_tokens, rows_of, sample, seeded
-from lexray.studies.prompts import Prompt
-from lexray.studies.resume import Done, Numbers, each_prompt
-from lexray.studies.study import VISIT, Evidence, Finding, PromptOptions, Study, finding, option
-from lexray.studies.words import function_words, share
-from lexray.trace.project import project
+from lexray.model import fold
+from lexray.model.model import Model
+from lexray.result.plots import literal
+from lexray.result.table import Table
+from lexray.studies.shared import figures
+from lexray.studies.shared.active import active_neurons
+from lexray.studies.shared.last_position import RAW, at_last, require_next_token
+from lexray.studies.shared.measures import require_more_tokens, rows_of, sample, seeded
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.resume import Done, Numbers, each_prompt
+from lexray.studies.shared.study import (
+    VISIT,
+    Evidence,
+    Finding,
+    PromptOptions,
+    Study,
+    finding,
+    option,
+)
+from lexray.studies.shared.words import function_words, share
+from lexray.trace.read.project import project
 
 OFTEN = 0.85
 """A neuron is flagged if it is among the most active in more than this share of the prompts."""

@@ -17,13 +17,13 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from lexray.address import Address
-from lexray.model import Model
-from lexray.related import Related, related
-from lexray.render import Table
+from lexray.find.related import Related, related
+from lexray.model.model import Model
+from lexray.result.table import Table
 from lexray.space.kinds import Kind
-from lexray.studies import figures
-from lexray.studies.measures import n_tokens, require_more_tokens
-from lexray.studies.study import ES, Evidence, Finding, Options, Study, finding, option
+from lexray.studies.shared import figures
+from lexray.studies.shared.measures import n_tokens, require_more_tokens
+from lexray.studies.shared.study import ES, Evidence, Finding, Options, Study, finding, option
 
 PUBLISHED = 0.05
 """GPT-2 medium, k = 100, overlap 0.15."""

@@ -22,15 +22,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.components import Layer
-from lexray.model import Model
-from lexray.parameters import VECTORS_AT_ONCE, VectorGroup
+from lexray.model.feedforward import Layer
+from lexray.model.model import Model
+from lexray.model.vectors import VECTORS_AT_ONCE, VectorGroup
 from lexray.progress import track
-from lexray.render import Table
-from lexray.space.embedding import Side
+from lexray.result.table import Table
 from lexray.space.kinds import Kind
-from lexray.studies import figures
-from lexray.studies.measures import (
+from lexray.space.side import Side
+from lexray.studies.shared import figures
+from lexray.studies.shared.measures import (
     deranged,
     jaccard,
     largest_ids,
@@ -39,7 +39,7 @@ from lexray.studies.measures import (
     sample,
     seeded,
 )
-from lexray.studies.study import ES, Evidence, Finding, Options, Study, finding, option
+from lexray.studies.shared.study import ES, Evidence, Finding, Options, Study, finding, option
 
 PAIRS: dict[str, tuple[Kind, Kind]] = {
     "FF key and value": ("key", "value"),

@@ -19,10 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.families import Norm
-from lexray.fold import at_least_float32
+from lexray.model.fold import at_least_float32
 
 if TYPE_CHECKING:
-    from lexray.model import Model
+    from lexray.model.model import Model
     from lexray.trace.trace import LayerTrace, Trace
 
 Kind = Literal["embedding", "head", "neuron", "bias"]

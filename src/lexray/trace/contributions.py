@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lexray.errors import LexrayError
-from lexray.reading import Token
-from lexray.render import Cell, Result, Table
+from lexray.result.readings import Token
+from lexray.result.table import Cell, Result, Table
 from lexray.trace.backwards import KINDS, Backwards, Group, Kind
-from lexray.trace.targets import Target, Wanted, find_target
+from lexray.trace.read.targets import Target, Wanted, find_target
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from lexray.model import Model
+    from lexray.model.model import Model
     from lexray.trace.trace import Trace
 
 PLURALS: dict[Kind, str] = {
@@ -176,7 +176,7 @@ class Contributions(Result):
 
     def plot(self) -> go.Figure:
         """Each layer's sums as stacked bars, and the largest components beside them."""
-        from lexray.trace import figures  # plotly takes long to import
+        from lexray.trace.read import plots as figures  # plotly takes long to import
 
         return figures.contributions(self)
 

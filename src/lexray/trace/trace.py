@@ -11,18 +11,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.components import FeedForward
 from lexray.errors import LexrayError
 from lexray.families import Block, Experts
-from lexray.reading import Token
-from lexray.trace.plan import Group, not_kept
+from lexray.model.feedforward import FeedForward
+from lexray.result.readings import Token
+from lexray.trace.record.plan import Group, not_kept
 
 if TYPE_CHECKING:
     from lexray.flow.graph import FlowGraph
-    from lexray.model import Model
+    from lexray.model.model import Model
     from lexray.trace.contributions import Contributions
-    from lexray.trace.lens import Lens
-    from lexray.trace.score import WordScore
+    from lexray.trace.read.lens import Lens
+    from lexray.trace.read.score import WordScore
 
 
 @dataclass(frozen=True)
@@ -160,12 +160,12 @@ class Trace:
         return self._logits("logits_uncapped")
 
     def lens(self, of: str | Sequence[str] = "residual", **options: Any) -> Lens:
-        """The logit lens: every layer and position as tokens; see `lexray.trace.lens.lens`.
+        """The logit lens: every layer and position as tokens; see `lexray.trace.read.lens.lens`.
 
         >>> trace.lens(target=" Tokyo")
         >>> trace.lens(["attention", "mlp"], positions=[-1])
         """
-        from lexray.trace.lens import lens
+        from lexray.trace.read.lens import lens
 
         return lens(self, of, **options)
 
@@ -182,17 +182,17 @@ class Trace:
         return contributions(self, target, position, **options)
 
     def flow(self, **options: Any) -> FlowGraph:
-        """What flowed at one position, block by block, as a graph; see `lexray.flow.build.flow`.
+        """What flowed at one position, block by block, as a graph; see `lexray.flow.build.build`.
 
         >>> trace.flow(layers=[14], target=" Tokyo").to_html("flow.html")
         """
-        from lexray.flow.build import flow
+        from lexray.flow.build.build import flow
 
         return flow(self, **options)
 
     def score(self, word: str | int | Token | Sequence[int]) -> WordScore:
         """How probable a word of one or several tokens is after the sequence."""
-        from lexray.trace.score import score
+        from lexray.trace.read.score import score
 
         return score(self, word)
 

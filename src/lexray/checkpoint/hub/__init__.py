@@ -1,0 +1,1 @@
+"""The Hub: repositories, files read whole, byte ranges over HTTP."""

@@ -1,0 +1,1 @@
+"""Which layer, head or neuron of one model matches which of another."""

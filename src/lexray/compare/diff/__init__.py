@@ -1,0 +1,1 @@
+"""What a fine-tune or an adapter changed, as words."""

@@ -1,0 +1,188 @@
+"""The book-keeping of a comparison: sizes are summed up, and the farthest moved are kept.
+
+Only a few vectors per group are held, whatever the model's size; lengths of all that moved are
+kept as plain numbers, so that a vector can be measured against the rest of its group.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from math import sqrt
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.compare.diff.pair import Delta
+from lexray.compare.diff.places import Group, Place
+from lexray.compare.diff.result import Size
+from lexray.space.kinds import Kind
+
+FLOOR = 0.1
+"""Groups that were (nearly) zero before are measured against this share of what is usual in
+their layer: noise on zero biases is no great change."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something that moved far for its group, to be read in the end."""
+
+    address: str
+    group: Group
+    layer: int | None
+    kind: Kind | None
+    absolute: float
+    before: float
+    share: float
+    """Its movement over the usual length before in its group and layer."""
+    vector: Float[Tensor, "width"] | None = None
+    """The difference; heads are read again when it is their turn."""
+    old: Float[Tensor, "width"] | None = None
+    token: int | None = None
+    label: str = ""
+    new: bool = False
+
+    @property
+    def relative(self) -> float | None:
+        return self.absolute / self.before if self.before > 0 and not self.new else None
+
+
+@dataclass
+class _Sum:
+    moved: float = 0.0
+    before: float = 0.0
+    n_moved: int = 0
+    n: int = 0
+    new: bool = False
+
+
+@dataclass
+class Ledger:
+    """What was measured so far."""
+
+    keep: int
+    """How many candidates to hold per group."""
+    keep_circuits: int
+    best: dict[Group, list[tuple[float, int, Candidate]]] = field(default_factory=dict)
+    shares: dict[Group, list[Tensor]] = field(default_factory=dict)
+    _sums: dict[tuple[int | None, Group], _Sum] = field(default_factory=dict)
+    _waiting: list[tuple[float, list[Candidate], Tensor]] = field(default_factory=list)
+    _order: count[int] = field(default_factory=count)
+
+    def unmoved(self, place: Place, n: int = 0) -> None:
+        self._sum(place.layer, place.group).n += n
+
+    def add(self, place: Place, delta: Delta, tokens: Tensor | None = None) -> None:
+        """Takes note of a place that moved, or of some of its rows (whose `tokens` they are)."""
+        lengths = delta.before.norm(dim=1)
+        moved = delta.sizes
+        self._count(place.layer, place.group, moved, lengths)
+        if place.kind is None and place.name != "b_U":
+            return
+        best = moved.topk(min(self.keep, int((moved > 0).sum()))).indices
+        rows, old = delta.rows(best), delta.before[best]
+        found = [
+            Candidate(
+                place.address(i if tokens is None else int(tokens[i])),
+                place.group,
+                place.layer,
+                place.kind,
+                float(moved[i]),
+                float(lengths[i]),
+                0.0,
+                rows[j],
+                old[j],
+                None if tokens is None else int(tokens[i]),
+            )
+            for j, i in enumerate(best.tolist())
+        ]
+        self._wait(lengths, found, moved)
+
+    def add_circuits(
+        self, group: Group, layer: int, heads: dict[str, tuple[float, float]], n: int
+    ) -> None:
+        """Takes note of the heads of a layer whose matrix moved: address → (moved, before)."""
+        total = self._sum(layer, group)
+        total.n += n - len(heads)
+        if not heads:
+            return
+        moved = torch.tensor([m for m, _ in heads.values()])
+        lengths = torch.tensor([b for _, b in heads.values()])
+        self._count(layer, group, moved, lengths)
+        found = [
+            Candidate(address, group, layer, None, m, b, 0.0) for address, (m, b) in heads.items()
+        ]
+        self._wait(lengths, found, moved)
+
+    def add_new(self, candidates: Iterable[Candidate]) -> None:
+        """Rows that the base lacks: as if they had moved by all of their length."""
+        for candidate in candidates:
+            total = self._sum(candidate.layer, candidate.group)
+            total.moved += candidate.absolute**2
+            total.n, total.n_moved, total.new = total.n + 1, total.n_moved + 1, True
+            self._push(candidate)
+
+    def close(self) -> None:
+        """Ends a layer: now it is known what is usual in it."""
+        usual = [typical for typical, _, _ in self._waiting if typical > 0]
+        floor = FLOOR * float(torch.tensor(usual).median()) if usual else 0.0
+        for typical, candidates, moved in self._waiting:
+            scale = max(typical, floor) or 1.0
+            group = candidates[0].group
+            self.shares.setdefault(group, []).append(moved[moved > 0].cpu() / scale)
+            for candidate in candidates:
+                self._push(_with_share(candidate, candidate.absolute / scale))
+        self._waiting = []
+
+    def sizes(self) -> tuple[Size, ...]:
+        return tuple(
+            Size(
+                layer,
+                group,
+                sqrt(x.moved),
+                None if x.new or (x.n_moved and not x.before) else sqrt(x.moved / (x.before or 1)),
+                x.n_moved,
+                x.n,
+            )
+            for (layer, group), x in self._sums.items()
+        )
+
+    def median(self, group: Group) -> float:
+        """What is usual among those of the group that moved, as a share."""
+        found = self.shares.get(group)
+        return float(torch.cat(found).median()) if found else 1.0
+
+    def candidates(self, group: Group) -> list[Candidate]:
+        """The farthest moved first."""
+        return [item[2] for item in sorted(self.best.get(group, []), key=lambda x: (-x[0], -x[1]))]
+
+    def _sum(self, layer: int | None, group: Group) -> _Sum:
+        return self._sums.setdefault((layer, group), _Sum())
+
+    def _count(self, layer: int | None, group: Group, moved: Tensor, lengths: Tensor) -> None:
+        total = self._sum(layer, group)
+        total.moved += float(moved.square().sum())
+        total.before += float(lengths.square().sum())
+        total.n_moved += int((moved > 0).sum())
+        total.n += len(moved)
+
+    def _wait(self, lengths: Tensor, found: list[Candidate], moved: Tensor) -> None:
+        if found:
+            self._waiting.append((float(lengths.square().mean().sqrt()), found, moved))
+
+    def _push(self, candidate: Candidate) -> None:
+        heap = self.best.setdefault(candidate.group, [])
+        keep = self.keep_circuits if candidate.group in ("VO", "QK") else self.keep
+        item = (candidate.share, -next(self._order), candidate)
+        if len(heap) < keep:
+            heapq.heappush(heap, item)
+        else:
+            heapq.heappushpop(heap, item)
+
+
+def _with_share(candidate: Candidate, share: float) -> Candidate:
+    fields = candidate.__dict__ | {"share": share}
+    return Candidate(**fields)

@@ -1,0 +1,219 @@
+"""The first pass of a comparison: by how much every vector moved, a layer at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.compare.diff.heads import HeadChanges
+from lexray.compare.diff.ledger import Candidate, Ledger
+from lexray.compare.diff.pair import ROWS_AT_ONCE, Delta, Two
+from lexray.compare.diff.places import (
+    CIRCUITS,
+    Group,
+    Place,
+    Round,
+    described,
+    layer_places,
+    model_places,
+)
+from lexray.model.fold import at_least_float32
+from lexray.model.model import Model
+from lexray.progress import track
+
+UNRELATED = 0.9
+"""Models that differ by so large a share of themselves have nothing to do with one another."""
+
+
+def measure(two: Two, ledger: Ledger, groups: tuple[Group, ...]) -> None:
+    depth = min(two.base.n_layers, two.tuned.n_layers)
+    for layer in track(range(depth), depth, f"comparing the layers of {two.base.name}"):
+        _measure_layer(two, ledger, groups, layer)
+    places = [model_places(model) for model in (two.base, two.tuned)]
+    for b, t in two.matched(*places):
+        if b.group in groups:
+            _measure_place(ledger, b, two.delta(b, t))
+    two.describe_tokens()
+    for group, name in (("embedding", "W_E"), ("unembedding", "W_U")):
+        tied = group == "unembedding" and two.base.architecture.tied and two.tuned.architecture.tied
+        if group in groups and not tied:
+            _measure_embedding(two, ledger, "embedding" if name == "W_E" else "unembedding")
+    ledger.close()
+    _measure_rest(two, ledger, groups)
+    ledger.close()
+
+
+def _measure_layer(two: Two, ledger: Ledger, groups: tuple[Group, ...], layer: int) -> None:
+    """One layer of both models: all that is held at a time."""
+    places = [layer_places(model, layer) for model in (two.base, two.tuned)]
+    pairs = {b.name: (b, t) for b, t in two.matched(*places)}
+    heads = HeadChanges(two, layer, pairs)
+    for name, (b, t) in pairs.items():
+        if b.group in groups:
+            subhead = b.group in ("Q", "K", "V", "O")
+            _measure_place(ledger, b, heads.subheads(name) if subhead else two.delta(b, t))
+    for matrix in CIRCUITS:
+        if matrix in groups:
+            number = len(two.base.layers[layer].heads)
+            if number == len(two.tuned.layers[layer].heads):
+                found = {
+                    f"L{layer}H{i}.{matrix}": (moved.product.size, moved.size_before)
+                    for i in range(number)
+                    if (moved := heads.moved(i, matrix)) is not None
+                }
+                ledger.add_circuits(matrix, layer, found, number)
+    ledger.close()
+
+
+def _measure_place(ledger: Ledger, place: Place, delta: Delta | None) -> None:
+    if delta is None:
+        ledger.unmoved(place, place.n)
+    else:
+        ledger.add(place, delta)
+
+
+def _measure_embedding(two: Two, ledger: Ledger, group: Group) -> None:
+    """Which tokens' embeddings moved, some rows at a time."""
+    b, t = (_embedding(model, group) for model in (two.base, two.tuned))
+    if b.missing or t.missing:
+        list(two.matched([b], [t]))
+        return
+    if not two.touched(*t.tensors):
+        ledger.unmoved(b, b.n)
+        return
+    before, after = (
+        _Rows(p, rounded) for p, rounded in zip((b, t), two.rounding(b, t), strict=True)
+    )
+    factors = two.row_factors(t)
+    partners = torch.full((b.n,), -1)
+    known = two.partners[: b.n]
+    partners[: len(known)] = torch.where(known < t.n, known, -1)
+    blocks = range(0, b.n, ROWS_AT_ONCE)
+    for start in track(blocks, len(blocks), f"comparing the {group} of {two.base.name}"):
+        ids = torch.arange(start, min(start + ROWS_AT_ONCE, b.n))
+        ids = ids[partners[ids] >= 0]
+        if not len(ids):
+            continue
+        old, at = before(ids), partners[ids]
+        if factors is not None:
+            left, right = factors
+            delta = Delta(old, after.projected(right).to(old), left[at.to(left.device)].to(old))
+        elif (new := after(at)).shape == old.shape:
+            delta = two.compared(old, new, group)
+        else:
+            two.note(f"the {group}s have the widths {old.shape[1]} and {new.shape[1]}")
+            return
+        if bool(delta.sizes.any()):
+            ledger.add(b, delta, tokens=ids)
+        else:
+            ledger.unmoved(b, len(ids))
+
+
+class _Rows:
+    """Rows of an embedding, brought to the model's width."""
+
+    def __init__(self, place: Place, rounded: Round) -> None:
+        self._place, self._rounded, self._model = place, rounded, place.model
+        a, checkpoint = self._model.architecture, self._model.checkpoint
+        linear = a.project_in if place.group == "embedding" else a.project_out
+        self._P = None if linear is None else self._model.place(linear.read(checkpoint))
+        if self._P is not None and place.group == "unembedding":
+            self._P = self._P.T
+
+    def __call__(self, ids: Int[Tensor, "some"]) -> Float[Tensor, "some d_model"]:
+        """Neighbours are read together; what lies scattered is taken from the whole."""
+        low, high = int(ids.min()), int(ids.max()) + 1
+        if high - low <= 2 * ROWS_AT_ONCE:
+            read = self._model.checkpoint.read(self._place.tensors[0], slice(low, high))
+        else:
+            read, low = self._whole, 0
+        rows = read[(ids - low).to(read.device)]
+        return self.projected(at_least_float32(self._rounded(self._model.place(rows))))
+
+    def projected(self, rows: Float[Tensor, "n width"]) -> Float[Tensor, "n d_model"]:
+        return rows if self._P is None else rows @ self._P.to(rows)
+
+    @cached_property
+    def _whole(self) -> Float[Tensor, "e width"]:
+        return self._model.checkpoint.read(self._place.tensors[0])
+
+
+def _embedding(model: Model, group: Group) -> Place:
+    a = model.architecture
+    name, tensor = ("W_E", a.embed) if group == "embedding" else ("W_U", a.unembed)
+    read = partial(model.checkpoint.read, tensor)
+    kind: Literal["bias", "norm"] = "bias" if group == "embedding" else "norm"
+    return Place(
+        *(model, group, None, name, kind, (tensor,)),
+        read,
+        address_of=lambda i: f"{name}[{i}]",
+        n=model.checkpoint.info(tensor).shape[0] if tensor in model.checkpoint.names() else 0,
+    )
+
+
+def _measure_rest(two: Two, ledger: Ledger, groups: tuple[Group, ...]) -> None:
+    """Tensors that no family describes: classifiers above all."""
+    known = [described(model.architecture) for model in (two.base, two.tuned)]
+    ours, theirs = (
+        {name for name in model.checkpoint.names() if name not in all_known}
+        for model, all_known in zip((two.base, two.tuned), known, strict=True)
+    )
+    for name in sorted(theirs | ours):
+        model = two.tuned if name in theirs else two.base
+        rows = _classifier(model, name)
+        if rows is None:
+            continue
+        if name in theirs and name in ours:
+            other = _classifier(two.base, name)
+            if other is not None and rows.group in groups:
+                _measure_place(ledger, other, two.delta(other, rows))
+        elif name in theirs:
+            two.note(f"{name} is new: its {rows.n} rows are read whole")
+            if rows.group in groups:
+                ledger.add_new(_new_rows(two.tuned, rows))
+        else:
+            two.note(f"the tuned model has no {name}")
+
+
+def _classifier(model: Model, name: str) -> Place | None:
+    """The rows of a matrix that reads from the residual stream; None for other tensors."""
+    info, d = model.checkpoint.info(name), model.d_model
+    embed = model.architecture.embed
+    copies = embed in model.checkpoint.names() and info.shape == model.checkpoint.info(embed).shape
+    if len(info.shape) != 2 or d not in info.shape or copies or not info.dtype.is_floating_point:
+        return None
+    flipped = info.shape[1] != d
+    n = info.shape[1] if flipped else info.shape[0]
+    return Place(
+        *(model, "classifier" if n < d else "other", None, name, "norm", (name,)),
+        lambda: model.checkpoint.read(name).T if flipped else model.checkpoint.read(name),
+        address_of=lambda i: f"{name}[{i}]",
+        n=n,
+    )
+
+
+def _new_rows(model: Model, place: Place) -> Iterator[Candidate]:
+    labels = model.config.get("id2label") if place.group == "classifier" else None
+    for i, row in enumerate(place.read(lambda x: x)):
+        size = float(row.norm())
+        if size > 0 and size < float("inf"):
+            said = str(labels.get(str(i), labels.get(i, ""))) if isinstance(labels, dict) else ""
+            yield Candidate(
+                place.address(i), place.group, None, place.kind, size, 0.0, 1.0, row, label=said,
+                new=True,
+            )  # fmt: skip
+
+
+def note_strangers(two: Two, ledger: Ledger) -> None:
+    layers = [size for size in ledger.sizes() if size.group in ("keys", "values", "Q", "K", "O")]
+    shares = [size.relative for size in layers if size.relative is not None]
+    if shares and sorted(shares)[len(shares) // 2] > UNRELATED:
+        two.note(
+            "the models differ by as much as they are: they were trained separately, and their "
+            "difference means little; `lexray align` finds what corresponds in them"
+        )

@@ -1,0 +1,158 @@
+"""The second pass of a comparison: what moved farthest, as words, the most telling first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import log, sqrt
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.compare.diff.heads import HeadChanges, read_pairs
+from lexray.compare.diff.ledger import Candidate, Ledger
+from lexray.compare.diff.pair import Two
+from lexray.compare.diff.places import CIRCUITS, Group, Place, layer_places
+from lexray.compare.diff.result import Change
+from lexray.model.model import Model
+from lexray.progress import track
+from lexray.result.readings import Scored
+from lexray.space.kinds import Kind
+from lexray.space.topk.vectors import TopVectors
+from lexray.vocabulary.filters import Filter
+
+AT_ONCE = 64
+"""Vectors read at a time."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A candidate that was read; what a person sees of it is made if it is listed."""
+
+    candidate: Candidate
+    telling: float
+    legibility: float
+    ends: Callable[[], dict[str, Any]]
+
+
+class Reader:
+    """Reads candidates as words and puts them in order."""
+
+    def __init__(
+        self, two: Two, ledger: Ledger, reader: Model, k: int, filter: Filter | None
+    ) -> None:
+        self.two, self.ledger, self.reader = two, ledger, reader
+        self.k, self.filter = k, filter
+        self._found: dict[int, dict[str, tuple[Place, Place]]] = {}
+        space = reader.space
+        ids = space.admitted(filter)
+        self._peak = sqrt(2 * log(max(2, space.n_rows if ids is None else len(ids))))
+
+    def changes(self, n: int, each: int) -> list[Change]:
+        """The n most telling, and some of each group."""
+        read: list[_Read] = []
+        names = list(self.ledger.best)
+        for group in track(names, len(names), "reading what moved"):
+            found = self.ledger.candidates(group)
+            read += self._circuits(group, found) if group in CIRCUITS else self._vectors(found)
+        read.sort(key=lambda one: (-one.telling, one.candidate.address))
+        chosen = set(range(min(n, len(read))))
+        for group in names:
+            chosen |= set([i for i, x in enumerate(read) if x.candidate.group == group][:each])
+        return [self._change(read[i]) for i in sorted(chosen)]
+
+    def _telling(self, candidate: Candidate, peak: float, legibility: float) -> float:
+        usual = 1.0 if candidate.new else self.ledger.median(candidate.group)
+        size = sqrt(min(1.0, candidate.share) * candidate.share / (usual or 1.0))
+        return size * peak / self._peak * (1 + max(0.0, legibility))
+
+    def _vectors(self, candidates: list[Candidate]) -> Iterator[_Read]:
+        for kind in sorted({c.kind for c in candidates}, key=str):
+            same = [c for c in candidates if c.kind == kind]
+            for start in range(0, len(same), AT_ONCE):
+                yield from self._block(same[start : start + AT_ONCE], kind)
+
+    def _block(self, block: list[Candidate], kind: Kind | None) -> Iterator[_Read]:
+        """Some vectors of one kind."""
+        X = torch.stack([c.vector for c in block if c.vector is not None]).to(self.reader.device)
+        space = self.reader.space
+        ids = space.admitted(self.filter)
+        if kind is None:  # a bias of the logits: its entries are scores already
+            scores = X if ids is None else X[:, ids.to(X.device)]
+            found = _both_ends(scores, self.k, ids)
+        else:
+            side = space.side(kind, self.filter)
+            scores, found = side.project(X), side.top(X, self.k)
+        mean, deviation = scores.mean(1), scores.std(1, unbiased=False).clamp(min=1e-30)
+        ends = torch.maximum(
+            found.top_values[:, 0] - mean.to(found.top_values),
+            mean.to(found.top_values) - found.bottom_values[:, 0],
+        )
+        peaks = (ends / deviation.to(ends)).tolist()
+        legible = torch.maximum(
+            space.legibility(found.top_ids), space.legibility(found.bottom_ids)
+        ).tolist()
+        for i, candidate in enumerate(block):
+            telling = self._telling(candidate, peaks[i], legible[i])
+            yield _Read(candidate, telling, legible[i], partial(self._tokens, found, i))
+
+    def _tokens(self, found: TopVectors, i: int) -> dict[str, Any]:
+        token = self.reader.space.token
+        return {
+            end: tuple(
+                Scored(token(t), value)
+                for t, value in zip(ids[i].tolist(), values[i].tolist(), strict=True)
+            )
+            for end, ids, values in (
+                ("top", found.top_ids, found.top_values),
+                ("bottom", found.bottom_ids, found.bottom_values),
+            )
+        }
+
+    def _circuits(self, group: Group, candidates: list[Candidate]) -> Iterator[_Read]:
+        for candidate in track(candidates, len(candidates), f"reading {group} of heads"):
+            assert candidate.layer is not None
+            circuit = self.two.base[candidate.address]
+            places = self._places(candidate.layer)
+            heads = HeadChanges(self.two, candidate.layer, places)
+            moved = heads.moved(circuit.head.index, circuit.matrix)
+            assert moved is not None
+            found = read_pairs(self.two, self.reader, moved, circuit, self.k, self.filter)
+            telling = self._telling(candidate, sqrt(found.peak), found.legibility)
+            ends = {"pairs": found.top, "bottom_pairs": found.bottom}
+            yield _Read(candidate, telling, found.legibility, partial(dict, ends))
+
+    def _places(self, layer: int) -> dict[str, tuple[Place, Place]]:
+        """Where the parts of a layer are, in both models: found once, nothing is read."""
+        if layer not in self._found:
+            places = [layer_places(model, layer) for model in (self.two.base, self.two.tuned)]
+            self._found[layer] = {b.name: (b, t) for b, t in self.two.matched(*places)}
+        return self._found[layer]
+
+    def _change(self, read: _Read) -> Change:
+        candidate = read.candidate
+        token = candidate.token
+        return Change(
+            candidate.address,
+            candidate.group,
+            candidate.layer,
+            candidate.absolute,
+            candidate.relative,
+            read.telling,
+            read.legibility,
+            token=None if token is None else self.two.base.space.token(token),
+            label=candidate.label,
+            **read.ends(),
+        )
+
+
+def _both_ends(scores: Float[Tensor, "n e"], k: int, ids: Int[Tensor, "e"] | None) -> TopVectors:
+    """The k largest and smallest of each row, with token ids."""
+    found = []
+    for descending in (True, False):
+        order = scores.argsort(dim=1, descending=descending, stable=True)[:, :k]
+        found += [scores.gather(1, order), order if ids is None else ids.to(order.device)[order]]
+    return TopVectors(*found)

@@ -1,0 +1,376 @@
+"""Stitching ("Analyzing Transformers in Embedding Space", §5.2): a classifier without training.
+
+The states of A after layer ℓ, carried over by a kernel that the two embeddings give, go into the
+last layers of a fine-tuned B and its head. Both models must have the same vocabulary.
+
+>>> stitched = lx.stitch(a, tuned_b, after=8, layers=3)
+>>> stitched(input_ids, attention_mask).logits
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, fields
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+
+import torch
+from jaxtyping import Float, Int
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from lexray.checkpoint.base import read_json
+from lexray.compare.opened import Given, opened
+from lexray.compare.stitch.kernels import KernelName, kernel, refuse_other_vocabulary
+from lexray.compare.stitch.run import Runner, States
+from lexray.errors import LexrayError
+from lexray.trace.record.module import FINAL_NORM, quiet
+
+if TYPE_CHECKING:
+    from lexray.model.model import Model
+
+SETTINGS, WEIGHTS, PARTS = "stitch.json", "stitch.safetensors", ("a", "b")
+From = Float[Tensor, "batch n d_a"]
+To = Float[Tensor, "batch n d_b"]
+Match = Literal["none", "scale", "token", "moments"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How states are carried from A to B; as it stands, as the paper says."""
+
+    kernel: KernelName = "pinv"
+    ridge: float = 0.0
+    centred: bool = False
+    """Subtract the mean embedding before relating the two."""
+    folded: bool = False
+    """Final norms' gains belong to the embeddings."""
+    embedding: Literal["output", "input"] = "output"
+    a_norm: bool = False
+    """Apply A's final norm before the kernel, as the authors' code does."""
+    b_positions: bool = False
+    """Add B's position embeddings after the kernel, as the authors' code does."""
+    final_norm: Literal["config", "identity", "keep"] = "config"
+    """B's final norm: as its config says, left out, or kept."""
+    match: Match = "none"
+    """Give carried states the size that B's own have there: by one factor, each token by itself,
+    or by one factor and B's mean. Measured on texts without labels."""
+
+    @classmethod
+    def parse(cls, text: str) -> Recipe:
+        """A kernel and what is changed of the rest: "pinv+a_norm+match=scale"."""
+        name, *changes = text.split("+")
+        values: dict[str, Any] = {"kernel": name.replace("-", "_")}
+        for change in changes:
+            key, given, value = change.partition("=")
+            values[key.replace("-", "_")] = value if given else True
+        return cls.of(values, text)
+
+    @classmethod
+    def of(cls, values: dict[str, Any], shown: str) -> Recipe:
+        """From a dict of unknown origin: every entry is checked."""
+        hints = get_type_hints(cls)
+        for key, value in values.items():
+            choices = get_args(hints.get(key))
+            if key == "ridge" and type(value) in (str, int, float):
+                value = values[key] = _ridge(value, shown)
+            right = value in choices if choices else isinstance(value, hints.get(key, ()))
+            if not right:
+                known = ", ".join(
+                    f"{k}={'|'.join(get_args(h)) or h.__name__}" for k, h in hints.items()
+                )
+                raise LexrayError(f"{shown!r} is no way to stitch: {key}={value}; known: {known}")
+        return cls(**values)
+
+    def __str__(self) -> str:
+        default = Recipe()
+        changed = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name != "kernel" and getattr(self, f.name) != getattr(default, f.name)
+        }
+        return "+".join(
+            [self.kernel, *(k if v is True else f"{k}={v}" for k, v in changed.items())]
+        )
+
+
+def _ridge(value: str | float, shown: str) -> float:
+    try:
+        ridge = float(value)
+    except ValueError as error:
+        raise LexrayError(f"{shown!r} is no way to stitch: {value!r} is no number") from error
+    if not 0 <= ridge < inf:
+        raise LexrayError(f"{shown!r} is no way to stitch: a ridge is a number of at least 0")
+    return ridge
+
+
+class Stitched(nn.Module):
+    """Behaves like the fine-tuned B: `forward(input_ids, attention_mask)` gives `.logits`.
+
+    The logits of a token classifier are averaged over the tokens that are no padding. The modules
+    are those of the two models, not copies.
+    """
+
+    kernel: Float[Tensor, "d_a d_b"]
+    scale: Float[Tensor, ""]
+    shift: Float[Tensor, "d_b"]
+
+    def __init__(
+        self, a: Model, b: Model, after: int, layers: int, recipe: Recipe, kernel: Tensor
+    ) -> None:
+        super().__init__()
+        self.after, self.layers, self.recipe = after, layers, recipe
+        self.models = (a, b)
+        self._a, self._b = Runner.of(a), Runner.of(b)
+        self.a, self.b = self._a.module, self._b.module
+        self.register_buffer("kernel", kernel.to(b.device, torch.float32))
+        self.register_buffer("scale", torch.ones((), device=b.device))
+        self.register_buffer("shift", torch.zeros(b.d_model, device=b.device))
+        self.eval()
+
+    @property
+    def config(self) -> Any:
+        """B's: its labels are the stitched model's."""
+        return self.b.config
+
+    @property
+    def device(self) -> torch.device:
+        return self.kernel.device
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch n"],
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **rest: Any,
+    ) -> Any:
+        """B's output for A's states; see the class."""
+        self.refuse_long(input_ids.shape[1])
+        states = self._a.states(input_ids, attention_mask, [self.after])[self.after]
+        return self.finish(states, input_ids, attention_mask, labels, **rest)
+
+    def finish(
+        self,
+        states: States,
+        input_ids: Int[Tensor, "batch n"],
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **rest: Any,
+    ) -> Any:
+        """The output from states of A that are already there."""
+        identity = self.recipe.final_norm == "identity"
+        pooled = type(self.b).__name__.endswith("ForTokenClassification")
+        if labels is not None and not pooled:
+            rest["labels"] = labels
+        carried = self.carried(states).to(next(self.b.parameters()).dtype)
+        with self._b.without_final_norm() if identity else nullcontext():
+            out = self._b.last(self.layers, carried, input_ids, attention_mask, **rest)
+        return averaged(out.logits, attention_mask, labels) if pooled else out
+
+    def carried(self, states: From) -> To:
+        """States of A as states of B, in float32."""
+        moved = self.bare(states)
+        if self.recipe.match == "token":
+            moved = moved / moved.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        moved = moved * self.scale + self.shift
+        if self.recipe.b_positions:
+            positions = self.models[1].W_pos
+            assert positions is not None
+            moved = moved + positions[: moved.shape[1]].to(moved)
+        return moved
+
+    def bare(self, states: From) -> To:
+        """The states times the kernel."""
+        if self.recipe.a_norm:
+            states = self._a.normed(states)
+        return states.to(self.kernel) @ self.kernel
+
+    @torch.no_grad()
+    def calibrate(
+        self, input_ids: Int[Tensor, "batch n"], attention_mask: Tensor | None = None
+    ) -> None:
+        """Measures on some texts, without labels, what `match` needs."""
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        counted = mask.bool()
+        counted[:, 0] = counted[:, 0] & (mask.sum(1) == 1)  # the first token's states are outliers
+        ours = self.bare(self._a.states(input_ids, mask, [self.after])[self.after])[counted]
+        entry = len(self._b.blocks) - self.layers
+        theirs = self._b.entering(input_ids, mask, entry)[counted].to(ours)
+        if self.recipe.match == "moments":
+            size = (theirs - theirs.mean(0)).norm(dim=1).median()
+            self.scale = size / (ours - ours.mean(0)).norm(dim=1).median().clamp(min=1e-12)
+            self.shift = theirs.mean(0) - ours.mean(0) * self.scale
+        elif self.recipe.match != "none":
+            size = theirs.norm(dim=1).median()
+            token = self.recipe.match == "token"
+            self.scale = size / (1.0 if token else ours.norm(dim=1).median().clamp(min=1e-12))
+
+    def refuse_long(self, n: int) -> None:
+        for model in self.models:
+            if model.architecture.positions and (limit := model.architecture.n_ctx) and n > limit:
+                raise LexrayError(f"{n} tokens are more than the {limit} that {model.name} knows")
+
+    def extra_repr(self) -> str:
+        a, b = (model.name for model in self.models)
+        return f"{a} after layer {self.after} → the last {self.layers} of {b}, {self.recipe}"
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Both models, the kernel and the settings in a new folder: safetensors and JSON."""
+        target = Path(folder)
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise LexrayError(f"{target} exists and is not empty; choose another folder")
+        settings = {"after": self.after, "layers": self.layers, "recipe": asdict(self.recipe)}
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix=".stitch.") as scratch:
+                whole = Path(scratch) / "whole"
+                for part, model in zip(PARTS, self.models, strict=True):
+                    _save(model, whole / part)
+                tensors = {n: t.contiguous() for n, t in self.named_buffers(recurse=False)}
+                save_file(tensors, whole / WEIGHTS)
+                (whole / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
+                whole.rename(target)
+        except OSError as error:
+            raise LexrayError(f"cannot write {target}: {error.strerror}") from error
+        return target
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> Stitched:
+        """What `save_pretrained` has written; nothing outside the folder is looked at."""
+        from lexray.model.model import Model
+
+        home = Path(folder)
+        settings = read_json(home / SETTINGS)
+        after, layers, recipe = (settings.get(key) for key in ("after", "layers", "recipe"))
+        if type(after) is not int or type(layers) is not int or not isinstance(recipe, dict):
+            raise LexrayError(f"{home / SETTINGS} should give after, layers and a recipe")
+        a, b = (Model.from_pretrained(home / p, device=device, dtype=dtype) for p in PARTS)
+        try:
+            tensors = load_file(home / WEIGHTS, device=str(torch.device(device)))
+        except Exception as error:  # safetensors' own error is no OSError
+            raise LexrayError(f"{home / WEIGHTS} cannot be read: {error}") from error
+        how = Recipe.of(recipe, str(home / SETTINGS))
+        _check_layers(a, b, after, layers)
+        found = cls(a, _with_norm(b, how), after, layers, how, torch.empty(a.d_model, b.d_model))
+        shapes = {name: buffer.shape for name, buffer in found.named_buffers(recurse=False)}
+        if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+            raise LexrayError(f"{home / WEIGHTS} does not fit the two models beside it")
+        for name, tensor in tensors.items():
+            setattr(found, name, tensor)
+        return found
+
+
+def averaged(logits: Tensor, mask: Tensor | None, labels: Tensor | None = None) -> Any:
+    """A token classifier's logits as one row per text, padding left out."""
+    kept = torch.ones_like(logits[..., 0]) if mask is None else mask.to(logits)
+    mean = (logits * kept[..., None]).sum(1) / kept.sum(1, keepdim=True).clamp(min=1)
+    loss = None if labels is None else cross_entropy(mean, labels)
+    return SequenceClassifierOutput(loss=loss, logits=mean)
+
+
+def stitch(
+    a: Given,
+    b: Given,
+    *,
+    after: int,
+    layers: int = 3,
+    calibrate: Sequence[str] = (),
+    **recipe: Any,
+) -> Stitched:
+    """A up to and including layer `after`, then the last `layers` layers of B and its head.
+
+    The other arguments are those of `Recipe`: `kernel="whitened"`, `a_norm=True`, … With `match`
+    some texts are needed (`calibrate`), on which the sizes of both models' states are measured.
+    """
+    how = Recipe.of(recipe, f"stitch({', '.join(f'{k}={v!r}' for k, v in recipe.items())})")
+    a, b = opened(a, b)
+    refuse_other_vocabulary(a, b)
+    _check_layers(a, b, after, layers)
+    if how.match != "none" and not calibrate:
+        raise LexrayError(
+            f'match="{how.match}" measures the size of states on texts: calibrate=["…", …]'
+        )
+    stitched = Stitched(a, _with_norm(b, how), after, layers, how, kernel_of(a, b, how))
+    if how.match != "none":
+        ids, mask = encoded(a, calibrate, context(a, b))
+        stitched.calibrate(ids.to(stitched.device), mask.to(stitched.device))
+    return stitched
+
+
+def kernel_of(a: Model, b: Model, how: Recipe) -> Float[Tensor, "d_a d_b"]:
+    """A recipe's kernel."""
+    if how.b_positions and b.W_pos is None:
+        raise LexrayError(f"{b.name} has no position embeddings that could be added")
+    return kernel(
+        a,
+        b,
+        how.kernel,
+        ridge=how.ridge,
+        centred=how.centred,
+        folded=how.folded,
+        embedding=how.embedding,
+    )
+
+
+def context(*models: Model) -> int:
+    """The longest text that all of them take."""
+    return min((n for m in models if (n := m.architecture.n_ctx)), default=1024)
+
+
+def encoded(
+    model: Model, texts: Sequence[str], most: int
+) -> tuple[Int[Tensor, "batch n"], Int[Tensor, "batch n"]]:
+    """The first tokens of each text, padded on the right, and the mask."""
+    rows = [ids[:most] for ids in model.vocabulary.encode_many(texts, special=True)]
+    if empty := [repr(text) for text, row in zip(texts, rows, strict=True) if not row]:
+        raise LexrayError(f"a text without tokens cannot be run: {', '.join(empty[:3])}")
+    width = max(map(len, rows))
+    ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+    return ids, mask
+
+
+def _check_layers(a: Model, b: Model, after: int, layers: int) -> None:
+    if not 0 <= after < a.n_layers:
+        raise LexrayError(
+            f"there is no layer {after} after which to leave {a.name}: 0 to {a.n_layers - 1}"
+        )
+    if not 1 <= layers <= b.n_layers:
+        raise LexrayError(f"layers={layers}: {b.name} has {b.n_layers}, of which 1 to all can run")
+    if a.device != b.device:
+        raise LexrayError(f"{a.name} is on {a.device}, {b.name} on {b.device}; open both on one")
+
+
+def _with_norm(b: Model, how: Recipe) -> Model:
+    """B with its final norm, where its config would leave it out."""
+    if how.final_norm != "keep" or b.config.get(FINAL_NORM) != "identity":
+        return b
+    kept = b.view()
+    kept.cache = {key: value for key, value in b.cache.items() if key != "module"}
+    kept.config = b.config | {FINAL_NORM: None}
+    return kept
+
+
+def _save(model: Model, folder: Path) -> None:
+    """A model's weights as they are now, its config, and its tokenizer's files."""
+    from lexray.model.open import TOKENIZERS
+
+    module: Any = model.module()
+    with quiet():
+        module.save_pretrained(folder)
+    for name in (*TOKENIZERS, "tokenizer_config.json", "merges.txt", "special_tokens_map.json"):
+        path = model.checkpoint.asset(name)
+        if path is not None:
+            (folder / name).write_bytes(path.read_bytes())

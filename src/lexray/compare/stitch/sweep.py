@@ -1,0 +1,367 @@
+"""Which layer of A feeds B best: stitching after every layer, measured on texts with labels."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lexray.compare.stitch.run import Runner
+from lexray.compare.stitch.stitch import (
+    Recipe,
+    Stitched,
+    averaged,
+    context,
+    encoded,
+    kernel_of,
+    stitch,
+)
+from lexray.errors import LexrayError
+from lexray.progress import track
+from lexray.result.table import Result, Table
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from lexray.model.model import Model
+
+CALIBRATION = 32
+"""Texts on which sizes are measured where a recipe asks for it."""
+REACHED = 0.7
+"""What the paper calls a success."""
+VARIANTS = (
+    "pinv",
+    "whitened",
+    "orthogonal",
+    "regression",
+    "transpose",
+    "pinv+centred",
+    "pinv+folded",
+    "pinv+a_norm",
+    "pinv+b_positions",
+    "pinv+a_norm+b_positions",
+    "pinv+match=scale",
+    "pinv+match=token",
+    "pinv+match=moments",
+    "whitened+match=scale",
+    "orthogonal+match=scale",
+    "orthogonal+match=token",
+    "orthogonal+centred",
+)
+"""What is tried beside the paper's way."""
+Z95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text and its class: a number or a name."""
+
+    text: str
+    label: int | str
+
+
+def read_examples(path: Path, limit: int | None = None, seed: int = 0) -> list[Example]:
+    """The lines of a `.jsonl` file, perhaps `.gz`, with `text` and `label`; a random sample."""
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+            found = [_example(line, path, n) for n, line in enumerate(lines, 1) if line.strip()]
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise LexrayError(f"{path} cannot be read: {error}") from error
+    if not found:
+        raise LexrayError(f"{path} has no lines")
+    if limit is None or limit >= len(found):
+        return found
+    return Random(seed).sample(found, limit)
+
+
+def _example(line: str, path: Path, number: int) -> Example:
+    try:
+        match json.loads(line):
+            case {"text": str(text), "label": int() | str() as label} if text.strip():
+                return Example(text, label)
+    except ValueError:
+        pass
+    raise LexrayError(f'{path}, line {number}, should be {{"text": "…", "label": 0 or "name"}}')
+
+
+def wilson(right: int, n: int) -> tuple[float, float]:
+    """The 95 % confidence interval of a share."""
+    share, spread = right / n, Z95**2 / n
+    middle = (share + spread / 2) / (1 + spread)
+    half = Z95 * sqrt(share * (1 - share) / n + spread / (4 * n)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+@dataclass(frozen=True)
+class Point:
+    """How often one stitched model was right."""
+
+    b: str
+    recipe: str
+    after: int
+    right: int
+    n: int
+    levelled: int
+    """How often, with each class's logits levelled: less their mean over all texts. It needs no
+    labels, and shows what a model knows that leans to one class."""
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.n
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.right, self.n)
+
+    def to_dict(self) -> dict[str, Any]:
+        low, high = self.interval
+        return {
+            "b": self.b,
+            "variant": self.recipe,
+            "after": self.after,
+            "accuracy": self.accuracy,
+            "low": low,
+            "high": high,
+            "right": self.right,
+            "n": self.n,
+            "levelled": self.levelled / self.n,
+        }
+
+
+@dataclass(frozen=True)
+class Sweep(Result):
+    """Accuracy after each layer of A, for each fine-tuned B and each recipe."""
+
+    a: str
+    layers: int
+    n: int
+    max_tokens: int
+    data: str
+    majority: float
+    """The share of the most frequent class: what knowing nothing gives."""
+    ceilings: tuple[Point, ...]
+    """Each B by itself."""
+    points: tuple[Point, ...]
+
+    @property
+    def recipes(self) -> list[str]:
+        return list(dict.fromkeys(point.recipe for point in self.points))
+
+    def of(self, recipe: str, after: int | None = None) -> list[Point]:
+        """The points of a recipe."""
+        return [p for p in self.points if p.recipe == recipe and after in (None, p.after)]
+
+    def tables(self) -> list[Table]:
+        return [self._references(), self._summary(), *map(self._curve, self.recipes)]
+
+    def csv_tables(self) -> list[Table]:
+        rows = [point.to_dict() for point in self.points]
+        return [Table(tuple(rows[0]), tuple(tuple(row.values()) for row in rows))]
+
+    def _references(self) -> Table:
+        majority = ("the most frequent class", self.majority, "–", None)
+        own = (
+            (f"{p.b} by itself", p.accuracy, _between(p), p.levelled / p.n) for p in self.ceilings
+        )
+        return Table(
+            ("reference", "accuracy", "95 % interval", "levelled"),
+            (majority, *own),
+            f"{self.a} stitched to the last {self.layers} layers of "
+            f"{', '.join(p.b for p in self.ceilings)}",
+            f"{self.n} texts of {self.data}, at most {self.max_tokens} tokens each",
+        )
+
+    def _summary(self) -> Table:
+        rows = []
+        for recipe in self.recipes:
+            points = self.of(recipe)
+            best = {p.b: max((q for q in points if q.b == p.b), key=_score) for p in points}
+            afters = sorted({p.after for p in points})
+            means = [_mean(self.of(recipe, after)) for after in afters]
+            top = max(range(len(afters)), key=means.__getitem__)
+            reached = sum(p.accuracy >= REACHED for p in best.values())
+            levelled = max(
+                sum(p.levelled for p in self.of(recipe, after))
+                / sum(p.n for p in self.of(recipe, after))
+                for after in afters
+            )
+            share = f"{reached} of {len(best)}"
+            rows.append((recipe, means[top], afters[top], _mean(points), share, levelled))
+        return Table(
+            (
+                *("variant", "best mean", "after", "mean of all layers"),
+                *(f"models ≥ {REACHED:.0%}", "best levelled"),
+            ),
+            tuple(rows),
+            "the variants",
+            "“Best” is chosen on the same texts, so it flatters; the curves below are whole. "
+            "Levelled: each class's logits less their mean over all texts.",
+        )
+
+    def _curve(self, recipe: str) -> Table:
+        rows = [(p.b, p.after, p.accuracy, _between(p), p.levelled / p.n) for p in self.of(recipe)]
+        columns = ("fine-tuned model", "after layer", "accuracy", "95 % interval", "levelled")
+        return Table(columns, tuple(rows), recipe, bars=frozenset({"accuracy", "levelled"}))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "a": self.a,
+            "layers": self.layers,
+            "n": self.n,
+            "max_tokens": self.max_tokens,
+            "data": self.data,
+            "majority": self.majority,
+            "unstitched": [p.to_dict() for p in self.ceilings],
+            "points": [p.to_dict() for p in self.points],
+        }
+
+    def plot(self) -> go.Figure:
+        """Curves with their intervals; `lx.plots.save_plot` writes the figure to a file."""
+        from lexray.compare.stitch.plots import curves
+
+        return curves(self)
+
+
+def _score(point: Point) -> float:
+    return point.accuracy
+
+
+def _mean(points: Sequence[Point]) -> float:
+    return sum(p.accuracy for p in points) / len(points)
+
+
+def _between(point: Point) -> str:
+    low, high = point.interval
+    return f"{low:.3f} to {high:.3f}"
+
+
+def sweep(
+    a: Model,
+    tuned: Sequence[Model],
+    examples: Sequence[Example],
+    *,
+    layers: int = 3,
+    recipes: Sequence[Recipe] = (Recipe(),),
+    after: Sequence[int] | None = None,
+    batch: int = 16,
+    max_tokens: int | None = None,
+    data: str = "the given texts",
+) -> Sweep:
+    """Accuracy of A stitched to each of the fine-tuned models after each layer.
+
+    A runs once per batch, whatever the number of layers, models and recipes.
+    """
+    most = min(context(a, *tuned), max_tokens or context(a, *tuned))
+    afters = list(range(a.n_layers) if after is None else after)
+    names = _names(tuned)
+    calibration = encoded(a, [e.text for e in examples[:CALIBRATION]], most)
+    stitched = {
+        (name, recipe, at): one
+        for name, b in zip(names, tuned, strict=True)
+        for recipe in recipes
+        for at, one in _all(a, b, recipe, afters, layers, calibration)
+    }
+    labels = {name: _labels(b, examples) for name, b in zip(names, tuned, strict=True)}
+    runners = {name: Runner.of(b) for name, b in zip(names, tuned, strict=True)}
+    answers: dict[Any, list[Tensor]] = {key: [] for key in (*names, *stitched)}
+    first = Runner.of(a)
+    order = sorted(range(len(examples)), key=lambda i: len(examples[i].text))
+    batches = [order[i : i + batch] for i in range(0, len(order), batch)]
+    for chosen in track(batches, len(batches), f"stitching {a.name}"):
+        ids, mask = (t.to(a.device) for t in encoded(a, [examples[i].text for i in chosen], most))
+        with torch.no_grad():
+            states = first.states(ids, mask, afters)
+            for name, runner in runners.items():
+                own = _one_per_text(runner.module(input_ids=ids, attention_mask=mask), mask, name)
+                answers[name].append(own.float().cpu())
+            for key, one in stitched.items():
+                logits = one.finish(states[key[2]], ids, mask).logits
+                answers[key].append(logits.float().cpu())
+    n = len(examples)
+
+    def point(key: Any, b: str, recipe: str, after: int) -> Point:
+        logits, right = torch.cat(answers[key]), labels[b][order]
+        return Point(
+            *(b, recipe, after, _hits(logits, right), n), _hits(logits - logits.mean(0), right)
+        )
+
+    return Sweep(
+        a.name,
+        layers,
+        n,
+        most,
+        data,
+        max(Counter(e.label for e in examples).values()) / n,
+        tuple(point(name, name, "unstitched", -1) for name in names),
+        tuple(point(key, key[0], str(key[1]), key[2]) for key in stitched),
+    )
+
+
+def _all(
+    a: Model,
+    b: Model,
+    recipe: Recipe,
+    afters: Sequence[int],
+    layers: int,
+    calibration: tuple[Tensor, Tensor],
+) -> Iterator[tuple[int, Stitched]]:
+    """One recipe after every layer; they share the kernel."""
+    values = {**vars(recipe), "match": "none"}
+    probe = stitch(a, b, after=afters[0], layers=layers, **values)
+    kernel = kernel_of(a, b, recipe)
+    for after in afters:
+        one = Stitched(a, probe.models[1], after, layers, recipe, kernel)
+        if recipe.match != "none":
+            one.calibrate(*(t.to(one.device) for t in calibration))
+        yield after, one
+
+
+def _names(models: Sequence[Model]) -> list[str]:
+    """Their names, told apart."""
+    if not models:
+        raise LexrayError("stitching needs a fine-tuned model")
+    names = [model.name for model in models]
+    return [f"{n} ({i})" if names.count(n) > 1 else n for i, n in enumerate(names, 1)]
+
+
+def _one_per_text(out: Any, mask: Tensor, name: str) -> Tensor:
+    """Logits of a classifier, one row per text."""
+    logits = getattr(out, "logits", None)
+    if logits is None:
+        raise LexrayError(f"{name} has no classifier: its output is a {type(out).__name__}")
+    if logits.ndim == 3:
+        logits = averaged(logits, mask).logits
+    found: Tensor = logits
+    return found
+
+
+def _labels(b: Model, examples: Sequence[Example]) -> Tensor:
+    """The examples' classes as the model numbers them."""
+    module: Any = b.module()
+    kind = type(module).__name__
+    if not kind.endswith("Classification"):
+        raise LexrayError(
+            f"{b.name} is a {kind}, which has no classes; give a fine-tuned classifier"
+        )
+    known, n = module.config.label2id or {}, module.config.num_labels
+    numbers = [e.label if isinstance(e.label, int) else known.get(e.label, -1) for e in examples]
+    for example, number in zip(examples, numbers, strict=True):
+        if not 0 <= number < n:
+            raise LexrayError(
+                f"{b.name} has no class {example.label!r}: it has 0 to {n - 1}, "
+                f"called {', '.join(map(repr, known))}"
+            )
+    return torch.tensor(numbers)
+
+
+def _hits(logits: Tensor, labels: Tensor) -> int:
+    return int((logits.argmax(-1) == labels).sum())

@@ -1,0 +1,1 @@
+"""GGUF's tensor names and metadata under Hugging Face's names."""

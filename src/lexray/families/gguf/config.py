@@ -1,0 +1,187 @@
+"""A GGUF file's metadata in the words of Llama's `config.json`.
+
+Everything comes from an untrusted file: keys are checked while they are read, and sizes against the
+tensors before anything is counted or built by them.
+"""
+
+from __future__ import annotations
+
+from math import inf, nextafter
+from typing import Any
+
+from lexray.checkpoint.gguf.file import GGUFCheckpoint
+from lexray.errors import LexrayError
+
+Config = dict[str, Any]
+
+
+class Keys:
+    """The metadata of a file under the prefix of its architecture, checked while it is read."""
+
+    def __init__(self, file: GGUFCheckpoint) -> None:
+        self.file = file
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A number or a truth value."""
+        value = self.file.metadata.get(self._full(key), default)
+        if value is None or isinstance(value, (int, float)):
+            return value
+        if isinstance(value, str):
+            raise LexrayError(f"{self.file.name}: {self._full(key)} should be a number")
+        raise LexrayError(
+            f"{self.file.name}: {self._full(key)} differs from layer to layer, which lexray does "
+            "not read from GGUF; try the model's safetensors"
+        )
+
+    def need(self, key: str, default: Any = None) -> Any:
+        """The same, of a key without which the model cannot be understood."""
+        value = self.get(key, default)
+        if value is None:
+            raise LexrayError(
+                f"{self.file.name} lacks the metadata {self._full(key)}, which llama.cpp's "
+                "converter writes; convert the model again, or try its safetensors"
+            )
+        return value
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A positive whole number."""
+        value = self.need(key, default)
+        if type(value) is not int or value < 1:
+            raise LexrayError(f"{self.file.name}: {self._full(key)} cannot be {value!r}")
+        return value
+
+    def length(self, key: str) -> int | None:
+        """A positive whole number, or None where there is none; some files say 0 for that."""
+        return self.size(key) if self.get(key) else None
+
+    def above_one(self, key: str, default: float) -> float:
+        """A base, whose logarithm has to be positive."""
+        value = self.get(key, default)
+        if not value > 1:
+            raise LexrayError(f"{self.file.name}: {self._full(key)} cannot be {value!r}")
+        return float(value)
+
+    def text(self, key: str) -> str | None:
+        value = self.file.metadata.get(self._full(key))
+        return value if isinstance(value, str) else None
+
+    def _full(self, key: str) -> str:
+        return f"{self.file.architecture}.{key}"
+
+
+def common_config(keys: Keys, model_type: str) -> Config:
+    """The keys that llama.cpp writes for every architecture, in the words of Llama's config."""
+    file = keys.file
+    d_model, n_heads = keys.size("embedding_length"), keys.size("attention.head_count")
+    d_head = keys.size("attention.key_length", max(d_model // n_heads, 1))
+    turned = keys.size("rope.dimension_count", d_head)
+    config = {
+        "model_type": model_type,
+        "hidden_size": d_model,
+        "num_hidden_layers": keys.size("block_count"),
+        "intermediate_size": mlp_width(keys),
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": keys.size("attention.head_count_kv", n_heads),
+        "head_dim": d_head,
+        "vocab_size": file.info("token_embd.weight").shape[0],
+        "max_position_embeddings": keys.length("context_length"),
+        "rope_theta": keys.above_one("rope.freq_base", 10_000.0),
+        "partial_rotary_factor": share(turned, d_head),
+        "rope_scaling": rope_scaling(keys, turned),
+        "tie_word_embeddings": "output.weight" not in file.names(),
+        **norm_eps(keys),
+    }
+    router = next((name for name in file.names() if name.endswith(".ffn_gate_inp.weight")), None)
+    if router is not None:
+        config["num_experts"] = keys.size("expert_count")
+        config["num_experts_per_tok"] = keys.size("expert_used_count")
+    check_shapes(keys, config, router)
+    return config
+
+
+def mlp_width(keys: Keys) -> int:
+    """From the tensor: as metadata GPT-2, Phi-2 and Falcon get 4 d_model, whatever it really is."""
+    down = "blk.0.ffn_down.weight"
+    if down in keys.file.names():
+        return keys.file.info(down).shape[-1]
+    return keys.size("feed_forward_length")
+
+
+def norm_eps(keys: Keys) -> Config:
+    """The one of the two that a model's kind of norm needs; most files have just that."""
+    rms = keys.get("attention.layer_norm_rms_epsilon")
+    layer = keys.get("attention.layer_norm_epsilon")
+    if layer is None:
+        rms = keys.need("attention.layer_norm_rms_epsilon")
+    return {"rms_norm_eps": rms, "layer_norm_eps": layer, "layer_norm_epsilon": layer}
+
+
+def share(part: int, whole: int) -> float:
+    """A fraction that gives `part` back when int() cuts off its product with `whole`."""
+    exact = part / whole
+    return exact if int(whole * exact) == part else nextafter(exact, inf)
+
+
+def check_shapes(keys: Keys, c: Config, router: str | None) -> None:
+    """Refuses sizes that the tensors contradict, before anything is counted or built by them."""
+    file, d_model, n_heads = keys.file, c["hidden_size"], c["num_attention_heads"]
+    expected = {
+        "token_embd.weight": (c["vocab_size"], d_model),
+        "blk.0.attn_output.weight": (d_model, n_heads * c["head_dim"]),
+    }
+    if router is not None:
+        expected[router] = (c["num_experts"], d_model)
+    for name, shape in expected.items():
+        if (found := file.info(name).shape) != shape:
+            raise LexrayError(
+                f"{file.name}: by its metadata {name} should have the shape {shape}, not {found}"
+            )
+    if (
+        c["num_hidden_layers"] > len(file.names())
+        or c.get("num_experts_per_tok", 0) > c.get("num_experts", 0)
+        or n_heads % c["num_key_value_heads"]
+        or keys.size("attention.value_length", c["head_dim"]) != c["head_dim"]
+        or keys.size("rope.dimension_count", c["head_dim"]) > c["head_dim"]
+    ):
+        raise LexrayError(f"{file.name}: the sizes in its metadata do not fit together")
+
+
+def rope_scaling(keys: Keys, turned: int) -> Config | None:
+    """Llama 3's and Phi-3's frequencies are stored as factors, linear and YaRN as keys."""
+    factors = next((name for name in FACTORS if name in keys.file.names()), None)
+    if factors is not None:
+        return per_dimension(keys, factors, turned)
+    factor = keys.get("rope.scaling.factor") or keys.get("rope.scale_linear")
+    kind = keys.text("rope.scaling.type") or "linear"
+    if not factor or kind not in ("linear", "yarn"):
+        return None
+    if kind == "linear":
+        return {"rope_type": kind, "factor": factor}
+    return {
+        "rope_type": kind,
+        "factor": factor,
+        "original_max_position_embeddings": keys.size(
+            "rope.scaling.original_context_length", keys.length("context_length")
+        ),
+        "attention_factor": keys.get("rope.scaling.yarn_attn_factor"),
+        "beta_fast": keys.get("rope.scaling.yarn_beta_fast"),
+        "beta_slow": keys.get("rope.scaling.yarn_beta_slow"),
+    }
+
+
+FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
+
+
+def per_dimension(keys: Keys, name: str, turned: int) -> Config:
+    """One factor for each pair of turned dimensions, by which its frequency is divided."""
+    if (found := keys.file.info(name).shape) != (turned // 2,):
+        raise LexrayError(
+            f"{keys.file.name}: {name} should have {turned // 2} factors, one for each pair of "
+            f"rotary dimensions; its shape is {found}"
+        )
+    return {
+        "rope_type": "longrope",
+        "short_factor": keys.file.read(name).tolist(),
+        "factor": 1.0,
+        "attention_factor": keys.get("rope.scaling.attn_factor", 1.0),
+    }

@@ -1,0 +1,1 @@
+"""Searching a model: who knows about a word, what is like this parameter."""

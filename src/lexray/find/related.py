@@ -1,0 +1,134 @@
+"""Neurons that write what they read: key and value share many of their top tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.model.vectors import VECTORS_AT_ONCE, VectorGroup
+from lexray.progress import track
+from lexray.result.readings import Source, Token
+from lexray.result.table import Result, Table
+
+if TYPE_CHECKING:
+    from lexray.model.model import Model
+
+
+@dataclass(frozen=True)
+class RelatedNeuron:
+    """A neuron whose key and value share tokens."""
+
+    address: str
+    shared: int
+    overlap: float
+    jaccard: float
+    tokens: tuple[Token, ...]
+    """Some of the shared ones."""
+
+
+@dataclass(frozen=True)
+class Related(Result):
+    """Neurons that read much of what they write."""
+
+    source: Source
+    k: int
+    overlap: float
+    read: str
+    n_neurons: int
+    neurons: tuple[RelatedNeuron, ...]
+
+    @property
+    def share(self) -> float:
+        """Of all neurons."""
+        return len(self.neurons) / max(1, self.n_neurons)
+
+    def __len__(self) -> int:
+        return len(self.neurons)
+
+    def __getitem__(self, index: int) -> RelatedNeuron:
+        return self.neurons[index]
+
+    def tables(self) -> list[Table]:
+        rows = tuple(
+            (n.address, n.shared, n.overlap, n.jaccard, " ".join(t.shown for t in n.tokens))
+            for n in self.neurons
+        )
+        title = (
+            f"{len(self.neurons):,} of {self.n_neurons:,} neurons ({100 * self.share:.1f} %) share "
+            f"at least {100 * self.overlap:g} % of the top {self.k} tokens of {self.read} and value"
+        )
+        columns = ("address", "shared", "|∩| / k", "Jaccard", "shared tokens")
+        return [Table(columns, rows, title, str(self.source))]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            "k": self.k,
+            "overlap": self.overlap,
+            "read": self.read,
+            "n_neurons": self.n_neurons,
+            "share": self.share,
+            "neurons": [
+                {
+                    "address": n.address,
+                    "shared": n.shared,
+                    "overlap": n.overlap,
+                    "jaccard": n.jaccard,
+                    "tokens": [t.to_dict() for t in n.tokens],
+                }
+                for n in self.neurons
+            ],
+        }
+
+
+def related(
+    model: Model, k: int = 100, overlap: float = 0.15, *, read: Literal["key", "gate"] = "key"
+) -> Related:
+    """Neurons whose key (or gate) and value share at least `overlap` of their top-k tokens."""
+    if read not in ("key", "gate"):
+        raise LexrayError(f"related by the {read!r}? read is 'key' or 'gate'")
+    readers = list(model.groups(read))
+    if not readers:
+        raise LexrayError(f"{model.name} has no {read}s")
+    pairs = list(zip(readers, model.groups("value"), strict=True))
+    found: list[RelatedNeuron] = []
+    for keys, values in track(pairs, len(pairs), f"comparing {read}s and values"):
+        found += _related_in(model, keys, values, k, overlap)
+    found.sort(key=lambda neuron: -neuron.shared)
+    total = sum(keys.n for keys, _ in pairs)
+    return Related(model.space.source(""), k, overlap, read, total, tuple(found))
+
+
+def _related_in(
+    model: Model, keys: VectorGroup, values: VectorGroup, k: int, overlap: float
+) -> Iterator[RelatedNeuron]:
+    X, Y = keys.tensor, values.tensor
+    reading, writing = model.space.side(keys.kind), model.space.side("value")
+    for start in range(0, keys.n, VECTORS_AT_ONCE):
+        a = reading.top(X[start : start + VECTORS_AT_ONCE], k).top_ids
+        b = writing.top(Y[start : start + VECTORS_AT_ONCE], k).top_ids
+        shared, size = _members(a, b), a.shape[1]
+        for i, n in enumerate(shared.sum(1).tolist()):
+            if n / size < overlap:
+                continue
+            some = a[i][shared[i]][:8].tolist()
+            yield RelatedNeuron(
+                keys.address_of(start + i).rpartition(".")[0],
+                n,
+                n / size,
+                n / (2 * size - n),
+                tuple(model.space.token(t) for t in some),
+            )
+
+
+def _members(a: Int[Tensor, "n k"], b: Int[Tensor, "n k"]) -> Tensor:
+    """Which entries of each row of a are in the same row of b."""
+    ordered = b.sort(1).values
+    at = torch.searchsorted(ordered, a).clamp(max=b.shape[1] - 1)
+    return ordered.gather(1, at) == a

@@ -1,0 +1,1 @@
+"""What is in a flow graph: nodes, edges, shares."""

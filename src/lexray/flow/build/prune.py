@@ -1,0 +1,140 @@
+"""What of a block is shown: by counts, as the original does it, or by contribution.
+
+By contribution, every sum shows the fewest addends that together carry a given share of all that
+it receives. How much an addend carries is the size of its part along the sum, so that those which
+work against it count as well; or of its part in the target's logit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.flow.build.pull import Pull
+from lexray.flow.build.step import Neuron, Step
+from lexray.flow.options import Options
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is shown of a block."""
+
+    memories: Mapping[int, tuple[int, ...]]
+    """For each head that is shown, the positions whose key and value are."""
+    rows: tuple[int, ...]
+    """Of W_O, counted through all heads."""
+    neurons: tuple[Neuron, ...]
+
+
+def choose(step: Step, options: Options, pull: Pull | None) -> Chosen:
+    """What the options say is shown of a block; `pull` is needed to keep by the target's logit."""
+    chooser = _ByCount(step, options) if options.keep is None else _ByShare(step, options, pull)
+    heads = sorted(chooser.heads())
+    return Chosen(
+        {head: tuple(chooser.memories(head)) for head in heads},
+        tuple(chooser.rows()),
+        tuple(step.neurons(chooser.neurons())),
+    )
+
+
+@dataclass(frozen=True)
+class _ByCount:
+    step: Step
+    options: Options
+
+    def heads(self) -> list[int]:
+        return largest(self.step.heads.norm(dim=1), self.options.most_heads)
+
+    def memories(self, head: int) -> list[int]:
+        return largest(self.step.pattern[head], self.options.most_memories)
+
+    def rows(self) -> list[int]:
+        return self._neurons(self.step.z.flatten(), self.step.W_O.flatten(0, 1))
+
+    def neurons(self) -> list[int]:
+        return self._neurons(self.step.coefficients, self.step.W_out)
+
+    def _neurons(
+        self, coefficients: Float[Tensor, "n"], W: Float[Tensor, "n d_model"]
+    ) -> list[int]:
+        most = self.options.most_neurons
+        assert most is not None
+        if self.options.by == "absolute":
+            return largest(coefficients.abs(), sum(most))
+        strength = coefficients * W.norm(dim=1)
+        return largest(strength, most[0]) + largest(-strength, most[1])
+
+
+@dataclass(frozen=True)
+class _ByShare:
+    step: Step
+    options: Options
+    pull: Pull | None
+
+    def _along(self, total: Float[Tensor, "d_model"], sub_block: str) -> Float[Tensor, "d_model"]:
+        if self.options.keep_by == "sum":
+            return total
+        assert self.pull is not None
+        return self.pull.attention if sub_block == "attention" else self.pull.ff
+
+    def heads(self) -> list[int]:
+        heads = self.step.heads
+        along = self._along(heads.sum(0), "attention")
+        return self._fewest(heads @ along, self.options.most_heads)
+
+    def memories(self, head: int) -> list[int]:
+        step = self.step
+        along = self._along(step.heads[head], "attention")
+        parts = step.pattern[head] * (step.values(head) @ (step.W_O[head] @ along))
+        return self._fewest(parts, self.options.most_memories)
+
+    def rows(self) -> list[int]:
+        along = self._along(self.step.at(self.step.recorded.attn_write), "attention")
+        return self._neurons(self.step.z.flatten(), self.step.W_O.flatten(0, 1), along)
+
+    def neurons(self) -> list[int]:
+        along = self._along(self.step.at(self.step.recorded.mlp_write), "ff")
+        return self._neurons(self.step.coefficients, self.step.W_out, along)
+
+    def _neurons(
+        self,
+        coefficients: Float[Tensor, "n"],
+        W: Float[Tensor, "n d_model"],
+        along: Float[Tensor, "d_model"],
+    ) -> list[int]:
+        kept = self._fewest(coefficients * (W @ along), None)
+        if (most := self.options.most_neurons) is None:
+            return kept
+        signs = coefficients[kept].tolist()
+        high = [i for i, sign in zip(kept, signs, strict=True) if sign > 0][: most[0]]
+        low = [i for i, sign in zip(kept, signs, strict=True) if sign < 0][: most[1]]
+        return high + low
+
+    def _fewest(self, parts: Float[Tensor, "n"], most: int | None) -> list[int]:
+        assert self.options.keep is not None
+        return fewest(parts, self.options.keep)[:most]
+
+
+def largest(values: Float[Tensor, "n"], n: int | None) -> list[int]:
+    """The places of the n largest values that are above zero, the largest first."""
+    order = values.argsort(descending=True, stable=True)[:n]
+    return order[values[order] > 0].tolist()
+
+
+def fewest(parts: Float[Tensor, "n"], share: float) -> list[int]:
+    """The places of the fewest parts whose sizes add up to a share of the sizes of all.
+
+    >>> fewest(torch.tensor([1.0, -6.0, 3.0]), 0.9)
+    [1, 2]
+    """
+    sizes = parts.detach().cpu().double().abs()
+    order = sizes.argsort(descending=True, stable=True)
+    total = sizes[order].cumsum(0)
+    if share <= 0 or not len(total) or total[-1] <= 0:
+        return []
+    last = int(torch.searchsorted(total, share * total[-1]))
+    return order[: last + 1].tolist()

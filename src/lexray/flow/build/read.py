@@ -1,0 +1,166 @@
+"""From a draft to a graph: all vectors are read in one batch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
+from typing import Literal, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.flow.build.draft import Draft, Link, Sketch
+from lexray.flow.build.step import live
+from lexray.flow.graph import (
+    STREAM,
+    Edge,
+    Node,
+    Place,
+    Projection,
+    Static,
+    Weighed,
+    Word,
+)
+from lexray.flow.options import Options
+from lexray.model import fold
+from lexray.model.model import Model
+from lexray.space.kinds import Kind
+from lexray.trace.read.project import Projected, project
+
+Shown = Callable[[int], str]
+Key = TypeVar("Key", bound=Hashable)
+
+
+def read_draft(
+    model: Model, draft: Draft, candidates: Sequence[Word], options: Options
+) -> tuple[tuple[Node, ...], tuple[Edge, ...]]:
+    """The draft's nodes with their readings, and its edges with their scores."""
+    shown, sketches = cache(model.vocabulary.shown), list(draft.sketches.values())
+    projections = _projections(model, sketches, candidates, options, shown)
+    also = options.reads_parameters(len(draft.layers))
+    statics = _statics(model, sketches, options, shown) if also else {}
+    norms = _norms(sketches)
+    nodes = tuple(
+        Node(
+            sketch.id,
+            sketch.kind,
+            sketch.layer,
+            sketch.label,
+            projection=projections[sketch.id],
+            norm=norms[sketch.id],
+            static=statics.get(sketch.id),
+            **sketch.place,
+        )
+        for sketch in sketches
+    )
+    return nodes, tuple(_edge(link, norms, projections) for link in draft.links)
+
+
+def _edge(link: Link, norms: dict[str, float], projections: dict[str, Projection]) -> Edge:
+    """Of an addend, the entropy is its source's: a positive factor does not change a reading."""
+    adds = link.factor is not None
+    carried = link.factor * norms[link.source] if link.factor is not None else None
+    score = link.score
+    if score is None:
+        score = norms[link.target] if carried is None else carried
+    entropy = projections[link.source].entropy if adds else None
+    return Edge(link.source, link.target, link.kind, score, link.sign, entropy, carried)
+
+
+def _norms(sketches: Sequence[Sketch]) -> dict[str, float]:
+    if not sketches:
+        return {}
+    norms = torch.stack([sketch.vector for sketch in sketches]).norm(dim=1).tolist()
+    return {sketch.id: norm for sketch, norm in zip(sketches, norms, strict=True)}
+
+
+def _projections(
+    model: Model,
+    sketches: Sequence[Sketch],
+    candidates: Sequence[Word],
+    options: Options,
+    shown: Shown,
+) -> dict[str, Projection]:
+    ids = [word.id for word in candidates]
+    found: dict[str, Projection] = {}
+    for (side, hidden), members in _grouped(sketches, lambda s: _way(s, options)):
+        X = torch.stack([_as_added(model, sketch, options) for sketch in members])
+        batch = project(
+            model,
+            X,
+            options.k,
+            ids,
+            norm=options.norm,
+            side=side,
+            transform=hidden,
+            bottom=True,
+            filter=options.filter,
+        )
+        found |= zip((s.id for s in members), _listed(batch, shown), strict=True)
+    return found
+
+
+def _way(sketch: Sketch, options: Options) -> tuple[Literal["writing", "reading"], bool]:
+    """Through which side a vector is read, and whether through the LM head's transform."""
+    return sketch.side, options.transform and sketch.kind in STREAM
+
+
+def _as_added(model: Model, sketch: Sketch, options: Options) -> Float[Tensor, "d_model"]:
+    """What a sub-block wrote as the norm behind it adds it, but for the norm's scale."""
+    if sketch.behind is None or not options.norm:
+        return sketch.vector
+    return fold.writer(sketch.vector, sketch.behind, live(model).checkpoint)
+
+
+def _listed(batch: Projected, shown: Shown) -> Iterable[Projection]:
+    columns = (
+        batch.top_ids,
+        batch.top_probs,
+        batch.bottom_ids,
+        batch.bottom_probs,
+        batch.target_ranks,
+        batch.target_probs,
+        batch.entropy,
+    )
+    for top, p, bottom, low, ranks, chances, entropy in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        places = tuple(map(Place, ranks, chances))
+        yield Projection(_words(top, p, shown), _words(bottom, low, shown), places, entropy)
+
+
+def _words(ids: Sequence[int], weights: Sequence[float], shown: Shown) -> tuple[Weighed, ...]:
+    return tuple(map(Weighed, ids, map(shown, ids), weights))
+
+
+def _statics(
+    model: Model, sketches: Sequence[Sketch], options: Options, shown: Shown
+) -> dict[str, Static]:
+    """The parameters behind nodes as the model's view reads them, but raw."""
+    space, found = model.view(folded=False).space, {}
+    kept = [sketch for sketch in sketches if sketch.parameter is not None]
+    for kind, members in _grouped(kept, _kind):
+        X = torch.stack([s.parameter[1] for s in members if s.parameter is not None])
+        read = space.side(kind, options.filter).top(X, options.k)
+        rows = zip(*(part.tolist() for part in read), strict=True)
+        for sketch, (top_values, top_ids, low_values, low_ids) in zip(members, rows, strict=True):
+            found[sketch.id] = Static(
+                _words(top_ids, top_values, shown), _words(low_ids, low_values, shown)
+            )
+    return found
+
+
+def _kind(sketch: Sketch) -> Kind:
+    assert sketch.parameter is not None
+    return sketch.parameter[0]
+
+
+def _grouped(
+    sketches: Sequence[Sketch], key: Callable[[Sketch], Key]
+) -> Iterable[tuple[Key, list[Sketch]]]:
+    groups: dict[Key, list[Sketch]] = defaultdict(list)
+    for sketch in sketches:
+        groups[key(sketch)].append(sketch)
+    return groups.items()

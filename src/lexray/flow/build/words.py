@@ -1,0 +1,67 @@
+"""The words of interest: the target, and those that can take its place in the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lexray.errors import LexrayError
+from lexray.flow.graph import Word
+from lexray.result.readings import Token
+from lexray.trace.read.project import project
+from lexray.trace.read.targets import Target, find_target
+from lexray.trace.trace import Trace
+
+PREDICTED, USUAL = 5, 10
+"""How many of the model's best predictions are candidates, and how many candidates there are
+(besides those that are asked for) when the prompt's last tokens have filled them up."""
+
+
+@dataclass(frozen=True)
+class Words:
+    target: Target
+    candidates: tuple[Word, ...]
+
+    @property
+    def ids(self) -> list[int]:
+        return [word.id for word in self.candidates]
+
+    @property
+    def note(self) -> str:
+        return self.target.note
+
+
+def find_words(
+    trace: Trace,
+    position: int,
+    target: str | int | Token | None,
+    extra: Sequence[str | int | Token],
+) -> Words:
+    """The target (by default the model's own prediction), words that were asked for, the best
+    predictions, and the last tokens of the prompt. Of a word of several tokens the first counts."""
+    if isinstance(extra, (str, int)):
+        raise LexrayError(f"candidates={extra!r}: give a list of tokens")
+    model, best = trace.model, predictions(trace, position)
+    found = find_target(model, best[0] if target is None else target, first=True)
+    asked = [find_target(model, word, first=True).id for word in extra]
+    seen = [i for i in reversed(trace.ids[: position + 1].tolist()) if i < model.space.n_rows]
+    usual = dict.fromkeys([found.id, *best, *seen])
+    ids = dict.fromkeys([found.id, *asked, *list(usual)[:USUAL]])
+    return Words(found, tuple(Word(i, model.vocabulary.shown(i)) for i in ids))
+
+
+def predictions(trace: Trace, position: int) -> list[int]:
+    """The tokens that the model itself holds most probable at a position."""
+    model, row = trace.model, trace.row(position)
+    parts = trace.parts
+    if (None, "logits") in parts:
+        logits = trace.logits[row].float()
+        mask = model.vocabulary.admitted(len(logits)).to(logits.device)
+        return (
+            logits.masked_fill(~mask, -float("inf"))
+            .topk(min(PREDICTED, int(mask.sum())))
+            .indices.tolist()
+        )
+    final = trace.final[row][None]
+    transform = model.architecture.head is not None
+    return project(model, final, PREDICTED, transform=transform).top_ids[0].tolist()

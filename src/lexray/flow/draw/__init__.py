@@ -1,0 +1,1 @@
+"""Where everything in a flow graph lies, and how it is drawn."""

@@ -1,0 +1,216 @@
+"""Where everything stands: stations of the residual stream, and between them blocks.
+
+The stream runs from left to right along y = 0; what a block computes hangs below it. A block has
+two forms, closed and open, each in coordinates of its own that begin where the station before it
+ends: opening one only shifts what is right of it, so the page needs no layout of its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from lexray.errors import LexrayError
+from lexray.flow.draw.block import TITLE_HEIGHT, open_form
+from lexray.flow.draw.shapes import CARD_HEIGHT, CARD_WIDTH, Box, Form, Label, Wire, card, summary
+from lexray.flow.draw.wires import n
+from lexray.flow.graph import STREAM, EdgeKind, FlowGraph, NodeKind
+
+TOP = -84.0
+"""The upper edge of every picture."""
+CLOSED = 14.0
+"""The width that a closed block adds between two stations."""
+GAP = 48.0
+"""The width between stations with no block between them."""
+FIRST_CARD = 54.0
+CARD_STEP = 174.0
+"""Where a closed block's first card begins, and how far below it the next one does."""
+MOST_OPEN = 2
+"""Up to so many blocks are open at first."""
+SUMMARIES = {NodeKind.ATTN_OUT: "attention", NodeKind.FF_OUT: "feed-fwd"}
+STATIONS = (NodeKind.EMBED, NodeKind.RESIDUAL)
+
+Link = tuple[int, int, int]
+"""An edge, its source and its target, by their places in the graph."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A station, a block, or a gap where blocks are left out."""
+
+    kind: str
+    layer: int
+    closed: Form
+    open: Form | None = None
+    """Only blocks with something to show inside have it."""
+
+    def form(self, layers: Collection[int]) -> Form:
+        return self.open if self.open is not None and self.layer in layers else self.closed
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A form at its place in the picture."""
+
+    x: float
+    form: Form
+    segment: Segment
+
+
+@dataclass(frozen=True)
+class Layout:
+    segments: tuple[Segment, ...]
+    free: tuple[int, ...]
+    """Edges that belong to no block: they run from node to node, wherever these are."""
+
+    @property
+    def openable(self) -> tuple[int, ...]:
+        return tuple(s.layer for s in self.segments if s.open is not None)
+
+    @property
+    def at_first(self) -> tuple[int, ...]:
+        """The blocks that are open if nobody says which."""
+        return self.openable if len(self.openable) <= MOST_OPEN else ()
+
+    def placed(self, layers: Collection[int]) -> list[Placed]:
+        """The pieces from left to right with these blocks open."""
+        out: list[Placed] = []
+        x = 0.0
+        for segment in self.segments:
+            form = segment.form(layers)
+            out.append(Placed(x, form, segment))
+            x += form.width
+        return out
+
+    def opened(self, layers: Collection[int] | None) -> tuple[int, ...]:
+        """Which blocks to open: those asked for, if they can be."""
+        if layers is None:
+            return self.at_first
+        unknown = sorted(set(layers) - set(self.openable))
+        if unknown:
+            there = ", ".join(map(str, self.openable)) or "none"
+            raise LexrayError(f"block {unknown[0]} cannot be opened; those that can: {there}")
+        return tuple(sorted(set(layers)))
+
+
+def layout(graph: FlowGraph) -> Layout:
+    """The picture of a graph; the same graph always gives the same picture."""
+    stations, blocks = _sorted_out(graph)
+    segments: list[Segment] = []
+    drawn: set[int] = set()
+    links = _links(graph)
+    keys = sorted({*stations, *((layer, len(STATIONS)) for layer in blocks)})
+    for here, following in zip(keys, [*keys[1:], None], strict=True):
+        layer = here[0]
+        if here in stations:
+            if segments and segments[-1].kind == "station":
+                segments.append(_gap(segments[-1].layer, layer))
+            segments.append(Segment("station", layer, _station(graph, stations[here])))
+            continue
+        left = segments[-1].closed.boxes if segments and segments[-1].kind == "station" else ()
+        right = _station(graph, stations[following]).boxes if following in stations else ()
+        block = _Between(graph, layer, blocks[layer], left, right)
+        own = block.links(links)
+        segments.append(block.segment(own))
+        drawn |= {edge for edge, _, _ in own}
+    return Layout(tuple(segments), tuple(i for i in range(len(graph.edges)) if i not in drawn))
+
+
+def _sorted_out(
+    graph: FlowGraph,
+) -> tuple[dict[tuple[int, int], list[int]], dict[int, list[int]]]:
+    """Stations by (layer, kind), and the nodes inside each block."""
+    stations: dict[tuple[int, int], list[int]] = defaultdict(list)
+    blocks: dict[int, list[int]] = defaultdict(list)
+    for i, node in enumerate(graph.nodes):
+        if node.kind in STATIONS:
+            stations[node.layer, STATIONS.index(node.kind)].append(i)
+        else:
+            blocks[node.layer].append(i)
+    return dict(stations), dict(blocks)
+
+
+def _links(graph: FlowGraph) -> list[Link]:
+    place = {node.id: i for i, node in enumerate(graph.nodes)}
+    return [(i, place[e.source], place[e.target]) for i, e in enumerate(graph.edges)]
+
+
+def _station(graph: FlowGraph, members: Sequence[int]) -> Form:
+    step = CARD_HEIGHT + 12
+    boxes = [card(i, graph.nodes[i], graph, 0.0, step * row) for row, i in enumerate(members)]
+    return Form(CARD_WIDTH, step * (len(members) - 1) + CARD_HEIGHT / 2, tuple(boxes))
+
+
+def _gap(before: int, after: int) -> Segment:
+    left_out = after - before
+    labels = (Label(GAP / 2, -8.0, "heading", f"+{left_out}", "middle"),) if left_out > 1 else ()
+    return Segment("gap", before, Form(GAP, 0.0, labels=labels))
+
+
+@dataclass(frozen=True)
+class _Between:
+    """A block between two stations."""
+
+    graph: FlowGraph
+    layer: int
+    inside: list[int]
+    left: tuple[Box, ...]
+    right: tuple[Box, ...]
+
+    def links(self, links: Sequence[Link]) -> list[Link]:
+        """The edges drawn with this block: inside it, into it, out of it, past it."""
+        sources = {*self.inside, *(box.node for box in self.left)}
+        targets = {*self.inside, *(box.node for box in self.right)}
+        return [link for link in links if link[1] in sources and link[2] in targets]
+
+    def segment(self, own: Sequence[Link]) -> Segment:
+        closed = self._closed(own)
+        if {self.graph.nodes[i].kind for i in self.inside} <= {*STREAM, *SUMMARIES}:
+            return Segment("block", self.layer, closed)
+        left = tuple(_shifted(box, -CARD_WIDTH) for box in self.left)
+        right = {box.node: box for box in self.right}
+        opened = open_form(self.graph, self.layer, self.inside, own, left, right)
+        return Segment("block", self.layer, closed, opened)
+
+    def _closed(self, own: Sequence[Link]) -> Form:
+        """Two cards below the stream: what attention added, and what the feed-forward did."""
+        boxes = self._cards()
+        wires = [*self._skips(own), *self._stems(own, boxes)]
+        bottom = max((box.y + box.height for box in boxes), default=CARD_HEIGHT / 2)
+        title = Label(CLOSED / 2, TITLE_HEIGHT, "title", str(self.layer), "middle")
+        return Form(CLOSED, bottom, tuple(boxes), tuple(wires), (), (title,))
+
+    def _cards(self) -> list[Box]:
+        boxes: list[Box] = []
+        for kind, name in SUMMARIES.items():
+            for i in self.inside:
+                node = self.graph.nodes[i]
+                if node.kind == kind:
+                    x, y = (CLOSED - CARD_WIDTH) / 2, FIRST_CARD + CARD_STEP * len(boxes)
+                    boxes.append(summary(i, node, self.graph, name, x, y))
+        return boxes
+
+    def _skips(self, own: Sequence[Link]) -> list[Wire]:
+        skips = [
+            edge
+            for kind in (EdgeKind.RESIDUAL_ATTN, EdgeKind.RESIDUAL_FF)
+            for edge, _, _ in own
+            if self.graph.edges[edge].kind == kind
+        ]
+        step = CLOSED / max(1, len(skips))
+        return [Wire(e, f"M{n(step * i)} 0H{n(step * (i + 1))}") for i, e in enumerate(skips)]
+
+    def _stems(self, own: Sequence[Link], boxes: Sequence[Box]) -> list[Wire]:
+        """From each card straight up to the stream."""
+        leaving = {source: edge for edge, source, _ in own}
+        step = CLOSED / (len(boxes) + 1)
+        return [
+            Wire(leaving[box.node], f"M{n(step * (i + 1))} {n(box.y)}V0")
+            for i, box in enumerate(boxes)
+            if box.node in leaving
+        ]
+
+
+def _shifted(box: Box, x: float) -> Box:
+    return Box(box.node, box.x + x, box.y, box.width, box.height, box.labels)

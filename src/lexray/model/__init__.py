@@ -1,0 +1,1 @@
+"""A model and its parts: layers, heads, feed-forwards, circuits, vectors."""

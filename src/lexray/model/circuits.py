@@ -1,0 +1,276 @@
+"""A head's two circuits as token-by-token matrices: VO, what attending to a token writes, and QK,
+which tokens ask for which. Both are products of two e×r factors and are never built."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.address import Address, Matrix
+from lexray.errors import LexrayError
+from lexray.model.fold import at_least_float32
+from lexray.result.readings import Direction, Directions, Pair, Pairs, Reading
+from lexray.space.kinds import Kind
+from lexray.space.side import Side
+from lexray.space.topk.pairs import Sign, top_pairs
+from lexray.vocabulary.filters import Filter
+
+if TYPE_CHECKING:
+    from lexray.model.head import Head
+
+Same = Literal["none", "same", "inflected"]
+INFLECTION = re.compile(r"(?<=..)('s|ies|es|s|ing|ed|ly|er|y|e)$")
+LABELS = {"largest": "largest", "smallest": "smallest", "absolute": "largest in absolute value"}
+
+
+class Circuit:
+    """EᵀW E for W = W_V W_O or W_Q R W_Kᵀ: rows are inputs or queries, columns outputs or keys."""
+
+    def __init__(self, head: Head, matrix: Matrix) -> None:
+        self.head = head
+        self.model = head.model
+        self.matrix: Matrix = matrix
+        self.kinds: tuple[Kind, Kind] = ("V", "O") if matrix == "VO" else ("Q", "K")
+
+    @property
+    def address(self) -> Address:
+        return Address(self.head.layer, head=self.head.index, matrix=self.matrix)
+
+    def __repr__(self) -> str:
+        return f"<{self.address} of {self.model.name}, {self.model.options}>"
+
+    @property
+    def weights(self) -> tuple[Float[Tensor, "d_model r"], Float[Tensor, "r d_model"]]:
+        """The two factors of the d×d matrix, rotation included; QK-norms are not part of it."""
+        head = self.head
+        if self.matrix == "VO":
+            return at_least_float32(head.W_V), at_least_float32(head.W_O)
+        W_Q, W_K = at_least_float32(head.W_Q), at_least_float32(head.W_K)
+        R = head.rotation()
+        return (W_Q if R is None else W_Q @ R.to(W_Q)), W_K.T
+
+    def factors(
+        self, row_filter: Filter | None = None, col_filter: Filter | None = None
+    ) -> tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]:
+        """A and B, so that the score of (i, j) is A_i · B_j."""
+        space = self.model.space
+        return self.factors_between(
+            space.side(self.kinds[0], row_filter), space.side(self.kinds[1], col_filter)
+        )
+
+    def factors_between(self, rows: Side, cols: Side) -> tuple[Tensor, Tensor]:
+        """The same between any two sides, such as those of another model."""
+        if self.matrix == "VO" or self.head.spec.q_norm is None:
+            left, right = self.weights
+            return rows.factor(left), cols.factor(right.T)
+        A = rows.mapped(self.head.query_map(bias=False, clip=False))
+        B = cols.mapped(self.head.key_map(bias=False, clip=False))
+        R = self.head.rotation()
+        return (A if R is None else A @ R.to(A)), B
+
+    def top(
+        self,
+        k: int = 50,
+        *,
+        sign: Sign = "largest",
+        exclude_same: bool | Literal["inflected"] = False,
+        filter: Filter | None = None,
+        rows: Filter | None = None,
+        cols: Filter | None = None,
+    ) -> Pairs:
+        """The k best token pairs among those admitted: exact, not a filtered longer list.
+
+        `exclude_same` leaves out pairs of a token with itself, upper and lower case and leading
+        space alike; "inflected" leaves out simple inflections of one word too. `filter` holds for
+        both sides, `rows` and `cols` for one.
+
+        >>> model["L19H4"].vo.top(50)
+        >>> model["L19H4"].qk.top(50, exclude_same=True, sign="absolute", filter=filters.ascii)
+        """
+        space = self.model.space
+        row_filter, col_filter = _both(filter, rows), _both(filter, cols)
+        A, B = self.factors(row_filter, col_filter)
+        row_ids, col_ids = space.admitted(row_filter), space.admitted(col_filter)
+        groups = self._groups(exclude_same)
+        found = top_pairs(
+            A,
+            B,
+            k,
+            sign=sign,
+            row_groups=_at(groups, row_ids),
+            col_groups=_at(groups, col_ids),
+        )
+        left, right = _ids(found.rows, row_ids), _ids(found.cols, col_ids)
+        pairs = tuple(
+            Pair(value, space.token(i), space.token(j))
+            for value, i, j in zip(
+                found.values.tolist(), left.tolist(), right.tolist(), strict=True
+            )
+        )
+        lists = [list(dict.fromkeys(side.tolist())) for side in (left, right) if len(side)]
+        legible = [float(space.legibility(torch.tensor([ids]))[0]) for ids in lists]
+        legibility = sum(legible) / max(1, len(legible))
+        note = _described(filter, rows, cols, exclude_same)
+        source = space.source(str(Address(self.head.layer, head=self.head.index)))
+        source = replace(source, filter=note)
+        return Pairs(
+            source, self.matrix, pairs, LABELS[sign], legibility, found.work, self._offset_note
+        )
+
+    @property
+    def _offset_note(self) -> str:
+        """A rotary model's scores hold for one distance; other offsets than 0 the view says."""
+        turns = self.matrix == "QK" and self.head.spec.rotary is not None
+        return "offset 0" if turns and self.model.options.offset == 0 else ""
+
+    def _groups(self, exclude: bool | Literal["inflected"]) -> Int[Tensor, "d_vocab"] | None:
+        if not exclude:
+            return None
+        vocabulary, n = self.model.vocabulary, self.model.space.n_rows
+        groups = vocabulary.groups(n)
+        return groups if exclude is True else _inflected(groups, vocabulary.folded)
+
+    def row(self, token: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+        """One row: for VO what attending to the token writes, for QK which keys it asks for."""
+        return self._line(token, 0, k, filter)
+
+    def col(self, token: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+        """One column: for VO what writes the token, for QK which queries ask for it."""
+        return self._line(token, 1, k, filter)
+
+    def _line(self, token: str | int, axis: int, k: int, filter: Filter | None) -> Reading:
+        space = self.model.space
+        token_id = space.id(token)
+        sides = [space.side(kind, filter) for kind in self.kinds]
+        sides[axis] = space.whole(self.kinds[axis]).only(torch.tensor([token_id]))
+        A, B = self.factors_between(*sides)
+        one, many = (A, B) if axis == 0 else (B, A)
+        scores = many @ one[0].to(many)
+        top, bottom, legibility = space.scored(scores, k, space.admitted(filter))
+        name = {("VO", 0): "writes", ("VO", 1): "written_by", ("QK", 0): "attends_to"}.get(
+            (self.matrix, axis), "attended_by"
+        )
+        shown = self.model.vocabulary.shown(token_id)
+        source = space.source(f"{self.address} {shown} {name}", filter)
+        return Reading(source, name, top, bottom, legibility)
+
+    def svd(self, n: int = 10, k: int = 10, *, filter: Filter | None = None) -> Directions:
+        """The n largest singular directions of the d×d matrix, read at both ends.
+
+        >>> model["L19H4"].vo.svd(5)
+        """
+        if n < 1:
+            raise LexrayError(f"asked for {n} singular directions; n must be at least 1")
+        left, right = self.weights
+        U, S, V = factored_svd(left, right)
+        n = min(n, len(S))
+        space, address = self.model.space, str(self.address)
+        names = [f"{address}[{i}]" for i in range(n)]
+        ends = [
+            space.readings(vectors.T[:n].contiguous(), kind, names, k, filter, name)
+            for vectors, kind, name in (
+                (U, self.kinds[0], "input"),
+                (V, self.kinds[1], "output"),
+            )
+        ]
+        share = (S.square() / S.square().sum().clamp(min=1e-300)).tolist()
+        note = "the norms of queries and keys are left out" if self._normed else ""
+        return Directions(
+            space.source(address, filter),
+            self.matrix,
+            tuple(Direction(float(S[i]), share[i], ends[0][i], ends[1][i]) for i in range(n)),
+            note,
+        )
+
+    @property
+    def _normed(self) -> bool:
+        return self.matrix == "QK" and self.head.spec.q_norm is not None
+
+
+class VO(Circuit):
+    """What a head moves: attended-to tokens → written tokens."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__(head, "VO")
+
+    def of(self, token: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+        """What attending to a token writes: `model["L19H4"].vo.of(" Paris")`."""
+        return self.row(token, k, filter=filter)
+
+    def writing(self, token: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+        """Which attended-to tokens write a token."""
+        return self.col(token, k, filter=filter)
+
+
+class QK(Circuit):
+    """Where a head looks: query tokens → key tokens."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__(head, "QK")
+
+    def attended_by(
+        self, token: str | int, k: int = 30, *, filter: Filter | None = None
+    ) -> Reading:
+        """Which keys a query token attends to: `model["L19H4"].qk.attended_by(" his")`."""
+        return self.row(token, k, filter=filter)
+
+    def attending_to(
+        self, token: str | int, k: int = 30, *, filter: Filter | None = None
+    ) -> Reading:
+        """Which query tokens attend to a key token."""
+        return self.col(token, k, filter=filter)
+
+
+def factored_svd(
+    left: Float[Tensor, "d r"], right: Float[Tensor, "r d"]
+) -> tuple[Float[Tensor, "d r"], Float[Tensor, "r"], Float[Tensor, "d r"]]:
+    """U, S, V of left @ right from r×r matrices, in float64, signs fixed by U's largest entry."""
+    exact = (left.cpu().double(), right.cpu().double())
+    Q1, R1 = torch.linalg.qr(exact[0])
+    Q2, R2 = torch.linalg.qr(exact[1].T)
+    u, S, vt = torch.linalg.svd(R1 @ R2.T)
+    U, V = Q1 @ u, Q2 @ vt.T
+    signs = U.gather(0, U.abs().argmax(0, keepdim=True)).sign()
+    return (U * signs).to(left), S, (V * signs).to(left)
+
+
+def _both(a: Filter | None, b: Filter | None) -> Filter | None:
+    return a & b if a is not None and b is not None else a or b
+
+
+def _at(groups: Tensor | None, ids: Tensor | None) -> Tensor | None:
+    return groups if groups is None or ids is None else groups[ids]
+
+
+def _ids(found: Int[Tensor, "k"], ids: Int[Tensor, "some"] | None) -> Int[Tensor, "k"]:
+    return found if ids is None else ids[found]
+
+
+def _inflected(groups: Int[Tensor, "n"], folded: Callable[[int], str]) -> Int[Tensor, "n"]:
+    """Groups joined by the stem of what they stand for: walk, walks, walked, walking."""
+    first: dict[str, int] = {}
+    renamed: dict[int, int] = {}
+    for group in dict.fromkeys(groups.tolist()):
+        text = folded(group) if group >= 0 else ""
+        stem = INFLECTION.sub("", text) or text
+        renamed[group] = first.setdefault(stem, group) if stem else group
+    return torch.tensor([renamed[group] for group in groups.tolist()])
+
+
+def _described(
+    filter: Filter | None, rows: Filter | None, cols: Filter | None, exclude: bool | str
+) -> str:
+    parts = [
+        f"{label}{each.describe()}"
+        for label, each in (("", filter), ("rows: ", rows), ("columns: ", cols))
+        if each is not None
+    ]
+    if exclude:
+        parts.append("pairs of different words" if exclude == "inflected" else "different tokens")
+    return ", ".join(parts)

@@ -1,0 +1,1 @@
+"""What every function returns, and how it is shown: tables, readings, plots."""

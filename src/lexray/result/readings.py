@@ -1,0 +1,375 @@
+"""Results: parameters as tokens. What every reading returns, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from lexray.errors import LexrayError
+from lexray.result.table import Cell, Result, Table
+from lexray.view import View
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from lexray.model.model import Model
+
+
+@dataclass(frozen=True)
+class Token:
+    """A vocabulary item: its id, the text it stands for, and how people see it."""
+
+    id: int
+    text: str
+    shown: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "text": self.text}
+
+
+@dataclass(frozen=True)
+class Scored:
+    token: Token
+    score: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"score": self.score, "token": self.token.to_dict()}
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a result was made."""
+
+    model: str
+    revision: str | None
+    address: str
+    view: View
+    filter: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "revision": self.revision,
+            "address": self.address,
+            "reading": str(self.view),
+            "view": asdict(self.view),
+            "filter": self.filter,
+        }
+
+    def __str__(self) -> str:
+        words = [self.model, str(self.view)] + ([f"only {self.filter}"] if self.filter else [])
+        return " · ".join(words)
+
+
+@dataclass(frozen=True)
+class Reading(Result):
+    """A vector as tokens: the largest scores, and the smallest: those of the negated direction."""
+
+    source: Source
+    name: str
+    """What the vector is to its owner: key, gate, value, V, …"""
+    top: tuple[Scored, ...]
+    bottom: tuple[Scored, ...]
+    legibility: float
+    """How much more alike the top tokens are than random ones: the difference in mean cosine."""
+
+    @property
+    def tokens(self) -> list[str]:
+        """The top tokens as people read them."""
+        return [scored.token.shown for scored in self.top]
+
+    def tables(self) -> list[Table]:
+        rows = tuple(
+            (a.token.shown, a.score, b.token.shown, b.score)
+            for a, b in zip(self.top, self.bottom, strict=True)
+        )
+        return [
+            Table(
+                ("top", "score", "bottom", "score "),
+                rows,
+                title=f"{self.source.address} as tokens",
+                note=f"{self.source} · legibility {self.legibility:.2f}",
+                bars=frozenset({"score", "score "}),
+            )
+        ]
+
+    def csv_tables(self) -> list[Table]:
+        columns = ("address", "name", "end", "rank", "id", "token", "score")
+        rows: list[tuple[Cell, ...]] = []
+        for end, listed in (("top", self.top), ("bottom", self.bottom)):
+            rows += [
+                (self.source.address, self.name, end, rank, s.token.id, s.token.text, s.score)
+                for rank, s in enumerate(listed)
+            ]
+        return [Table(columns, tuple(rows))]
+
+    def ends(self) -> dict[str, Any]:
+        return {
+            "top": [scored.to_dict() for scored in self.top],
+            "bottom": [scored.to_dict() for scored in self.bottom],
+            "legibility": self.legibility,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.source.to_dict(), self.name: self.ends()}
+
+    def plot(self) -> go.Figure:
+        """Both ends as bars; `lexray.result.plots.save_plot` writes the figure to a file."""
+        from lexray.result import plots  # plotly takes long to import, and few readings are drawn
+
+        return plots.bars(self)
+
+    def map(self, model: Model) -> go.Figure:
+        """The top tokens as points: near one another where their embeddings are.
+
+        >>> model["L23N907"].value.top(30).map(model)
+        """
+        from lexray.result import plots  # as in `plot`
+
+        return plots.token_map(self, model)
+
+
+@dataclass(frozen=True)
+class NamedReadings(Result):
+    """The vectors of one thing, each under its name: a neuron's key, gate and value."""
+
+    source: Source
+    readings: tuple[Reading, ...]
+
+    def __getitem__(self, name: str) -> Reading:
+        for reading in self.readings:
+            if reading.name == name:
+                return reading
+        there = ", ".join(reading.name for reading in self.readings)
+        raise LexrayError(f"{self.source.address} has no {name!r}; there are {there}")
+
+    def tables(self) -> list[Table]:
+        return [table for reading in self.readings for table in reading.tables()]
+
+    def csv_tables(self) -> list[Table]:
+        return [table for reading in self.readings for table in reading.csv_tables()]
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.source.to_dict() | {r.name: r.ends() for r in self.readings}
+
+
+@dataclass(frozen=True)
+class Readings(Result, Sequence[Reading]):
+    """Many vectors, a line each."""
+
+    source: Source
+    readings: tuple[Reading, ...]
+    title: str = ""
+    extra: tuple[tuple[str, tuple[Cell, ...]], ...] = ()
+    """Further columns (name, a value for each reading), shown before the tokens."""
+
+    def __len__(self) -> int:
+        return len(self.readings)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.readings[index]
+
+    def __iter__(self) -> Iterator[Reading]:
+        return iter(self.readings)
+
+    def by_legibility(self) -> Readings:
+        """The most legible first."""
+        order = sorted(range(len(self)), key=lambda i: -self.readings[i].legibility)
+        extra = tuple((name, tuple(cells[i] for i in order)) for name, cells in self.extra)
+        return Readings(self.source, tuple(self.readings[i] for i in order), self.title, extra)
+
+    def tables(self) -> list[Table]:
+        columns = ("address", *(name for name, _ in self.extra), "top", "bottom", "legibility")
+        rows = tuple(
+            (
+                reading.source.address,
+                *(cells[i] for _, cells in self.extra),
+                " ".join(reading.tokens),
+                " ".join(scored.token.shown for scored in reading.bottom),
+                reading.legibility,
+            )
+            for i, reading in enumerate(self.readings)
+        )
+        return [Table(columns, rows, title=self.title, note=str(self.source))]
+
+    def csv_tables(self) -> list[Table]:
+        return [table for reading in self.readings for table in reading.csv_tables()]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            "readings": [
+                {
+                    "address": reading.source.address,
+                    **{name: cells[i] for name, cells in self.extra},
+                    reading.name: reading.ends(),
+                }
+                for i, reading in enumerate(self.readings)
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Pair:
+    score: float
+    row: Token
+    col: Token
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"score": self.score, "row": self.row.to_dict(), "col": self.col.to_dict()}
+
+
+@dataclass(frozen=True)
+class Pairs(Result):
+    """A head's matrix as its best token pairs, exactly."""
+
+    source: Source
+    matrix: str
+    """"VO": a row is attended to, its column written; "QK": a row asks, its column answers."""
+    pairs: tuple[Pair, ...]
+    sign: str
+    legibility: float
+    work: float
+    """The share of all entries that had to be looked at."""
+    note: str = ""
+    """What else to know, such as the rotary offset."""
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> Pair:
+        return self.pairs[index]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self.pairs)
+
+    def tables(self) -> list[Table]:
+        row, col = SIDES[self.matrix]
+        rows = tuple((p.row.shown, p.col.shown, p.score) for p in self.pairs)
+        said = [str(self.source), self.note, f"legibility {self.legibility:.2f}"]
+        return [
+            Table(
+                (row, col, "score"),
+                rows,
+                title=f"{self.source.address}.{self.matrix}, {self.sign} of all token pairs",
+                note=" · ".join(filter(None, said)),
+                bars=frozenset({"score"}),
+            )
+        ]
+
+    def csv_tables(self) -> list[Table]:
+        columns = ("address", "matrix", "rank", "row_id", "row", "col_id", "col", "score")
+        rows = tuple(
+            (
+                self.source.address,
+                self.matrix,
+                rank,
+                p.row.id,
+                p.row.text,
+                p.col.id,
+                p.col.text,
+                p.score,
+            )
+            for rank, p in enumerate(self.pairs)
+        )
+        return [Table(columns, rows)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            "matrix": self.matrix,
+            "sign": self.sign,
+            "legibility": self.legibility,
+            "pairs": [pair.to_dict() for pair in self.pairs],
+        }
+
+    def plot(self, n: int = 50) -> go.Figure:
+        """The first n pairs as threads from row tokens to column tokens."""
+        from lexray.result import plots  # plotly takes long to import, and few readings are drawn
+
+        return plots.threads(self, n)
+
+
+SIDES = {"VO": ("attended to", "written"), "QK": ("query", "key")}
+
+
+@dataclass(frozen=True)
+class Direction:
+    """One singular direction of a head's matrix, read at both ends."""
+
+    singular_value: float
+    share: float
+    """Of the sum of all squared singular values."""
+    input: Reading
+    output: Reading
+
+
+@dataclass(frozen=True)
+class Directions(Result, Sequence[Direction]):
+    """The singular directions of a head's matrix. Signs belong together: top reads as top."""
+
+    source: Source
+    matrix: str
+    directions: tuple[Direction, ...]
+    note: str = ""
+
+    def __len__(self) -> int:
+        return len(self.directions)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.directions[index]
+
+    def tables(self) -> list[Table]:
+        row, col = SIDES[self.matrix]
+        rows: list[tuple[Cell, ...]] = []
+        for i, direction in enumerate(self.directions):
+            for sign, end in (("+", "top"), ("−", "bottom")):
+                rows.append(
+                    (
+                        f"{i}{sign}",
+                        direction.singular_value if sign == "+" else None,
+                        f"{100 * direction.share:.1f} %" if sign == "+" else "",
+                        _joined(getattr(direction.input, end)),
+                        _joined(getattr(direction.output, end)),
+                    )
+                )
+        return [
+            Table(
+                ("direction", "singular value", "share", row, col),
+                tuple(rows),
+                title=f"Singular directions of {self.source.address}",
+                note=" · ".join(filter(None, [str(self.source), self.note])),
+            )
+        ]
+
+    def csv_tables(self) -> list[Table]:
+        columns = ("direction", "singular_value", "side", "end", "rank", "id", "token", "score")
+        rows: list[tuple[Cell, ...]] = []
+        for i, d in enumerate(self.directions):
+            for side, reading in (("input", d.input), ("output", d.output)):
+                for end, listed in (("top", reading.top), ("bottom", reading.bottom)):
+                    rows += [
+                        (i, d.singular_value, side, end, rank, s.token.id, s.token.text, s.score)
+                        for rank, s in enumerate(listed)
+                    ]
+        return [Table(columns, tuple(rows))]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            "matrix": self.matrix,
+            "directions": [
+                {
+                    "singular_value": d.singular_value,
+                    "share": d.share,
+                    "input": d.input.ends(),
+                    "output": d.output.ends(),
+                }
+                for d in self.directions
+            ],
+        }
+
+
+def _joined(listed: tuple[Scored, ...]) -> str:
+    return " ".join(scored.token.shown for scored in listed)

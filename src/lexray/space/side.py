@@ -1,0 +1,177 @@
+"""The embedding space: the d×e matrices onto which parameters are projected.
+
+A model has two: one for what reads from the residual stream (keys, queries, rows of VO), E′ᵀ, and
+one for what writes to it (values, columns of VO), E. Folding, centring, the pseudo-inverse and
+calibration all replace E by another d×e matrix,
+
+    column_j = P (w_j − μ) / σ_j,
+
+where w_j is the embedding as stored. P is applied to the vectors instead, so that the stored
+matrix serves every reading without a copy, whatever its dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.model.fold import at_least_float32
+from lexray.space.topk.arithmetic import full_precision
+from lexray.space.topk.vectors import TopVectors, top_vectors
+
+ROWS_AT_ONCE = 2048
+SIGMA_FLOOR = 1e-3
+"""The least σ, as a share of its median."""
+RANK_TOLERANCE = 1e-12
+"""The least eigenvalue of E Eᵀ that is inverted, as a share of the largest."""
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The columns for reading or for writing; tokens are the rows of `rows`, as stored."""
+
+    rows: Float[Tensor, "e width"]
+    P: Float[Tensor, "d_model width"] | None = None
+    """None for the identity."""
+    mean: Float[Tensor, "width"] | None = None
+    """μ, subtracted from every embedding."""
+    sigma: Float[Tensor, "e"] | None = None
+    """σ, by which every column is divided."""
+    ids: Int[Tensor, "e"] | None = None
+    """The tokens' ids, where only some tokens are left."""
+
+    def blocks(self) -> Iterator[Float[Tensor, "_ width"]]:
+        """(w_j − μ) / σ_j in float32, some rows at a time."""
+        for start in range(0, len(self.rows), ROWS_AT_ONCE):
+            block = at_least_float32(self.rows[start : start + ROWS_AT_ONCE])
+            if self.mean is not None:
+                block = block - self.mean
+            if self.sigma is not None:
+                block = block / self.sigma[start : start + ROWS_AT_ONCE, None]
+            yield block
+
+    def columns(self) -> Iterator[Float[Tensor, "_ d_model"]]:
+        """The columns themselves, as rows, some at a time."""
+        for block in self.blocks():
+            yield block if self.P is None else block @ self.P.to(block).T
+
+    def column(self, token: int) -> Float[Tensor, "d_model"]:
+        """The column of one token."""
+        return next(self.only(torch.tensor([token])).columns())[0]
+
+    def factor(self, M: Float[Tensor, "d_model r"]) -> Float[Tensor, "e r"]:
+        """columnsᵀ M: one factor of a head's token-by-token matrix."""
+        turned = self._prepared(M.T).T.contiguous()
+        with full_precision():
+            return torch.cat([_product(block, turned) for block in self.blocks()])
+
+    def mapped(self, apply: Callable[[Tensor], Tensor]) -> Float[Tensor, "e r"]:
+        """A map of the columns that is not linear in them (QK-norm)."""
+        with full_precision():
+            return torch.cat([apply(block) for block in self.columns()])
+
+    def project(self, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n e"]:
+        """X · columns, whole: for a few vectors."""
+        return self.factor(X.T).T
+
+    def top(self, X: Float[Tensor, "n d_model"], k: int) -> TopVectors:
+        """The k largest and smallest scores of each vector, with token ids."""
+        found = top_vectors(self._prepared(X), self._stored, k)
+        if self.ids is None:
+            return found
+        ids = self.ids.to(found.top_ids.device)
+        return found._replace(top_ids=ids[found.top_ids], bottom_ids=ids[found.bottom_ids])
+
+    @cached_property
+    def _stored(self) -> Float[Tensor, "width e"]:
+        if self.mean is None and self.sigma is None:
+            return self.rows.T
+        return torch.cat(list(self.blocks())).T
+
+    def _prepared(self, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n width"]:
+        """X P."""
+        X = at_least_float32(X)
+        if self.P is None:
+            return X
+        with full_precision():
+            return X @ self.P.to(X)
+
+    def only(self, ids: Int[Tensor, "some"]) -> Side:
+        """The same columns for some tokens."""
+        at = ids.to(self.rows.device)
+        sigma = None if self.sigma is None else self.sigma[at]
+        return replace(self, rows=self.rows[at], sigma=sigma, ids=ids)
+
+    def calibrated(
+        self, S: Float[Tensor, "d_model d_model"], tokens: Int[Tensor, "some"] | None = None
+    ) -> Side:
+        """Columns divided by σ_j = √(column_jᵀ S column_j), the typical size of their scores.
+
+        `tokens`: those whose median σ sets the floor.
+        """
+        squares = torch.cat([_quadratic(block, S) for block in self.columns()])
+        sigma = squares.clamp(min=0).sqrt()
+        floor = SIGMA_FLOOR * (sigma if tokens is None else sigma[tokens.to(sigma.device)]).median()
+        sigma = sigma.clamp(min=float(floor) or 1.0).to(torch.float32)
+        return replace(self, sigma=sigma.to(self.rows.device))
+
+    def inverted(self, tokens: Int[Tensor, "some"] | None = None) -> Side:
+        """The side of the pseudo-inverse: columns of (E Eᵀ)⁺ E, E the columns of these tokens."""
+        some = self if tokens is None else self.only(tokens)
+        inverse = torch.linalg.pinv(gram(some, some), hermitian=True, rtol=RANK_TOLERANCE)
+        P = inverse if self.P is None else inverse @ self.P.to(inverse)
+        return replace(self, P=P.to(at_least_float32(self.rows[:0]).dtype).to(self.rows.device))
+
+
+def _product(a: Float[Tensor, "n d"], b: Float[Tensor, "d r"]) -> Float[Tensor, "n r"]:
+    wider = torch.promote_types(a.dtype, b.dtype)
+    return a.to(wider) @ b.to(wider)
+
+
+def _quadratic(
+    block: Float[Tensor, "n d_model"], S: Float[Tensor, "d_model d_model"]
+) -> Float[Tensor, "n"]:
+    exact = block.to(S)
+    return ((exact @ S) * exact).sum(1)
+
+
+def gram(a: Side, b: Side, *, centred: bool = False) -> Float[Tensor, "d_model d_model"]:
+    """Σ_j a_j b_jᵀ over the vocabulary in float64; `centred`: their covariance times e."""
+    total, sum_a, sum_b, n = None, None, None, 0
+    for x, y in zip(a.blocks(), b.blocks(), strict=True):
+        x, y = _double(x), _double(y)
+        product = x.T @ y
+        total = product if total is None else total + product
+        sum_a = x.sum(0) if sum_a is None else sum_a + x.sum(0)
+        sum_b = y.sum(0) if sum_b is None else sum_b + y.sum(0)
+        n += len(x)
+    assert total is not None
+    assert sum_a is not None
+    assert sum_b is not None
+    if centred:
+        total = total - torch.outer(sum_a, sum_b) / n
+    if a.P is not None:
+        total = a.P.to(total) @ total
+    return total if b.P is None else total @ b.P.to(total).T
+
+
+def second_moment(vectors: Iterable[Float[Tensor, "_ d_model"]]) -> Float[Tensor, "d d"]:
+    """S = XᵀX / N in float64, over blocks of vectors."""
+    total, n = None, 0
+    for block in vectors:
+        exact = _double(block)
+        product = exact.T @ exact
+        total = product if total is None else total + product
+        n += len(block)
+    assert total is not None
+    return total / max(1, n)
+
+
+def _double(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """float64, on the CPU where the device has none."""
+    return (x.cpu() if x.device.type == "mps" else x).double()

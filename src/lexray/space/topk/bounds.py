@@ -1,0 +1,228 @@
+"""Upper bounds on the entries of A·Bᵀ, from which most of the product need not be computed.
+
+With the balanced basis of `basis`, taken from the factors or from the centred factors
+a′ = a − μ_a and b′ = b − μ_b:
+
+    norms   a_i·b_j ≤ ‖a_i TA‖·‖b_j TB‖
+    means   a_i·b_j ≤ f_i + g_j + ‖a′_i TA‖·‖b′_j TB‖,   f_i = a_i·μ_b,   g_j = μ_a·b_j − μ_a·μ_b
+
+The second helps where the factors have a large common mean and costs more where they do not.
+Every term is widened by the rounding error of its own computation (see `arithmetic`), so the
+bounds hold for the exact values. Columns are taken in bins; a row is active for a bin when its
+bound reaches the threshold. Factors and thresholds are the scaled ones.
+"""
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.space.topk.arithmetic import rounding, row_norms, underflow
+from lexray.space.topk.basis import balanced_basis, projected_norms, sample
+
+_SAFE = 1 + 1e-6
+_BINS_PER_SLAB = 3
+
+
+@runtime_checkable
+class Bound(Protocol):
+    """What the search asks of a bound, made for a threshold that may rise afterwards."""
+
+    @property
+    def rows(self) -> Int[Tensor, " active"]:
+        """Rows that can reach the threshold in any bin."""
+
+    @property
+    def bins(self) -> list[Int[Tensor, " bin"]]:
+        """Columns in bins, the most promising first."""
+
+    def active(self, bin_index: int, threshold: float) -> slice | Int[Tensor, " active"]:
+        """Which of `rows` can reach the threshold in a bin."""
+
+    def work(self, threshold: float) -> int:
+        """How many entries have to be multiplied if the threshold does not rise."""
+
+
+class NormTerms(NamedTuple):
+    """‖a_i TA‖ and ‖b_j TB‖, from above."""
+
+    rows: Float[Tensor, " rows"]
+    cols: Float[Tensor, " cols"]
+    tiny: float
+
+    def corner(self, side: int) -> tuple[Int[Tensor, " rows"], Int[Tensor, " cols"]]:
+        """The rows and columns with the largest norms."""
+        return _largest(self.rows, side), _largest(self.cols, side)
+
+
+def norm_terms(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> NormTerms:
+    basis = balanced_basis(A, B)
+    widen = (1 + 2 * basis.slack) * (1 + basis.residue) * _SAFE
+    return NormTerms(
+        projected_norms(A, basis.TA) * widen,
+        projected_norms(B, basis.TB) * widen,
+        underflow(A.shape[1]),
+    )
+
+
+class NormBound:
+    """Rows and columns sorted by norm: the active rows of a bin are the first few."""
+
+    def __init__(self, terms: NormTerms, bin_size: int, threshold: float) -> None:
+        self._tiny = terms.tiny
+        self.rows = self._reaching(terms.rows, terms.cols, threshold)
+        cols = self._reaching(terms.cols, terms.rows, threshold)
+        self.bins = list(torch.split(cols, _growing_sizes(len(cols), bin_size)))
+        self._ascending = terms.rows[self.rows].cpu().double().flip(0)
+        self._bin_norms = [terms.cols[bin_cols[0]].item() for bin_cols in self.bins]
+
+    def _reaching(
+        self, norms: Float[Tensor, " n"], partners: Float[Tensor, " m"], threshold: float
+    ) -> Int[Tensor, " active"]:
+        """Indices that reach the threshold with the best partner, largest norm first."""
+        least = self._least_norm(partners.amax().item(), threshold)
+        found = (norms >= least).nonzero()[:, 0]
+        return found[norms[found].argsort(descending=True, stable=True)]
+
+    def _least_norm(self, partner: float, threshold: float) -> float:
+        return max(0.0, threshold - self._tiny) / partner / _SAFE
+
+    def active(self, bin_index: int, threshold: float) -> slice:
+        least = self._least_norm(self._bin_norms[bin_index], threshold)
+        below = torch.searchsorted(self._ascending, torch.tensor(least, dtype=torch.float64))
+        return slice(0, len(self._ascending) - int(below))
+
+    def work(self, threshold: float) -> int:
+        counts = [self.active(index, threshold).stop for index in range(len(self.bins))]
+        return sum(count * len(cols) for count, cols in zip(counts, self.bins, strict=True))
+
+
+def _growing_sizes(count: int, largest: int) -> list[int]:
+    """Sizes of bins that hold `count` columns: small where the norms fall steeply, then equal."""
+    sizes: list[int] = []
+    while (left := count - sum(sizes)) > 0:
+        sizes.append(min(left, largest, max(sum(sizes), largest // 16, 1)))
+    return sizes
+
+
+class Box(NamedTuple):
+    """What a bin's columns have in common: their largest norm and the range of g."""
+
+    norm: float
+    low: float
+    high: float
+
+
+class MeanSide(NamedTuple):
+    """The terms of one side: f (or g), its rounding error, and the centred norms."""
+
+    along: Float[Tensor, " n"]
+    error: Float[Tensor, " n"]
+    norms: Float[Tensor, " n"]
+
+    def take(self, index: Int[Tensor, " m"]) -> "MeanSide":
+        return MeanSide(self.along[index], self.error[index], self.norms[index])
+
+    def box(self) -> Box:
+        return Box(
+            self.norms.amax().item(),
+            (self.along - self.error).amin().item(),
+            (self.along + self.error).amax().item(),
+        )
+
+    def promise(self, partner: float, absolute: bool) -> Float[Tensor, " n"]:
+        """The bound with a partner of that norm, short of the partner's own mean term."""
+        along = self.along.abs() if absolute else self.along
+        return along + self.norms * partner
+
+
+class MeanTerms(NamedTuple):
+    """Both sides of the bound by means."""
+
+    rows: MeanSide
+    cols: MeanSide
+    tiny: float
+    absolute: bool
+
+    def corner(self, side: int) -> tuple[Int[Tensor, " rows"], Int[Tensor, " cols"]]:
+        """The rows and columns that do best with an average partner."""
+        rows = self.rows.promise(self.cols.norms.mean().item(), self.absolute)
+        cols = self.cols.promise(self.rows.norms.mean().item(), self.absolute)
+        return _largest(rows, side), _largest(cols, side)
+
+
+def mean_terms(
+    A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"], *, absolute: bool
+) -> MeanTerms:
+    """The terms of the bound by means; the centred factors are never formed.
+
+    Rounding, with γ from `arithmetic`: f_i errs by γ‖a_i‖‖μ_b‖, g_j by γ‖μ_a‖(‖b_j‖ + ‖μ_b‖), and
+    ‖a′_i T‖ by γ(‖a_i‖ + ‖μ_a‖)‖T‖_F.
+    """
+    mean_a, mean_b = A.mean(0), B.mean(0)
+    basis = balanced_basis(sample(A) - mean_a, sample(B) - mean_b)
+    gamma, widen = rounding(A.shape[1]), (1 + basis.residue) * _SAFE
+    sizes_a, sizes_b = row_norms(A), row_norms(B)
+    size_a, size_b = row_norms(mean_a[None]), row_norms(mean_b[None])
+    norms_a = projected_norms(A, basis.TA, mean_a)
+    norms_b = projected_norms(B, basis.TB, mean_b)
+    both_means = float(mean_a.cpu().double() @ mean_b.cpu().double())
+    rows = MeanSide(
+        along=A @ mean_b,
+        error=gamma * sizes_a * size_b,
+        norms=(norms_a + gamma * _SAFE * basis.TA.norm() * (sizes_a + size_a)) * widen,
+    )
+    cols = MeanSide(
+        along=B @ mean_a - both_means,
+        error=gamma * size_a * (sizes_b + size_b),
+        norms=(norms_b + gamma * _SAFE * basis.TB.norm() * (sizes_b + size_b)) * widen,
+    )
+    return MeanTerms(rows, cols, underflow(A.shape[1]), absolute)
+
+
+class MeanBound:
+    """Columns binned by norm and g; every row is tested against every bin."""
+
+    def __init__(self, terms: MeanTerms, bin_size: int, threshold: float) -> None:
+        self._tiny, self._absolute = terms.tiny, terms.absolute
+        self._rows = terms.rows
+        self.rows = self._reaching(terms.cols.box(), threshold)
+        self._rows = terms.rows.take(self.rows)
+        bins = [(cols, terms.cols.take(cols).box()) for cols in _bins(terms.cols, bin_size)]
+        typical = terms.rows.norms.mean().item()
+        bins.sort(key=lambda entry: -self._promise(entry[1], typical))
+        self.bins = [cols for cols, _ in bins]
+        self._boxes = [box for _, box in bins]
+
+    def _promise(self, box: Box, partner: float) -> float:
+        along = max(box.high, -box.low) if self._absolute else box.high
+        return along + box.norm * partner
+
+    def _reaching(self, box: Box, threshold: float) -> Int[Tensor, " active"]:
+        """f_i + g_j + ‖a′_i‖‖b′_j‖ ≥ threshold; for |a_i·b_j| also with f and g negated."""
+        f, error, norms = self._rows
+        rest = torch.add(error, norms, alpha=box.norm)
+        reaches = (f + rest) >= threshold - box.high - self._tiny
+        if self._absolute:
+            reaches |= (rest - f) >= threshold + box.low - self._tiny
+        return reaches.nonzero()[:, 0]
+
+    def active(self, bin_index: int, threshold: float) -> Int[Tensor, " active"]:
+        return self._reaching(self._boxes[bin_index], threshold)
+
+    def work(self, threshold: float) -> int:
+        counts = [len(self.active(index, threshold)) for index in range(len(self.bins))]
+        return sum(count * len(cols) for count, cols in zip(counts, self.bins, strict=True))
+
+
+def _bins(cols: MeanSide, bin_size: int) -> list[Int[Tensor, " bin"]]:
+    """Slabs of similar norm, each cut into bins of similar g."""
+    by_norm = cols.norms.argsort(descending=True, stable=True)
+    slabs = torch.split(by_norm, _BINS_PER_SLAB * bin_size)
+    by_mean = [slab[cols.along[slab].argsort(descending=True, stable=True)] for slab in slabs]
+    return [part for slab in by_mean for part in torch.split(slab, bin_size)]
+
+
+def _largest(values: Float[Tensor, " n"], count: int) -> Int[Tensor, " count"]:
+    return values.topk(min(count, len(values))).indices

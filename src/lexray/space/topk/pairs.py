@@ -1,0 +1,174 @@
+"""The exact top-k entries of a low-rank product A·Bᵀ that is never built.
+
+A head's token pairs are the entries of EᵀW_VO E = A·Bᵀ with A, B ∈ R^{e×r}: billions of entries, of
+which a few dozen are wanted. The search
+
+    1. bounds every entry from above by terms of its row and its column (`bounds`),
+    2. multiplies the most promising corner, whose k-th best value is the first threshold,
+    3. counts the work that each bound leaves at that threshold and takes the cheaper one,
+    4. multiplies, bin of columns by bin of columns, the rows whose bound reaches the threshold,
+       looks only at rows whose largest entry does, and re-scores what is left in float64,
+       which raises the threshold (`search`).
+
+The value of a pair is the float64 dot product of the factors as given (float16 and bfloat16 are
+upcast to float32; float64 factors stay as they are), summed in one fixed order; ties go to the
+lower flat index i·n_cols + j. Nothing is approximate: float32 products and bounds only ever
+discard what their proven error margins (`arithmetic`) put below the threshold.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.space.topk.arithmetic import factor, full_precision
+from lexray.space.topk.bounds import (
+    Bound,
+    MeanBound,
+    MeanTerms,
+    NormBound,
+    NormTerms,
+    mean_terms,
+    norm_terms,
+)
+from lexray.space.topk.scan import Best, Scanner, Side, Tiling, first_zero_pairs
+
+Sign = Literal["largest", "smallest", "absolute"]
+
+_WORK_WORTH_A_SECOND_BOUND = 0.03
+_LARGEST_CORNER = 4096
+
+
+class TopPairs(NamedTuple):
+    """The best pairs in order, on the CPU; `work`: the share of admissible entries multiplied."""
+
+    rows: Int[Tensor, " k"]
+    cols: Int[Tensor, " k"]
+    values: Float[Tensor, " k"]
+    work: float
+
+
+def top_pairs(
+    A: Float[Tensor, "n_rows r"],
+    B: Float[Tensor, "n_cols r"],
+    k: int,
+    *,
+    sign: Sign = "largest",
+    row_groups: Int[Tensor, " n_rows"] | None = None,
+    col_groups: Int[Tensor, " n_cols"] | None = None,
+    rows: Int[Tensor, " some_rows"] | None = None,
+    cols: Int[Tensor, " some_cols"] | None = None,
+    tiling: Tiling | None = None,
+) -> TopPairs:
+    """The k pairs (i, j) with the largest, smallest or largest absolute value of a_i·b_j.
+
+    Pairs with row_groups[i] == col_groups[j] are left out, and so are rows and columns that are
+    not among `rows` and `cols` when these are given. All of that restricts the search: the result
+    is the exact top-k of what is left, shorter than k only if fewer than k pairs are left.
+
+    >>> A, B = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [-1.0]])
+    >>> top_pairs(A, B, 1).values
+    tensor([6.], dtype=torch.float64)
+    >>> top_pairs(A, B, 1, sign="smallest").values
+    tensor([-2.], dtype=torch.float64)
+    """
+    _check(A, B, k, row_groups, col_groups)
+    signed_A = -A if sign == "smallest" else A
+    row_side = _admissible_side("A", signed_A, row_groups, rows)
+    col_side = _admissible_side("B", B.to(A.device), col_groups, cols)
+    best = Best(k, absolute=sign == "absolute")
+    multiplied = 0
+    if len(row_side) and len(col_side):
+        with full_precision():
+            multiplied = _search(row_side, col_side, len(B), best, tiling)
+    values = 0.0 - best.values if sign == "smallest" else best.values
+    work = multiplied / max(1, len(row_side) * len(col_side))
+    return TopPairs(best.flat // max(1, len(B)), best.flat % max(1, len(B)), values, work)
+
+
+def _check(
+    A: Float[Tensor, "n_rows r"],
+    B: Float[Tensor, "n_cols other_r"],
+    k: int,
+    row_groups: Int[Tensor, " n_rows"] | None,
+    col_groups: Int[Tensor, " n_cols"] | None,
+) -> None:
+    if k <= 0:
+        raise LexrayError(f"asked for the top {k} pairs; k must be at least 1")
+    if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[1] or A.shape[1] == 0:
+        raise LexrayError(
+            f"factors of shapes {tuple(A.shape)} and {tuple(B.shape)} do not form a product A·Bᵀ: "
+            "both need the same, non-zero number of columns"
+        )
+    if (row_groups is None) != (col_groups is None):
+        raise LexrayError("groups are compared across a pair: give row_groups and col_groups")
+
+
+def _admissible_side(
+    name: str,
+    X: Float[Tensor, "n r"],
+    groups: Int[Tensor, " n"] | None,
+    admissible: Int[Tensor, " some"] | None,
+) -> Side:
+    """The factor restricted to its admissible rows, in ascending order of index."""
+    ids = torch.arange(len(X), device=X.device)
+    if admissible is not None:
+        ids = torch.unique(admissible.to(X.device))
+        if len(ids) and not 0 <= int(ids[0]) <= int(ids[-1]) < len(X):
+            raise LexrayError(
+                f"admissible indices from {int(ids[0])} to {int(ids[-1])} do not fit factor "
+                f"{name}, which has {len(X)} rows"
+            )
+        X = X[ids]
+    some_groups = None if groups is None else groups.to(X.device)[ids]
+    return Side(factor(name, X), ids, some_groups)
+
+
+def _search(A: Side, B: Side, stride: int, best: Best, tiling: Tiling | None) -> int:
+    """Fills `best`; pairs with a zero row or column, all of value 0, are left to the end."""
+    full_rows, full_cols = A.factor.nonzero_rows(), B.factor.nonzero_rows()
+    all_full = bool(full_rows.all()) and bool(full_cols.all())
+    multiplied = 0
+    if bool(full_rows.any()) and bool(full_cols.any()):
+        rows, cols = (A, B) if all_full else (A.take(full_rows), B.take(full_cols))
+        tiling = tiling or Tiling.suited_to(A.factor.scaled.device)
+        multiplied = _search_nonzero(rows, cols, stride, best, tiling)
+    if not all_full and best.threshold <= 0:
+        i, j = first_zero_pairs(best.k, A, B, ~full_rows, ~full_cols)
+        best.add(torch.zeros(len(i), dtype=torch.float64), (i * stride + j).cpu())
+    return multiplied
+
+
+def _search_nonzero(A: Side, B: Side, stride: int, best: Best, tiling: Tiling) -> int:
+    """Chooses the cheaper bound and scans what it leaves; returns the entries multiplied."""
+    scanner = Scanner(A, B, stride, best, tiling)
+    seeds = Scanner(A, B, stride, Best(best.k, absolute=best.absolute), tiling)
+    norms = norm_terms(A.factor.scaled, B.factor.scaled)
+    scanner.floor = _seed(norms, seeds, tiling)
+    bound: Bound = NormBound(norms, tiling.cols, scanner.threshold)
+    work = bound.work(scanner.threshold)
+    if work > _WORK_WORTH_A_SECOND_BOUND * len(A) * len(B):
+        means = mean_terms(A.factor.scaled, B.factor.scaled, absolute=best.absolute)
+        scanner.floor = max(scanner.floor, _seed(means, seeds, tiling))
+        other = MeanBound(means, tiling.cols, scanner.threshold)
+        if other.work(scanner.threshold) < bound.work(scanner.threshold):
+            bound = other
+    scanner.scan(bound)
+    return scanner.multiplied + seeds.multiplied
+
+
+def _seed(terms: NormTerms | MeanTerms, seeds: Scanner, tiling: Tiling) -> float:
+    """A first threshold: the k-th best score in the most promising corner, or −∞.
+
+    The corner grows where exclusions leave fewer than k pairs in it.
+    """
+    side = max(tiling.corner, math.isqrt(4 * seeds.best.k) + 1)
+    while True:
+        seeds.best = Best(seeds.best.k, absolute=seeds.best.absolute)
+        seeds.scan_corner(*terms.corner(side))
+        if seeds.best.threshold > -math.inf or side >= _LARGEST_CORNER:
+            return seeds.best.threshold
+        side *= 2

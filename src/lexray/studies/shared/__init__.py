@@ -1,0 +1,1 @@
+"""What the studies have in common: prompts, measures, pages, resuming."""

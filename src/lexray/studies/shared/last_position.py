@@ -1,0 +1,168 @@
+"""What the studies of a prompt's last position share: its vectors, their top tokens, curves.
+
+All of them read the pass that plots the answer, through the model's own last step (final norm,
+unembedding), which is VISIT's logit lens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import Any
+
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.model.fold import at_least_float32
+from lexray.model.model import Model
+from lexray.result.table import Table
+from lexray.studies.shared import figures
+from lexray.studies.shared.measures import overlap, require_more_tokens
+from lexray.studies.shared.prompts import Prompt
+from lexray.studies.shared.study import PromptOptions, option
+from lexray.trace.read.project import project
+from lexray.trace.read.vectors import Chosen
+from lexray.trace.trace import Trace
+
+RAW = {"folded": False, "calibrated": False, "centred": False}
+"""The View of these studies: weights as they are."""
+OUTPUTS = {"attention": "attention output", "block": "block output", "final": "final output"}
+COLOURS = dict(zip(OUTPUTS, (figures.OURS, figures.CONTROL, figures.THIRD), strict=True))
+Curves = dict[str, list[float]]
+"""A number for each layer, under a name; NaN where nothing was measured."""
+
+
+@dataclass(frozen=True)
+class Overlaps(PromptOptions):
+    k: int = option(50, "Compare so many top tokens.", min=1)
+
+
+def require_next_token(model: Model) -> None:
+    """Encoders predict nothing at the end of a prompt."""
+    if not model.architecture.causal:
+        raise LexrayError(
+            f"{model.name} is an encoder: it predicts no next token, whose making this study "
+            "follows at the last position"
+        )
+
+
+def require_lists(model: Model, k: int) -> None:
+    """A next token, and more tokens than a list holds."""
+    require_next_token(model)
+    require_more_tokens(model, k)
+
+
+def at_last(model: Model, prompt: Prompt, *what: str) -> Trace:
+    """The prompt's trace, of which these groups are kept at the last position."""
+    return model.trace(prompt.text, what=what, positions=-1)
+
+
+def stacked(trace: Trace, name: str) -> Float[Tensor, "layers d_model"]:
+    """One vector of each layer at the last position: `attn_out`, `resid_post`, …"""
+    return torch.cat([getattr(trace[layer], name)[-1:] for layer in trace.layers])
+
+
+def outputs(trace: Trace) -> dict[str, Float[Tensor, "_ d_model"]]:
+    """What heads and values are compared with: of each layer, or (final) of all together."""
+    return {
+        "attention": stacked(trace, "attn_out"),
+        "block": stacked(trace, "resid_post"),
+        "final": trace.final[-1:],
+    }
+
+
+def heads_at_last(trace: Trace) -> list[Float[Tensor, "heads d_model"]]:
+    """What each layer's heads add to the residual stream: their outputs through W_O."""
+    return [
+        torch.cat([line.vectors for line in Chosen(trace, (layer,), (-1,)).lines(["heads"])])
+        for layer in trace.layers
+    ]
+
+
+def tops(
+    model: Model, parts: Mapping[str, Float[Tensor, "_ d_model"]], k: int
+) -> dict[str, Int[Tensor, "_ k"]]:
+    """The k best tokens of all vectors, projected as one batch."""
+    X = torch.cat([at_least_float32(part.to(model.device)) for part in parts.values()])
+    ids = project(model, X, k).top_ids
+    sizes = [len(part) for part in parts.values()]
+    return dict(zip(parts, torch.split(ids, sizes), strict=True))
+
+
+def with_outputs(
+    ids: Int[Tensor, "n k"], found: Mapping[str, Int[Tensor, "_ k"]], layers: Int[Tensor, "n"]
+) -> dict[str, Float[Tensor, "n"]]:
+    """I_k of vectors of these layers with the three outputs."""
+    at = layers.to(ids.device)
+    return {
+        name: overlap(ids, found[name][at if len(found[name]) > 1 else torch.zeros_like(at)])
+        for name in OUTPUTS
+    }
+
+
+def owners(parts: Sequence[Tensor]) -> Int[Tensor, "n"]:
+    """To which part each row of all parts together belongs."""
+    sizes = torch.tensor([len(part) for part in parts])
+    return torch.arange(len(parts)).repeat_interleave(sizes)
+
+
+def averaged(rows: Sequence[Sequence[float | None]]) -> list[float]:
+    """The mean of each column over the rows that have it."""
+    numbers = [[nan if x is None else x for x in row] for row in rows]
+    return torch.tensor(numbers, dtype=torch.float64).nanmean(0).tolist()
+
+
+def mean(curve: Sequence[float]) -> float:
+    """The mean of what was measured."""
+    return float(torch.tensor(curve, dtype=torch.float64).nanmean())
+
+
+def halves(curve: Sequence[float]) -> tuple[float, float]:
+    """The means over the first half of the layers and over the second; the middle one is out."""
+    n = len(curve) // 2
+    return (mean(curve[:n]), mean(curve[len(curve) - n :])) if n else (nan, nan)
+
+
+def start_and_rest(curve: Sequence[float]) -> tuple[float, float]:
+    """The means over the first quarter of the layers and over the others."""
+    n = max(1, len(curve) // 4)
+    return mean(curve[:n]), mean(curve[n:])
+
+
+def rises(curves: Sequence[Sequence[float]]) -> bool | None:
+    """Whether all are higher in the second half of the layers; None for a single layer."""
+    both = [halves(curve) for curve in curves]
+    return None if any(isnan(x) for pair in both for x in pair) else all(a < b for a, b in both)
+
+
+def plain(values: Tensor) -> Any:
+    """Nested lists for JSON, in which None stands for NaN."""
+
+    def of(x: Any) -> Any:
+        return [of(y) for y in x] if isinstance(x, list) else None if isnan(x) else x
+
+    return of(values.tolist())
+
+
+def curves_table(curves: Mapping[str, Sequence[float]], title: str) -> Table:
+    """A row for each layer."""
+    rows = tuple((i, *row) for i, row in enumerate(zip(*curves.values(), strict=True)))
+    return Table(("layer", *curves), rows, title)
+
+
+def curve(y: Sequence[float], name: str, colour: str, **line: Any) -> go.Scatter:
+    """A number by layer; `x=` and `showlegend=` go to the curve, the rest is its line's style."""
+    extra = {key: line.pop(key) for key in ("x", "showlegend") if key in line}
+    return go.Scatter(
+        **{"x": list(range(len(y)))} | extra,
+        y=list(y),
+        name=name,
+        mode="lines+markers",
+        line={"color": colour, "width": 2, **line},
+        marker={"size": 5},
+        hovertemplate="layer %{x}: %{y:.3f}",
+    )

@@ -1,0 +1,237 @@
+"""What a study is: options, a function of a model and these, and findings with their verdicts.
+
+>>> @dataclass(frozen=True)
+... class Opts(Options):
+...     k: int = option(100, "How many tokens.", min=1)
+>>> def run(model: Model, options: Opts) -> Evidence: ...
+>>> STUDY = Study("sim-k", "Do keys resemble their values?", ES, "Fig. 6", __doc__, Opts, run)
+>>> STUDY(model, k=50).plot()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from lexray.errors import LexrayError
+from lexray.result.readings import Source
+from lexray.result.table import Cell, Result, Table
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from lexray.model.model import Model
+
+ES = "Analyzing Transformers in Embedding Space"
+VISIT = "VISIT: Visualizing and Interpreting the Semantic Information Flow of Transformers"
+
+Verdict = Literal["holds", "does not hold", "not testable"]
+
+
+def option(default: Any, help: str, *, min: float | None = None, flag: str | None = None) -> Any:
+    """A field of a study's options; `flag` is the command line's `--yes/--no` for a bool."""
+    return field(default=default, metadata={"help": help, "min": min, "flag": flag})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every study can be told."""
+
+    seed: int = option(0, "Of everything random: the same seed gives the same figures.", min=0)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """Checked options; what is not given has its default."""
+        known = {f.name: f for f in fields(cls)}
+        if unknown := given.keys() - known.keys():
+            raise LexrayError(
+                f"no option {', '.join(sorted(unknown))}; there are {', '.join(known)}"
+            )
+        for name, value in given.items():
+            least = known[name].metadata["min"]
+            if least is not None and value is not None and value < least:
+                raise LexrayError(f"{name} is {value}, and must be at least {least}")
+        return cls(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: str(v) if isinstance(v, Path) else v for name, v in values.items()}
+
+
+@dataclass(frozen=True)
+class PromptOptions(Options):
+    """What a study over prompts can be told besides; see `studies.shared.resume.each_prompt`."""
+
+    prompts: Path | None = option(  # noqa: RUF009
+        None, "Prompts: .txt, one a line, or .jsonl (prompt, answer), perhaps .gz; else our own."
+    )
+    right: bool = option(
+        True,
+        "Only prompts that the model answers rightly (those without an answer count), or all.",
+        flag="--right/--all",
+    )
+    limit: int = option(100, "The first so many of them; 0 for all.", min=0)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim of a paper, and what this model says to it."""
+
+    claim: str
+    rule: str
+    """When it holds: the same for every model."""
+    verdict: Verdict
+    measured: str
+    published: str = ""
+    """What the paper reports, and for which model."""
+
+    def to_dict(self) -> dict[str, str]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def finding(
+    claim: str, rule: str, holds: bool | None, measured: str, published: str = ""
+) -> Finding:
+    """A finding whose rule came out true, false, or (None) could not be applied."""
+    verdict: Verdict = "not testable" if holds is None else "holds" if holds else "does not hold"
+    return Finding(claim, rule, verdict, measured, published)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a study's function returns."""
+
+    numbers: dict[str, Any]
+    """Everything measured: plain numbers, lists and dicts."""
+    tables: tuple[Table, ...]
+    findings: tuple[Finding, ...]
+    draw: Callable[[], go.Figure] = field(compare=False)
+    """The figure, like the paper's; titles are added later."""
+    notes: tuple[str, ...] = ()
+    """What the reader has to know about this run."""
+
+
+Opts = TypeVar("Opts", bound=Options)
+
+
+@dataclass(frozen=True)
+class Study(Generic[Opts]):
+    """One figure or table of a paper."""
+
+    name: str
+    title: str
+    paper: str
+    figure: str
+    about: str
+    """What is reproduced, and where this departs: the module's docstring."""
+    options: type[Opts]
+    run: Callable[[Model, Opts], Evidence]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the View that the study does not leave to its user."""
+
+    @property
+    def needs_prompts(self) -> bool:
+        return issubclass(self.options, PromptOptions)
+
+    @property
+    def where(self) -> str:
+        """The paper's short name and the figure: "VISIT, Fig. 2"."""
+        return f"{self.paper.partition(':')[0]}, {self.figure}"
+
+    def __call__(self, model: Model, **options: Any) -> StudyResult:
+        """Runs it: `find("sim-k")(model, k=50, seed=1)`."""
+        chosen = self.options.of(options)
+        model = model.view(**self.fixed)
+        evidence = self.run(model, chosen)  # type: ignore[arg-type]
+        return StudyResult(self, model.space.source(""), chosen, evidence)
+
+
+@dataclass(frozen=True)
+class StudyResult(Result):
+    """A study run on a model: numbers, findings, and the figure."""
+
+    study: Study[Any]
+    source: Source
+    options: Options
+    evidence: Evidence
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.evidence.findings
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        return self.evidence.numbers
+
+    def tables(self) -> list[Table]:
+        columns = ("claim", "published", "measured", "verdict")
+        rows: tuple[tuple[Cell, ...], ...] = tuple(
+            (f.claim, f.published or None, f.measured, f.verdict) for f in self.findings
+        )
+        note = " · ".join([str(self.source), *self.evidence.notes])
+        return [Table(columns, rows, self.heading, note), *self.evidence.tables]
+
+    @property
+    def heading(self) -> str:
+        return f"{self.study.title} ({self.study.where})"
+
+    def csv_tables(self) -> list[Table]:
+        return list(self.evidence.tables)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "study": self.study.name,
+            "title": self.study.title,
+            "paper": self.study.paper,
+            "figure": self.study.figure,
+            **self.source.to_dict(),
+            "options": self.options.to_dict(),
+            "findings": [f.to_dict() for f in self.findings],
+            "notes": list(self.evidence.notes),
+            "numbers": _plain(self.numbers),
+        }
+
+    def plot(self) -> go.Figure:
+        """The figure with its title, for notebooks and images."""
+        from lexray.studies.shared.figures import titled
+
+        note = f"{self.study.where} · {self.source}"
+        return titled(self.evidence.draw(), self.study.title, note)
+
+    def to_html(self) -> str:
+        """A page with the figure, its findings and its tables, which needs no network."""
+        from lexray.studies.shared.page import page
+
+        return page([self], self.source.model)
+
+
+@dataclass(frozen=True)
+class Tables(Result):
+    """Tables and nothing else."""
+
+    shown: tuple[Table, ...]
+
+    def tables(self) -> list[Table]:
+        return list(self.shown)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+            for table in self.shown
+        }
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinities and no NaN: None stands for them."""
+    match value:
+        case dict():
+            return {str(key): _plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case float():
+            return value if isfinite(value) else None
+        case _:
+            return value

@@ -1,0 +1,1 @@
+"""What was recorded, read as words: the logit lens of any vector."""

@@ -1,0 +1,390 @@
+"""The logit lens: what any vector of a forward pass says in the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from rich.console import Group, RenderableType
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.result.readings import Token
+from lexray.result.table import TEXT_WIDTH, Result, Table, html_table, rich_table
+from lexray.result.table import Cell as Value
+from lexray.trace.read.grid import TOKEN_WIDTH, Cell, Grid, clipped, percent
+from lexray.trace.read.project import Projected, project
+from lexray.trace.read.targets import Target, Wanted, find_target
+from lexray.trace.read.vectors import READERS, Chosen, Line, chosen_kinds
+from lexray.trace.record.plan import chosen
+from lexray.trace.trace import Trace
+from lexray.vocabulary.filters import Filter
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from lexray.model.model import Model
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a line of the lens is about."""
+
+    name: str
+    of: str
+    layer: int | None
+    coefficient: float | None = None
+    """By how much a neuron's value was added."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether it reads from the residual stream; its scores are then no model's logits."""
+        return self.of in READERS
+
+
+@dataclass(frozen=True, eq=False)
+class Lens(Result):
+    """Lines (layers, heads, neurons) by positions; each cell is a vector as tokens."""
+
+    model: Model = field(repr=False)
+    tokens: tuple[Token, ...]
+    """The whole sequence."""
+    positions: tuple[int, ...]
+    """Those of the columns."""
+    lines: tuple[Label, ...]
+    target: Target | None
+    top_ids: Int[Tensor, "lines c k"]
+    top_probs: Float[Tensor, "lines c k"]
+    entropy: Float[Tensor, "lines c"]
+    """In nats."""
+    target_probs: Float[Tensor, "lines c"] | None
+    target_ranks: Int[Tensor, "lines c"] | None
+    """How many tokens are more probable."""
+    note: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """What the lines are called."""
+        return [line.name for line in self.lines]
+
+    def top(self, line: int | str, position: int = -1) -> list[tuple[Token, float]]:
+        """The best tokens of a cell with their probabilities.
+
+        >>> lens.top("L14", -1)
+        """
+        i, j = self._line(line), self._column(position)
+        ids, probs = self.top_ids[i, j].tolist(), self.top_probs[i, j].tolist()
+        return [(self.model.space.token(t), p) for t, p in zip(ids, probs, strict=True)]
+
+    def _line(self, line: int | str) -> int:
+        if isinstance(line, str) and line in self.names:
+            return self.names.index(line)
+        if isinstance(line, int) and -len(self.lines) <= line < len(self.lines):
+            return line
+        raise LexrayError(
+            f"this lens has no line {line!r}; it has {len(self.lines)}, from {self.names[0]} to "
+            f"{self.names[-1]}"
+        )
+
+    def _column(self, position: int) -> int:
+        at = position + len(self.tokens) if position < 0 else position
+        if at not in self.positions:
+            raise LexrayError(
+                f"this lens has no position {position}; it has "
+                f"{', '.join(map(str, self.positions))}"
+            )
+        return self.positions.index(at)
+
+    # ------------------------------------------------------------------ for people
+
+    @property
+    def title(self) -> str:
+        kinds = ", ".join(dict.fromkeys(line.of for line in self.lines))
+        return f"Logit lens of {self.model.name}: {kinds}"
+
+    def grids(self) -> list[Grid]:
+        """The best token of each cell; with a target, its probability and rank too."""
+        if len(self.positions) == 1:
+            return []
+        grids = [self._grid(self.title, self.cells())]
+        if self.target is not None:
+            title = f"{self.target.shown}: probability, and rank from 0"
+            grids.append(self._grid(title, self._wanted()))
+        return grids
+
+    def _grid(self, title: str, cells: list[list[Cell]]) -> Grid:
+        columns = tuple(f"{at} {clipped(self.tokens[at].shown)}" for at in self.positions)
+        rows = tuple(map(tuple, cells))
+        return Grid(title, "", columns, tuple(self.names), rows)
+
+    def cells(self) -> list[list[Cell]]:
+        """The best token of each cell, coloured by its probability."""
+        return [
+            [self._cell(i, j) for j in range(len(self.positions))] for i in range(len(self.lines))
+        ]
+
+    def _cell(self, i: int, j: int) -> Cell:
+        token, p = int(self.top_ids[i, j, 0]), float(self.top_probs[i, j, 0])
+        text = self._labelled(self.lines[i], token, p, TOKEN_WIDTH)
+        more = f"{self._listed(i, j)}  entropy {float(self.entropy[i, j]):.2f}"
+        return Cell(text, p, more, self.model.vocabulary.shown(token))
+
+    def _wanted(self) -> list[list[Cell]]:
+        """The target's probability and rank in each cell."""
+        assert self.target_probs is not None
+        assert self.target_ranks is not None
+        found = zip(
+            self.cells(), self.target_probs.tolist(), self.target_ranks.tolist(), strict=True
+        )
+        return [
+            [
+                replace(cell, text=f"{percent(p)} #{rank}", strength=p)
+                for cell, p, rank in zip(*line, strict=True)
+            ]
+            for line in found
+        ]
+
+    def _listed(self, i: int, j: int) -> str:
+        """The best tokens of a cell in one line."""
+        pairs = zip(self.top_ids[i, j].tolist(), self.top_probs[i, j].tolist(), strict=True)
+        return "  ".join(self._labelled(self.lines[i], token, p) for token, p in pairs)
+
+    def _labelled(self, line: Label, token: int, p: float, width: int = 1000) -> str:
+        """A token with its probability, where there is one worth the name."""
+        shown = clipped(self.model.vocabulary.shown(token), width)
+        return shown if line.reads else f"{shown} {percent(p)}"
+
+    def detail(self) -> Table:
+        """The last position, line by line."""
+        at = self.positions[-1]
+        rows: list[tuple[Value, ...]] = []
+        signed = any(line.coefficient is not None for line in self.lines)
+        for i, line in enumerate(self.lines):
+            sign = (line.coefficient,) if signed else ()
+            entropy = float(self.entropy[i, -1])
+            rows.append((line.name, *sign, self._listed(i, -1), entropy, *self._of_target(i, -1)))
+        sign_column = ("coefficient",) if signed else ()
+        wanted = () if self.target is None else (f"p({self.target.shown})", "rank")
+        columns = ("", *sign_column, "top tokens", "entropy", *wanted)
+        word = "after" if self.model.architecture.causal else "at"
+        title = f"{self.title}, {word} {self.tokens[at].shown} (position {at})"
+        return Table(columns, tuple(rows), title, self.note)
+
+    def _of_target(self, line: int, column: int) -> tuple[Value, ...]:
+        if self.target_probs is None or self.target_ranks is None:
+            return ()
+        return float(self.target_probs[line, column]), int(self.target_ranks[line, column])
+
+    def tables(self) -> list[Table]:
+        return [*(grid.fitting(TEXT_WIDTH).table() for grid in self.grids()), self.detail()]
+
+    def __rich__(self) -> RenderableType:
+        return Group(*self.grids(), rich_table(self.detail()))
+
+    def _repr_html_(self) -> str:
+        return "\n".join([*(grid.to_html() for grid in self.grids()), html_table(self.detail())])
+
+    def plot(self) -> go.Figure:
+        """A heat map, lines by positions, coloured by probability: of the target, or the best."""
+        from lexray.trace.read import plots as figures  # plotly takes long to import
+
+        return figures.lens(self)
+
+    # ------------------------------------------------------------------ for programs
+
+    def csv_tables(self) -> list[Table]:
+        columns = ("line", "of", "layer", "position", "rank", "id", "token", "probability")
+        wanted = () if self.target is None else ("target_probability", "target_rank")
+        rows: list[tuple[Value, ...]] = []
+        for i, line in enumerate(self.lines):
+            for j, at in enumerate(self.positions):
+                rest = (float(self.entropy[i, j]), *self._of_target(i, j))
+                rows += [
+                    (line.name, line.of, line.layer, at, rank, token.id, token.text, p, *rest)
+                    for rank, (token, p) in enumerate(self.top(i, at))
+                ]
+        return [Table((*columns, "entropy", *wanted), tuple(rows))]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.name,
+            "revision": self.model.checkpoint.revision,
+            "tokens": [token.to_dict() for token in self.tokens],
+            "positions": list(self.positions),
+            "target": None if self.target is None else self.target.to_dict(),
+            "note": self.note,
+            "lines": [
+                {
+                    "name": line.name,
+                    "of": line.of,
+                    "layer": line.layer,
+                    **({} if line.coefficient is None else {"coefficient": line.coefficient}),
+                    "cells": [self._described(i, j) for j in range(len(self.positions))],
+                }
+                for i, line in enumerate(self.lines)
+            ],
+        }
+
+    def _described(self, i: int, j: int) -> dict[str, Any]:
+        at = self.positions[j]
+        top = [{"probability": p, "token": token.to_dict()} for token, p in self.top(i, at)]
+        found = dict(zip(("probability", "rank"), self._of_target(i, j), strict=False))
+        wanted = {"target": found} if found else {}
+        return {"position": at, "entropy": float(self.entropy[i, j]), "top": top, **wanted}
+
+
+def lens(
+    trace: Trace,
+    of: str | Sequence[str] = "residual",
+    *,
+    target: Wanted | None = None,
+    first: bool = False,
+    layers: int | slice | Sequence[int] | None = None,
+    positions: int | slice | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
+    neurons: int = 10,
+    query: int = -1,
+    offset: int | None = None,
+    k: int = 5,
+    norm: bool = True,
+    transform: bool = False,
+    filter: Filter | None = None,
+) -> Lens:
+    """Reads a trace's vectors as tokens, all of them in one batch.
+
+    `of` names one or several of: `residual` (the embedding and every layer's output), `pre`, `mid`,
+    `post` (the residual stream in a block), `attention`, `mlp` (what they add), `attn_in`, `mlp_in`
+    (what they read), `heads` and `values` (through W_O), `queries` and `keys` (through the QK
+    circuit), `neurons` (the strongest at one position, with the sign of their coefficients).
+
+    - `target`: a token whose probability and rank are wanted; `first=True` takes the first of one
+      that is several.
+    - `layers`, `positions`, `heads`: all that were kept, unless given.
+    - `norm=False` leaves the final norm out, and for queries and keys the attention's norm.
+    - `transform=True` passes the non-linear LM head of encoders such as BERT.
+    - `filter` restricts which tokens are listed; probabilities and ranks are among all.
+    - `query`: the position from which keys are read; `offset`: key position less query position
+      for queries and keys in rotary models (by default the actual one; a query's is that of the
+      key it looks at most).
+
+    >>> trace.lens(target=" Tokyo", positions=-1)
+    >>> trace.lens("values", layers=14, heads=[3])
+    """
+    if neurons < 1:
+        raise LexrayError(f"asked for the {neurons} strongest neurons; it must be at least 1")
+    kinds = chosen_kinds(of)
+    model = trace.model
+    wanted = None if target is None else find_target(model, target, first=first)
+    at = _positions(trace, kinds, positions, query)
+    which = Chosen(
+        trace,
+        None if layers is None else chosen(layers, model.n_layers, "layer"),
+        at,
+        None if heads is None else chosen(heads, model.n_heads, "head"),
+        neurons,
+        query,
+        offset,
+        norm,
+    )
+    lines = which.lines(kinds)
+    found = _projected(model, lines, k, wanted, norm, transform, filter)
+    shape = len(lines), len(at)
+    return Lens(
+        model,
+        trace.tokens,
+        at,
+        tuple(Label(line.name, line.of, line.layer, line.coefficient) for line in lines),
+        wanted,
+        found.top_ids.cpu().view(*shape, -1),
+        found.top_probs.cpu().view(*shape, -1),
+        found.entropy.cpu().view(shape),
+        None if wanted is None else found.target_probs.cpu().view(shape),
+        None if wanted is None else found.target_ranks.cpu().view(shape),
+        " · ".join(note for note in _notes(which, kinds, wanted, transform, filter) if note),
+    )
+
+
+def _positions(trace: Trace, kinds: Sequence[str], positions: Any, query: int) -> tuple[int, ...]:
+    """The columns: what was asked for, or all that were kept; one for neurons."""
+    n = len(trace)
+    if not -n <= query < n:
+        raise LexrayError(f"there is no position {query}: the sequence has positions 0–{n - 1}")
+    if "neurons" in kinds:
+        at = chosen(trace.positions[-1] if positions is None else positions, n, "position")
+        if len(at) > 1:
+            raise LexrayError(
+                f"neurons are listed at one position, not at {len(at)}: positions={at[-1]}"
+            )
+        return at
+    at = trace.positions if positions is None else chosen(positions, n, "position")
+    if "keys" not in kinds or not trace.model.architecture.causal:
+        return at
+    seen = tuple(i for i in at if i <= query % n)
+    if not seen:
+        raise LexrayError(f"position {query} looks at no later keys; choose positions up to it")
+    return seen
+
+
+def _projected(
+    model: Model,
+    lines: Sequence[Line],
+    k: int,
+    target: Target | None,
+    norm: bool,
+    transform: bool,
+    filter: Filter | None,
+) -> Projected:
+    """All lines in one batch, or in two where some of them read and others write."""
+    targets = [] if target is None else [target.id]
+    parts: list[Projected] = []
+    places: list[int] = []
+    for side in dict.fromkeys(line.side for line in lines):
+        own = [i for i, line in enumerate(lines) if line.side == side]
+        X = torch.cat([lines[i].vectors for i in own])
+        through = transform and side == "writing"
+        found = project(
+            model, X, k, targets, norm=norm, side=side, transform=through, filter=filter
+        )
+        parts.append(found)
+        places += own
+    if len(parts) == 1:
+        return parts[0]
+    order = torch.tensor(places).argsort()
+    return Projected(*(_reordered(list(columns), order) for columns in zip(*parts, strict=True)))
+
+
+def _reordered(parts: list[Tensor], order: Int[Tensor, "lines"]) -> Tensor:
+    whole = torch.cat(parts)
+    grouped = whole.view(len(order), len(whole) // len(order), *whole.shape[1:])
+    return grouped[order.to(whole.device)].flatten(0, 1)
+
+
+def _notes(
+    which: Chosen,
+    kinds: Sequence[str],
+    target: Target | None,
+    transform: bool,
+    filter: Filter | None,
+) -> list[str]:
+    a = which.trace.model.architecture
+    reads, writes = {*kinds} & {*READERS}, {*kinds} - {*READERS}
+    notes = [] if target is None else [target.note]
+    if writes and a.final_norm is not None:
+        notes.append(f"{'with' if which.norm else 'without'} the final norm")
+    if writes and a.head is not None:
+        through = "through" if transform else "without"
+        notes.append(f"{through} the LM head's transform")
+    if reads:
+        offset = "the actual distance" if which.offset is None else f"offset {which.offset}"
+        turns = any(block.attention.rotary is not None for block in a.blocks)
+        notes.append(f"queries and keys through the QK circuit{f' at {offset}' * turns}")
+        if which.trace.model.options.reading == "input":
+            notes.append("read by the input embedding")
+    if "keys" in kinds:
+        notes.append(f"keys as seen from position {which.query % len(which.trace)}")
+    if filter is not None:
+        notes.append(f"only {filter.describe()}")
+    return notes

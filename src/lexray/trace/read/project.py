@@ -1,0 +1,264 @@
+"""The logit lens of many vectors at once: best tokens, probabilities, entropy, a target's rank.
+
+One product with the embedding in chunks, and a few cheap passes over each chunk while it is warm.
+The probabilities are the model's own: final norm, scale, bias and cap as in its last step, the
+softmax over every row of its embedding. Lists and ranks leave out rows that stand for no token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.model.fold import at_least_float32
+from lexray.progress import track
+from lexray.space.side import Side
+from lexray.space.topk.arithmetic import full_precision, require_finite
+from lexray.space.topk.vectors import Columns, multiply, rows_at_once, top_scores
+from lexray.vocabulary.filters import Filter
+
+if TYPE_CHECKING:
+    from lexray.model.model import Model
+
+SEGMENT = 64
+"""Rows of scores are padded to a multiple of this, as the top-k engine wants them."""
+WARM_SCORES = 2**20
+"""How many scores are read at a time on a CPU, so that its caches hold them."""
+
+
+class Projected(NamedTuple):
+    """What each of n vectors says in the vocabulary; ranks count from 0, entropies are in nats."""
+
+    top_ids: Int[Tensor, "n k"]
+    top_probs: Float[Tensor, "n k"]
+    entropy: Float[Tensor, "n"]
+    target_probs: Float[Tensor, "n m"]
+    target_ranks: Int[Tensor, "n m"]
+    """How many tokens score higher than the target."""
+    target_logits: Float[Tensor, "n m"]
+    """Before any cap."""
+    bottom_ids: Int[Tensor, "n k_bottom"]
+    """The tokens at the other end, lowest first; none unless asked for."""
+    bottom_probs: Float[Tensor, "n k_bottom"]
+
+
+def project(
+    model: Model,
+    X: Float[Tensor, "n d_model"],
+    k: int = 10,
+    targets: Sequence[int] | Int[Tensor, "m"] | Int[Tensor, "n m"] = (),
+    *,
+    norm: bool = True,
+    side: Literal["writing", "reading"] = "writing",
+    transform: bool = False,
+    bottom: bool = False,
+    filter: Filter | None = None,
+) -> Projected:
+    """The rows of X as the model's last step would read them.
+
+    - `targets`: token ids whose probability and rank are wanted, the same for all rows or, as a
+      matrix, those of each row.
+    - `norm=False` leaves the final norm out.
+    - `side="reading"` is for vectors that read from the residual stream (queries and keys through
+      the QK circuit): no final norm, scale, bias or cap, and the reading embedding of the view.
+    - `transform=True` passes the non-linear LM head of encoders such as BERT first.
+    - `bottom=True` also lists the k lowest tokens.
+    - `filter` restricts the lists; probabilities and ranks stay those among all tokens.
+
+    >>> project(model, trace.final, 5, [model.vocabulary.id(" Tokyo")]).target_ranks[-1]
+    """
+    _require_finite(X)
+    step = LastStep.of(model, side)
+    with full_precision():
+        H = step.prepared(X, norm=norm and side == "writing", transform=transform)
+    wanted = torch.as_tensor(targets, dtype=torch.long, device=H.device)
+    wanted = wanted.expand(len(X), -1) if wanted.ndim == 1 else wanted
+    _check(k, wanted, step.columns.count)
+    chunks = list(_chunks(step, H, k, wanted, bottom, filter))
+    return Projected(*(torch.cat(parts) for parts in zip(*chunks, strict=True)))
+
+
+@dataclass(frozen=True)
+class LastStep:
+    """From a residual stream to logits, with all weights at hand."""
+
+    model: Model
+    side: Side
+    columns: Columns
+    scale: float = 1.0
+    bias: Float[Tensor, "e"] | None = None
+    cap: float | None = None
+
+    @classmethod
+    def of(cls, model: Model, side: Literal["writing", "reading"]) -> LastStep:
+        raw = model.view(folded=False, centred=False, calibrated=False)
+        chosen = raw.space.writing if side == "writing" else raw.space.reading
+        columns = Columns([chosen.rows.T], None)
+        if side == "reading":
+            return cls(model, chosen, columns)
+        a, bias = model.architecture, raw.b_U
+        bias = None if bias is None else at_least_float32(bias)
+        return cls(model, chosen, columns, a.logit_scale, bias, a.logit_cap)
+
+    def prepared(
+        self, X: Float[Tensor, "n d_model"], *, norm: bool, transform: bool
+    ) -> Float[Tensor, "n width"]:
+        """What is multiplied with the embedding as it is stored."""
+        a, checkpoint = self.model.architecture, self.model.checkpoint
+        x = at_least_float32(X.to(self.side.rows.device))
+        if norm and a.final_norm is not None:
+            x = a.final_norm(x, checkpoint)
+        if transform:
+            x = transformed(self.model, x)
+        if self.side.P is not None:
+            x = x @ self.side.P.to(x)
+        return x * self.scale if self.scale != 1 else x
+
+    def holes(self) -> Int[Tensor, "some"]:
+        """The columns that stand for no token."""
+        mask = self.model.vocabulary.admitted(self.columns.count)
+        return (~mask).nonzero()[:, 0].to(self.side.rows.device)
+
+    def unlisted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
+        """The holes and the columns that a filter keeps out of lists; None without one."""
+        if filter is None:
+            return None
+        count, vocabulary = self.columns.count, self.model.vocabulary
+        mask = vocabulary.admitted(count) & filter.mask(vocabulary, count)
+        if not bool(mask.any()):
+            raise LexrayError(f"no token of {self.model.name} is {filter.describe()}")
+        return (~mask).nonzero()[:, 0].to(self.side.rows.device)
+
+
+def transformed(model: Model, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
+    """What a non-linear LM head hands to its decoder."""
+    head = model.architecture.head
+    if head is None:
+        raise LexrayError(
+            f"{model.name} has no transform in its LM head: hidden states go straight into the "
+            "unembedding; leave transform=True out"
+        )
+    return head(X, model.checkpoint)
+
+
+def _check(k: int, targets: Int[Tensor, "n m"], count: int) -> None:
+    if k < 1:
+        raise LexrayError(f"asked for the top {k} tokens; k must be at least 1")
+    if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < count:
+        raise LexrayError(
+            f"targets {int(targets.min())} to {int(targets.max())} are no rows of the embedding, "
+            f"whose ids are 0–{count - 1}"
+        )
+
+
+def _chunks(
+    step: LastStep,
+    H: Float[Tensor, "n width"],
+    k: int,
+    targets: Int[Tensor, "n m"],
+    bottom: bool,
+    filter: Filter | None,
+) -> Iterator[Projected]:
+    """At least one chunk, so that no vectors give no rows."""
+    count = step.columns.count
+    padded = max(1, -(-count // SEGMENT)) * SEGMENT
+    rows = max(1, min(len(H), rows_at_once(padded)))
+    dtype = torch.promote_types(H.dtype, at_least_float32(step.side.rows[:0]).dtype)
+    scores = torch.empty(rows, padded, dtype=dtype, device=H.device)
+    warm = max(1, WARM_SCORES // padded) if H.device.type == "cpu" else rows
+    spare = torch.empty(min(rows, warm), padded, dtype=dtype, device=H.device)
+    holes = step.holes()
+    unlisted = step.unlisted(filter)
+    starts = range(0, max(1, len(H)), rows)
+    for start in track(starts, len(starts), "projecting vectors"):
+        part = H[start : start + rows]
+        with full_precision():
+            multiply(part, step.columns, scores[: len(part)])
+        wanted = targets[start : start + rows]
+        for at in range(0, max(1, len(part)), len(spare)):
+            some = slice(at, min(at + len(spare), len(part)))
+            room = spare[: some.stop - at]
+            yield _read(step, scores[some], room, holes, unlisted, k, wanted[some], bottom)
+
+
+def _read(
+    step: LastStep,
+    scores: Float[Tensor, "n padded"],
+    spare: Float[Tensor, "n padded"],
+    holes: Int[Tensor, "some"],
+    unlisted: Int[Tensor, "others"] | None,
+    k: int,
+    targets: Int[Tensor, "n m"],
+    bottom: bool,
+) -> Projected:
+    """A chunk's answers; `scores` is used up, and `spare` is room to work in."""
+    count = step.columns.count
+    left_out = holes if unlisted is None else unlisted
+    k = min(k, count - len(left_out))
+    if step.bias is not None:
+        scores[:, :count] += step.bias
+    hidden, unseen = scores[:, holes], scores[:, left_out]
+    wanted = scores[:, :count].gather(1, targets)
+    low_values, low_ids = scores[:, :0], targets[:, :0]
+    if bottom:
+        scores[:, left_out] = torch.inf
+        low_values, low_ids = top_scores(torch.neg(scores, out=spare), count, k)
+    scores[:, left_out] = -torch.inf
+    values, ids = top_scores(scores, count, k)
+    if unlisted is not None:
+        scores[:, left_out] = unseen
+        scores[:, holes] = -torch.inf
+    visible, room = scores[:, :count], spare[:, :count]
+    ranks = [_above(visible, wanted[:, [i]], room) for i in range(targets.shape[1])]
+    scores[:, holes] = hidden
+    total, peak, entropy = _softmax(visible, room, step.cap)
+
+    def probabilities(logits: Tensor) -> Tensor:
+        return (_capped(logits, step.cap) - peak).exp() / total
+
+    return Projected(
+        ids,
+        probabilities(values),
+        entropy,
+        probabilities(wanted),
+        torch.cat(ranks, 1) if ranks else targets[:, :0],
+        wanted,
+        low_ids,
+        probabilities(-low_values),
+    )
+
+
+def _above(
+    scores: Float[Tensor, "n e"], limit: Float[Tensor, "n 1"], spare: Float[Tensor, "n e"]
+) -> Int[Tensor, "n 1"]:
+    """How many scores are above the limit; counted in floats, which is quicker and exact here."""
+    return torch.gt(scores, limit, out=spare).sum(1, keepdim=True).long()
+
+
+def _softmax(
+    scores: Float[Tensor, "n e"], spare: Float[Tensor, "n e"], cap: float | None
+) -> tuple[Float[Tensor, "n 1"], Float[Tensor, "n 1"], Float[Tensor, "n"]]:
+    """Σ exp(x − peak), peak and the entropy of each row, whose scores become x − peak."""
+    if cap is not None:
+        scores.div_(cap).tanh_().mul_(cap)
+    peak = scores.amax(1, keepdim=True)
+    scores.sub_(peak)
+    weights = torch.exp(scores, out=spare)
+    total = weights.sum(1, keepdim=True)
+    mean = weights.mul_(scores).sum(1) / total[:, 0]
+    return total, peak, total[:, 0].log() - mean
+
+
+def _capped(logits: Tensor, cap: float | None) -> Tensor:
+    return logits if cap is None else cap * (logits / cap).tanh()
+
+
+def _require_finite(X: Float[Tensor, "n d"]) -> None:
+    if X.numel() and not (X.amax().isfinite() and X.amin().isfinite()):
+        require_finite("the matrix of vectors to project", X)

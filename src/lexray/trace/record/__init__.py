@@ -1,0 +1,1 @@
+"""Running transformers' own model and keeping what passes through it."""

@@ -1,0 +1,99 @@
+"""Attention that is watched: queries, keys and weights, on their way through transformers' own.
+
+Most architectures look their attention up in transformers' interface by a name in the config. Under
+our name they find a function that hands everything to the architecture's own eager attention (so
+masks, scales, caps and windows are its own) and shows what passed to the recorder.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from lexray.families import Attention
+from lexray.model.head import alibi_slopes
+
+NAME = "lexray_recording"
+SETTING = "_attn_implementation_internal"
+
+Watch = Callable[[nn.Module, Tensor, Tensor, Tensor], None]
+"""Told the attention module, its queries and keys (rotated; batch, head, position, width), and its
+weights (batch, head, query, key)."""
+
+
+def eager_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The eager attention of a module's architecture, if it uses transformers' interface."""
+    home = sys.modules.get(type(module).__module__)
+    return getattr(home, "eager_attention_forward", None)
+
+
+@contextmanager
+def watched_attention(root: nn.Module, watch: Watch) -> Iterator[None]:
+    """Inside, every attention of `root` that uses the interface is eager, and shown to `watch`."""
+
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        eager = eager_attention(module)
+        assert eager is not None
+        out, weights = eager(module, query, key, value, mask, **options)
+        watch(module, query, key, weights)
+        return out, weights
+
+    masks = AttentionMaskInterface._global_mapping
+    try:
+        AttentionInterface.register(NAME, attention)
+        AttentionMaskInterface.register(NAME, masks["eager"])
+        with configured(root, SETTING, NAME):
+            yield
+    finally:
+        AttentionInterface._global_mapping.pop(NAME, None)
+        masks.pop(NAME, None)
+
+
+@contextmanager
+def configured(root: nn.Module, setting: str, value: str) -> Iterator[None]:
+    """Inside, every config of the module and its parts has this setting."""
+    found = {id(c): c for m in root.modules() if hasattr(c := getattr(m, "config", None), setting)}
+    before = {key: getattr(config, setting) for key, config in found.items()}
+    try:
+        for config in found.values():
+            setattr(config, setting, value)
+        yield
+    finally:
+        for key, config in found.items():
+            setattr(config, setting, before[key])
+
+
+def weights_of(
+    spec: Attention,
+    q: Float[Tensor, "p n_heads d_head"],
+    k: Float[Tensor, "n n_kv_heads d_head"],
+    at: Int[Tensor, "p"],
+    causal: bool,
+) -> Float[Tensor, "n_heads p n"]:
+    """Attention weights from rotated queries and keys, where the architecture keeps its own back
+    (Falcon, whose attention is a fused kernel)."""
+    grouped = k.float().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    scores = torch.einsum("phr,nhr->hpn", q.float(), grouped) * spec.scale
+    seen = torch.arange(len(k), device=k.device)
+    if spec.alibi:
+        slopes = torch.tensor(alibi_slopes(q.shape[1]), device=k.device) * spec.alibi
+        scores = scores + slopes[:, None, None] * seen
+    if spec.cap is not None:
+        scores = spec.cap * (scores / spec.cap).tanh()
+    return scores.masked_fill(~visible(spec, at, seen, causal), -torch.inf).softmax(-1).to(q.dtype)
+
+
+def visible(spec: Attention, at: Tensor, seen: Tensor, causal: bool) -> Tensor:
+    """Which keys (columns) each query (row) can see."""
+    distance = at[:, None] - seen
+    allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+    return allowed if spec.window is None else allowed & (distance.abs() < spec.window)

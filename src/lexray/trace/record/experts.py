@@ -1,0 +1,67 @@
+"""Experts that are watched: transformers keeps them in one module, whose inside no hook sees.
+
+So the coefficients come from a function registered with transformers' experts interface, which
+computes the experts itself, one after the other, out of the module's own weights and activation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.integrations.moe import ExpertsInterface
+
+from lexray.trace.record.attention import configured
+
+NAME = "lexray_recording"
+SETTING = "_experts_implementation_internal"
+
+Watch = Callable[[nn.Module, Tensor, Tensor, Tensor], None]
+"""Told the experts' module, and for each token and choice the expert, its weight and its
+coefficients (token, choice, neuron)."""
+
+
+@contextmanager
+def watched_experts(root: nn.Module, watch: Watch) -> Iterator[None]:
+    """Inside, every mixture of experts of `root` is computed here and shown to `watch`."""
+
+    def experts(module: nn.Module, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        out, coefficients = run_experts(module, x, chosen, weights)
+        watch(module, chosen, weights, coefficients)
+        return out
+
+    try:
+        ExpertsInterface.register(NAME, experts)
+        with configured(root, SETTING, NAME):
+            yield
+    finally:
+        ExpertsInterface._global_mapping.pop(NAME, None)
+
+
+def run_experts(module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """What the chosen experts write at x (token, d_model), and their coefficients."""
+    first = "gate_up_proj" if module.has_gate else "up_proj"
+    out, parts = torch.zeros_like(x), []
+    experts = sorted(set(chosen.flatten().tolist()))
+    places = [(chosen == expert).nonzero(as_tuple=True) for expert in experts]
+    for expert, (token, choice) in zip(experts, places, strict=True):
+        up = _linear(module, first, expert, x[token])
+        active = module._apply_gate(up) if module.has_gate else module.act_fn(up)
+        written = _linear(module, "down_proj", expert, active)
+        out.index_add_(0, token, (written * weights[token, choice, None]).to(out.dtype))
+        parts.append(active)
+    coefficients = parts[0].new_zeros(*chosen.shape, parts[0].shape[-1])
+    for place, active in zip(places, parts, strict=True):
+        coefficients[place] = active
+    return out, coefficients
+
+
+def _linear(module: Any, name: str, expert: int, x: Tensor) -> Tensor:
+    """One expert's slice of a stack of linear maps."""
+    weight = getattr(module, name)[expert]
+    bias = getattr(module, f"{name}_bias")[expert] if module.has_bias else None
+    return functional.linear(x, weight.T if module.is_transposed else weight, bias)

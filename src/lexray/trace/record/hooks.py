@@ -1,0 +1,293 @@
+"""One forward pass of transformers' own model, watched from hooks on the modules a family names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from lexray.checkpoint.module import WRAPPERS, ModuleCheckpoint
+from lexray.errors import LexrayError
+from lexray.families import Architecture, Attention, Experts, FeedForward, Heads, Linear, QKNorm
+from lexray.trace.record.attention import eager_attention, watched_attention, weights_of
+from lexray.trace.record.experts import watched_experts
+from lexray.trace.record.plan import Plan
+
+Kept = dict[tuple[int | None, str], Tensor]
+"""What was recorded of one sequence: by layer (None: the whole model) and name."""
+
+RECORDING = RLock()
+"""One recording at a time: configs and transformers' tables of functions are shared."""
+
+
+@dataclass
+class Recorder:
+    """Takes what hooks see, cut to the sequences and positions that are kept."""
+
+    module: nn.Module
+    architecture: Architecture
+    """Described in the module's own names."""
+    checkpoint: ModuleCheckpoint
+    plan: Plan
+    handles: list[RemovableHandle] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kept: list[Kept] = [{} for _ in self.plan.lengths]
+        self.shape = len(self.plan.lengths), max(self.plan.lengths)
+        self.modules: dict[str, nn.Module] = {}
+        for name, part in self.module.named_modules():
+            self.modules.setdefault(WRAPPERS.sub("", f"{name}.").removesuffix("."), part)
+        self.layer_of = {
+            id(part): n
+            for n, block in enumerate(self.architecture.blocks)
+            for part in self.modules[block.module].modules()
+        }
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Inside, forward passes are recorded; afterwards the module is as it was."""
+        with RECORDING, ExitStack() as undo:
+            undo.callback(self._remove_hooks)
+            undo.enter_context(evaluating(self.module))
+            if "attention" in self.plan.groups and self._uses_interface():
+                undo.enter_context(watched_attention(self.module, self._saw_attention))
+            if self._has_experts():
+                undo.enter_context(watched_experts(self.module, self._saw_experts))
+            self._add_hooks()
+            yield
+
+    def _uses_interface(self) -> bool:
+        attentions = (self.modules[b.attention.module] for b in self.architecture.blocks)
+        return all(eager_attention(module) is not None for module in attentions)
+
+    def _has_experts(self) -> bool:
+        return any(isinstance(block.ff, Experts) for block in self.architecture.blocks)
+
+    # ------------------------------------------------------------------ keeping
+
+    def keep(self, layer: int | None, name: str, x: Tensor, *, everywhere: bool = False) -> None:
+        """Keeps x (see `shaped`) at all positions, or at those that are kept."""
+        x = self.shaped(x)
+        for s, (kept, length) in enumerate(zip(self.kept, self.plan.lengths, strict=True)):
+            mine = x[s, :length].detach()
+            if not everywhere and len(self.plan.positions[s]) < length:
+                mine = mine[self.plan.rows(s, x.device)]
+            kept[layer, name] = mine.to(self.plan.device, copy=True)
+
+    def shaped(self, x: Tensor) -> Tensor:
+        """x as (batch, position, …), also where a module flattened these or left the batch out."""
+        if x.shape[:2] == self.shape:
+            return x
+        batch, n = self.shape
+        if x.shape[:-1].numel() == n:
+            return x.reshape(1, n, -1).expand(batch, n, -1)
+        return x.reshape(batch, n, -1)
+
+    def keep_weights(self, layer: int, weights: Tensor) -> None:
+        for s, (kept, length) in enumerate(zip(self.kept, self.plan.lengths, strict=True)):
+            mine = weights[s, :, self.plan.rows(s, weights.device), :length]
+            kept[layer, "pattern"] = mine.detach().to(self.plan.device, copy=True)
+
+    def _saw_attention(self, module: nn.Module, q: Tensor, k: Tensor, weights: Tensor) -> None:
+        layer = self.layer_of.get(id(module))
+        if layer is None or layer not in self.plan.layers:
+            return
+        if self.architecture.blocks[layer].attention.rotary is not None:
+            self.keep(layer, "q_rotated", q.transpose(1, 2))
+            self.keep(layer, "k_rotated", k.transpose(1, 2), everywhere=True)
+        self.keep_weights(layer, weights)
+
+    def _saw_experts(self, module: nn.Module, chosen: Tensor, weights: Tensor, c: Tensor) -> None:
+        layer = self.layer_of.get(id(module))
+        if layer in self.plan.layers and "mlp" in self.plan.groups:
+            self.keep(layer, "chosen", chosen)
+            self.keep(layer, "weights", weights)
+            self.keep(layer, "coefficients", c.reshape(*self.shape, *c.shape[1:]))
+
+    # ------------------------------------------------------------------ hooks
+
+    def before(self, name: str, see: Callable[[Tensor], None]) -> None:
+        """Shows a module's first input to `see`."""
+        hook = partial(_show_input, see)
+        self.handles.append(self._named(name).register_forward_pre_hook(hook, with_kwargs=True))
+
+    def after(self, name: str, see: Callable[[Any], None]) -> None:
+        """Shows a module's output to `see`."""
+        hook = self._named(name).register_forward_hook(lambda _, __, out: see(out))
+        self.handles.append(hook)
+
+    def _named(self, name: str) -> nn.Module:
+        if name not in self.modules:
+            raise LexrayError(
+                f"{self.checkpoint.name} has no module {name!r}, which its family names"
+            )
+        return self.modules[name]
+
+    def _remove_hooks(self) -> None:
+        while self.handles:
+            self.handles.pop().remove()
+
+    def _keeper(self, layer: int | None, name: str) -> Callable[[Any], None]:
+        return lambda x: self.keep(layer, name, _first(x))
+
+    def _add_hooks(self) -> None:
+        self._hook_ends()
+        blocks, kept = self.architecture.blocks, self.plan.layers
+        for n, block in enumerate(blocks):
+            if n == 0 or ("residual" in self.plan.groups and {n, n - 1} & {*kept}):
+                self.before(block.module, self._keeper(n, "resid_pre"))
+            if n in kept:
+                self._hook_attention(n, block.attention)
+                self._hook_ff(n, block.ff)
+        self.after(blocks[-1].module, self._keeper(len(blocks), "resid_pre"))
+
+    def _hook_ends(self) -> None:
+        """The parts of the embedding (where there is more than the tokens'), and the final norm."""
+        a = self.architecture
+        if a.positions or a.token_types or a.embed_norm:
+            names = {"token": a.embed, "position": a.positions, "token_type": a.token_types}
+            if a.project_in is not None:
+                names["token"] = a.project_in.weight
+            for part, tensor in names.items():
+                if tensor is not None:
+                    owner = tensor.rpartition(".")[0]
+                    self.after(owner, self._keeper(None, f"embed.{part}"))
+        if a.final_norm is not None and a.final_norm.module in self.modules:
+            self.after(a.final_norm.module, self._keeper(None, "normed"))
+
+    def _hook_attention(self, n: int, spec: Attention) -> None:
+        groups = self.plan.groups
+        if "residual" in groups:
+            self.before(spec.q.linear.module, self._keeper(n, "attn_in"))
+            self.after(spec.o.module, self._keeper(n, "attn_write"))
+            if spec.post_norm is not None and spec.post_norm.module is not None:
+                self.after(spec.post_norm.module, self._keeper(n, "attn_out"))
+        if "heads" in groups:
+            width = spec.q.d_head
+            self.before(
+                spec.o.module,
+                lambda x: self.keep(n, "z", _split(self.shaped(x), width)),
+            )
+        if "attention" in groups:
+            for name, heads, norm in (
+                ("q", spec.q, spec.q_norm),
+                ("k", spec.k, spec.k_norm),
+                ("v", spec.v, None),
+            ):
+                see = partial(self._projected, n, name, heads, norm, spec.clip)
+                self.after(heads.linear.module, see)
+            self.after(spec.module, lambda out: self._fill_attention(n, spec, out))
+
+    def _projected(
+        self, n: int, name: str, heads: Heads, norm: QKNorm | None, clip: float | None, out: Tensor
+    ) -> None:
+        x = self._normed(_part(self.shaped(out), heads), norm, clip)
+        self.keep(n, name, x, everywhere=name != "q")
+
+    def _normed(self, x: Tensor, norm: QKNorm | None, clip: float | None) -> Tensor:
+        """A projection (batch, position, head, width), clipped and normalised as its queries and
+        keys are, in float32 at least as transformers does it."""
+        if clip is not None:
+            x = x.clamp(-clip, clip)
+        if norm is None:
+            return x
+        wide = x.float() if x.dtype.itemsize < 4 else x
+        if norm.joint is not None:
+            return norm.joint(wide.flatten(-2), self.checkpoint).view_as(x).to(x)
+        each = [own(wide[..., h, :], self.checkpoint) for h, own in enumerate(norm.heads)]
+        return torch.stack(each, dim=-2).to(x)
+
+    def _fill_attention(self, n: int, spec: Attention, out: Any) -> None:
+        """What an architecture with its own attention code lets out, and the rest from q and k."""
+        if (n, "pattern") in self.kept[0]:
+            return
+        full = (self.shape[0], len(spec.q.starts), self.shape[1], self.shape[1])
+        for part in out if isinstance(out, tuple) else ():
+            if isinstance(part, Tensor) and part.shape == full:
+                self.keep_weights(n, part)
+        for s, kept in enumerate(self.kept):
+            at = self.plan.rows(s, self.plan.device)
+            if spec.rotary is not None:
+                everywhere = torch.arange(self.plan.lengths[s], device=self.plan.device)
+                kept[n, "q_rotated"] = spec.rotary.turned(kept[n, "q"], at)
+                kept[n, "k_rotated"] = spec.rotary.turned(kept[n, "k"], everywhere)
+            if (n, "pattern") not in kept:
+                q, k = (kept.get((n, f"{x}_rotated"), kept[n, x]) for x in "qk")
+                kept[n, "pattern"] = weights_of(spec, q, k, at, self.architecture.causal)
+
+    def _hook_ff(self, n: int, ff: FeedForward | Experts) -> None:
+        reader, writer = (
+            (ff.module, ff.module) if isinstance(ff, Experts) else (ff.w_in.module, ff.w_out.module)
+        )
+        if "residual" in self.plan.groups:
+            self.before(reader, self._keeper(n, "mlp_in"))
+            self.after(writer, self._keeper(n, "mlp_write"))
+            if ff.post_norm is not None and ff.post_norm.module is not None:
+                self.after(ff.post_norm.module, self._keeper(n, "mlp_out"))
+        if "mlp" in self.plan.groups:
+            if isinstance(ff, Experts):
+                self._hook_shared(n, ff)
+            else:
+                self._hook_neurons(n, ff)
+
+    def _hook_neurons(self, n: int, ff: FeedForward) -> None:
+        for name, linear in (("pre", ff.w_in), ("gate_pre", ff.w_gate)):
+            if linear is not None:
+                self.after(linear.module, self._outputs(n, name, linear, ff.d_mlp))
+        self.before(ff.w_out.module, self._keeper(n, "coefficients"))
+
+    def _outputs(self, n: int, name: str, linear: Linear, size: int) -> Callable[[Any], None]:
+        at = slice(linear.start, linear.start + size)
+        return lambda out: self.keep(n, name, out[..., at])
+
+    def _hook_shared(self, n: int, ff: Experts) -> None:
+        if ff.shared is not None:
+            self.before(ff.shared.w_out.module, self._keeper(n, "shared_coefficients"))
+        if ff.shared_gate is not None:
+            self.after(
+                ff.shared_gate.module,
+                lambda out: self.keep(n, "shared_weight", out.sigmoid()),
+            )
+
+
+def _show_input(
+    see: Callable[[Tensor], None], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    see(args[0] if args else kwargs["hidden_states"])
+
+
+def _first(out: Any) -> Tensor:
+    found: Tensor = out[0] if isinstance(out, tuple) else out
+    return found
+
+
+def _split(x: Tensor, width: int) -> Tensor:
+    """The last axis as (head, width)."""
+    return x.reshape(*x.shape[:-1], -1, width)
+
+
+def _part(out: Tensor, heads: Heads) -> Tensor:
+    """The heads inside a projection's output, as (…, head, width)."""
+    starts = torch.tensor(heads.starts, device=out.device) + heads.linear.start
+    columns = starts[:, None] + torch.arange(heads.d_head, device=out.device)
+    return out[..., columns]
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Inside, dropout is off and no gradients are kept."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training

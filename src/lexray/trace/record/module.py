@@ -1,0 +1,356 @@
+"""transformers' own model, filled from a lexray checkpoint: what is traced is what is read.
+
+Whatever the checkpoint is (a folder, GGUF, a LoRA adapter on its base, byte ranges of a server),
+its tensors are handed to transformers one by one, when it asks for them, under the names that a
+Hugging Face checkpoint has on disk. transformers renames and fuses them as it does its own files'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import fields, is_dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.models.auto import modeling_auto
+from transformers.utils import logging
+
+from lexray.checkpoint.base import Checkpoint, read_json
+from lexray.checkpoint.lora import CONFIG as ADAPTER
+from lexray.checkpoint.lora import LoraCheckpoint
+from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.errors import LexrayError
+from lexray.families.gguf.names import GGUFModel
+
+if TYPE_CHECKING:
+    from lexray.model.model import Model
+
+LANGUAGE_MODEL = "language_model."
+"""Where a multimodal checkpoint keeps its text model, whose own class does without it."""
+
+FINAL_NORM = "lexray_final_norm"
+"""The config's word on the final norm: "identity" where the model was trained without it."""
+
+TASKS = {
+    "SEQ_CLS": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    "TOKEN_CLS": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+}
+"""PEFT's names of what an adapter was trained for."""
+
+
+def build_module(model: Model) -> nn.Module:
+    """The model's transformers module, in eval mode, without gradients; a live one as it is."""
+    if isinstance(model.checkpoint, ModuleCheckpoint):
+        return model.checkpoint.module
+    config = module_config(model)
+    cls = module_class(model, config)
+    if isinstance(_file(model.checkpoint), GGUFModel):
+        config = _with_biases(cls, config, model)
+    module = fill(cls, config, model)
+    if model.config.get(FINAL_NORM) == "identity":
+        _drop_final_norm(model, module)
+    placed: nn.Module = module.to(model.device)
+    return placed.requires_grad_(False)
+
+
+def module_names(model: Model, module: nn.Module) -> dict[str, str]:
+    """Each tensor of the checkpoint, and the name of the module's parameter that it ends up in.
+
+    Several may share one (experts, which transformers fuses); what the module has no place for is
+    left out.
+    """
+    names = model.checkpoint.names()
+    if isinstance(model.checkpoint, ModuleCheckpoint) or not isinstance(module, PreTrainedModel):
+        return {name: name for name in names}
+    conversions = get_model_conversion_mapping(module)
+    renamings = [c for c in conversions if isinstance(c, WeightRenaming)]
+    converters = [c for c in conversions if isinstance(c, WeightConverter)]
+    state, prefix = module.state_dict(), module.base_model_prefix
+
+    def renamed(name: str) -> str:
+        found, _ = rename_source_key(name, renamings, converters, prefix, state)
+        if found not in state and name in state:
+            found, _ = rename_source_key(name, [], [], prefix, state)
+        return str(found)
+
+    pairs = ((name, renamed(inner)) for inner, name in text_names(model.checkpoint).items())
+    return {name: found for name, found in pairs if found in state}
+
+
+def module_config(model: Model) -> PreTrainedConfig:
+    """transformers' configuration, made of the model's own `config.json` or GGUF metadata."""
+    known = transformers.CONFIG_MAPPING
+    types = (model.config.get("model_type"), *model.family.model_types)
+    fitting = [t for t in types if t in known and t in model.family.model_types]
+    if not fitting:
+        raise LexrayError(
+            f"{model.name} cannot be run: transformers {transformers.__version__} has no model of "
+            f"type {types[0]!r}, and lexray leaves every forward pass to transformers"
+        )
+    cls = known[fitting[0]]
+    entries = {k: v for k, v in model.config.items() if _belongs(k, cls)}
+    entries |= {"model_type": fitting[0]} | _rope(entries) | _labels(model.checkpoint)
+    entries |= _special_tokens(model)
+    try:
+        config: PreTrainedConfig = cls.from_dict(entries)
+    except Exception as error:  # each class checks its entries in its own way
+        raise LexrayError(
+            f"transformers cannot make sense of the config of {model.name}: {error}; correct it, "
+            "or pass config={...}"
+        ) from error
+    return config
+
+
+def _belongs(key: str, cls: type) -> bool:
+    """Not code of the checkpoint's author, not another modality, not what the class derives."""
+    derived = getattr(cls, key, None)
+    fixed = isinstance(derived, property) and derived.fset is None
+    return key != "auto_map" and not key.endswith("_config") and not fixed
+
+
+def _rope(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """GGUF states one factor per dimension, good for every length: LongRoPE with equal halves."""
+    scaling = entries.get("rope_scaling")
+    if not isinstance(scaling, dict) or "short_factor" not in scaling or "long_factor" in scaling:
+        return {}
+    length = entries.get("max_position_embeddings")
+    completed = {"long_factor": scaling["short_factor"], "original_max_position_embeddings": length}
+    return {"rope_scaling": completed | scaling}
+
+
+def _file(checkpoint: Checkpoint) -> Checkpoint:
+    """What lies under an adapter."""
+    return checkpoint.base if isinstance(checkpoint, LoraCheckpoint) else checkpoint
+
+
+def _special_tokens(model: Model) -> dict[str, int | None]:
+    """GGUF states them beside the vocabulary; a class's own defaults mean another vocabulary."""
+    file = _file(model.checkpoint)
+    if not isinstance(file, GGUFModel):
+        return {}
+    keys = {"bos": "bos", "eos": "eos", "pad": "padding"}
+    found = {k: file.metadata.get(f"tokenizer.ggml.{name}_token_id") for k, name in keys.items()}
+    d_vocab = model.architecture.d_vocab
+    return {
+        f"{k}_token_id": i if isinstance(i, int) and i < d_vocab else None for k, i in found.items()
+    }
+
+
+def _with_biases(
+    cls: type[PreTrainedModel], config: PreTrainedConfig, model: Model
+) -> PreTrainedConfig:
+    """GGUF has no word for which maps have biases: the config under which its tensors find room."""
+    best, fewest = config, _misfits(cls, config, model)
+    for flag, value in config.to_dict().items():
+        if fewest and "bias" in flag and isinstance(value, bool):
+            other = deepcopy(best)
+            setattr(other, flag, not value)
+            if (misfits := _misfits(cls, other, model)) < fewest:
+                best, fewest = other, misfits
+    return best
+
+
+def _misfits(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Model) -> int:
+    """How many tensors have no parameter, and how many biases no tensor."""
+    with torch.device("meta"), quiet():
+        module = cls(deepcopy(config))
+    placed = module_names(model, module)
+    filled = set(placed.values())
+    empty = [n for n in module.state_dict() if n.endswith(".bias") and n not in filled]
+    return len(model.checkpoint.names()) - len(placed) + len(empty)
+
+
+def _task(checkpoint: Checkpoint) -> str | None:
+    path = checkpoint.asset(ADAPTER) if isinstance(checkpoint, LoraCheckpoint) else None
+    return None if path is None else read_json(path).get("task_type")
+
+
+def _labels(checkpoint: Checkpoint) -> dict[str, Any]:
+    """How many classes a classifier that came with an adapter knows."""
+    if not isinstance(checkpoint, LoraCheckpoint) or _task(checkpoint) not in TASKS:
+        return {}
+    added = [n for n in checkpoint.names() if n not in checkpoint.base.names()]
+    sizes = [shape[0] for n in added if len(shape := checkpoint.info(n).shape) == 2]
+    return {"num_labels": sizes[0]} if sizes else {}
+
+
+def module_class(model: Model, config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The class that the checkpoint was saved from, or the language model of its family."""
+    task = TASKS.get(_task(model.checkpoint) or "")
+    if task is not None and type(config) in task:
+        return _one(task[type(config)])
+    for name in model.config.get("architectures") or ():
+        cls = getattr(transformers, str(name), None)
+        if getattr(cls, "config_class", None) is type(config) and _is_final(cls, model, config):
+            return _one(cls)
+    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING
+    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    for mapping in (causal, masked) if model.architecture.causal else (masked, causal):
+        if type(config) in mapping:
+            return _one(mapping[type(config)])
+    raise LexrayError(f"transformers has no language model for the config of {model.name}")
+
+
+def _one(found: Any) -> type[PreTrainedModel]:
+    """A mapping's entry, which may be several classes."""
+    cls: type[PreTrainedModel] = found[0] if isinstance(found, (tuple, list)) else found
+    return cls
+
+
+def _is_final(cls: Any, model: Model, config: PreTrainedConfig) -> bool:
+    """Whether to use this class: not pre-training's two heads, nor a body whose tied head is known.
+
+    A body without a head of its own stays one; nothing is made up.
+    """
+    a, body = model.architecture, modeling_auto.MODEL_MAPPING.get(type(config), None)
+    if cls.__name__.endswith("ForPreTraining"):
+        return False
+    return cls is not body or not (a.causal and a.unembed in model.checkpoint.names())
+
+
+class Lazy:
+    """A tensor of a checkpoint, read when transformers takes its `[...]`."""
+
+    def __init__(self, checkpoint: Checkpoint, name: str, lock: Lock) -> None:
+        self.checkpoint, self.name, self.lock = checkpoint, name, lock
+
+    def __getitem__(self, index: Any) -> Tensor:
+        with self.lock:
+            return self.checkpoint.read(self.name)
+
+
+def text_names(checkpoint: Checkpoint) -> dict[str, str]:
+    """The text model's tensors: their names in a model of text alone, and on disk."""
+    names = checkpoint.names()
+    if not any(LANGUAGE_MODEL in name for name in names):
+        return {name: name for name in names}
+    inside = (n for n in names if LANGUAGE_MODEL in n or n.startswith("lm_head."))
+    return {name.replace(LANGUAGE_MODEL, "", 1): name for name in inside}
+
+
+def module_dtype(model: Model) -> torch.dtype:
+    """The dtype asked for, else the one most of the weights have; 8 bits become float32."""
+    if model.dtype is not None:
+        return model.dtype
+    counts: dict[torch.dtype, int] = {}
+    for name in model.checkpoint.names():
+        info = model.checkpoint.info(name)
+        if info.dtype.is_floating_point:
+            counts[info.dtype] = counts.get(info.dtype, 0) + torch.Size(info.shape).numel()
+    most = max(counts, key=lambda dtype: counts[dtype], default=torch.float32)
+    return torch.float32 if most.itemsize == 1 else most
+
+
+def fill(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Model) -> PreTrainedModel:
+    """A module of this class with the checkpoint's tensors; none missing, none made up."""
+    checkpoint, lock = model.checkpoint, Lock()
+    names = text_names(checkpoint)
+    tensors = {inner: Lazy(checkpoint, name, lock) for inner, name in names.items()}
+    try:
+        with quiet():
+            module, report = cls.from_pretrained(
+                None,
+                config=config,
+                state_dict=tensors,
+                dtype=module_dtype(model),
+                output_loading_info=True,
+            )
+    except LexrayError:
+        raise
+    except Exception as error:  # each class checks its config and its tensors in its own way
+        raise LexrayError(f"{model.name} does not fit {cls.__name__}: {error}") from error
+    if missing := sorted(report["missing_keys"]):
+        raise LexrayError(
+            f"{model.name} cannot be run as {cls.__name__}: it has no tensor for {_some(missing)}; "
+            "its config's architectures should name the class it was saved from"
+        )
+    if left := sorted(_read_by(model) - module_names(model, module).keys()):
+        raise LexrayError(
+            f"{model.name} cannot be run as {cls.__name__}, which has no place for {_some(left)}"
+        )
+    return module
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
+def _read_by(model: Model) -> set[str]:
+    """The tensors of the body that readings use: those that the family's description names."""
+    found: set[str] = set()
+
+    def walk(part: Any) -> None:
+        if isinstance(part, str):
+            found.add(part)
+        elif isinstance(part, (tuple, list)):
+            for item in part:
+                walk(item)
+        elif is_dataclass(part):
+            for field in fields(part):
+                walk(getattr(part, field.name))
+
+    walk(replace(model.architecture, unembed="", unembed_bias=None, head=None))
+    return found & set(model.checkpoint.names())
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, transformers shows no progress bar and no table of tensors: lexray checks them."""
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
+
+
+class SkippedNorm(nn.Module):
+    """A norm that is not applied; it keeps its parameters, so that the model can be saved."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        for name, parameter in norm.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def _drop_final_norm(model: Model, module: PreTrainedModel) -> None:
+    path = final_norm_path(model, module)
+    if path is None:
+        raise LexrayError(
+            f'{model.name} says {FINAL_NORM}: "identity", but has no final norm with a gain'
+        )
+    module.set_submodule(path, SkippedNorm(module.get_submodule(path)))
+
+
+def final_norm_path(model: Model, module: nn.Module) -> str | None:
+    """Where the final norm lies in the module; None for a model without one, or without gains."""
+    norm = model.architecture.final_norm
+    name = None if norm is None else module_names(model, module).get(norm.gain or "")
+    return None if name is None else name.rpartition(".")[0]
+
+
+def block_modules(model: Model, module: nn.Module) -> list[nn.Module]:
+    """The module of each layer, in order."""
+    names = module_names(model, module)
+    found = []
+    for n, block in enumerate(model.architecture.blocks):
+        name = names[block.attention.o.weight]
+        parts = name.split(".")
+        index = next(i for i, part in enumerate(parts) if part == str(n))
+        found.append(module.get_submodule(".".join(parts[: index + 1])))
+    return found

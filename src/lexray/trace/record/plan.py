@@ -1,0 +1,229 @@
+"""What to keep of a forward pass, and whether it fits into memory."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
+
+import torch
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.families import Attention, Experts, FeedForward
+
+if TYPE_CHECKING:
+    from lexray.model.model import Model
+
+Group = Literal["residual", "attention", "heads", "mlp", "logits"]
+Some = int | slice | Iterable[int] | None
+"""A choice of layers or positions: one, a range, several, or all (None)."""
+
+GROUPS: dict[Group, tuple[str, ...]] = {
+    "residual": (
+        *("resid_pre", "resid_mid", "resid_post"),
+        *("attn_in", "attn_write", "attn_out", "mlp_in", "mlp_write", "mlp_out"),
+    ),
+    "attention": ("q", "k", "q_rotated", "k_rotated", "v", "pattern"),
+    "heads": ("z", "head_out"),
+    "mlp": ("pre", "gate_pre", "coefficients", "experts"),
+    "logits": ("logits", "logits_uncapped"),
+}
+"""What each word of `what=` keeps."""
+
+
+class TraceOptions(TypedDict, total=False):
+    """The options of `Model.trace`."""
+
+    new_tokens: int
+    layers: Some
+    positions: Some
+    what: str | Iterable[str] | None
+    device: str | torch.device | None
+    special: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to keep of each sequence of a batch, and where."""
+
+    lengths: tuple[int, ...]
+    positions: tuple[tuple[int, ...], ...]
+    layers: tuple[int, ...]
+    groups: frozenset[Group]
+    device: torch.device
+
+    def rows(self, sequence: int, device: torch.device) -> Tensor:
+        """The kept positions of one sequence, as an index."""
+        return torch.tensor(self.positions[sequence], dtype=torch.long, device=device)
+
+
+def chosen_groups(what: str | Iterable[str] | None) -> frozenset[Group]:
+    """The groups that `what` names; all by default."""
+    names = get_args(Group) if what is None else [what] if isinstance(what, str) else list(what)
+    if unknown := [str(name) for name in names if name not in get_args(Group)]:
+        raise LexrayError(
+            f"a trace cannot keep {', '.join(unknown)}; what= takes some of "
+            f"{', '.join(get_args(Group))}"
+        )
+    return frozenset(cast("Iterable[Group]", names))
+
+
+def chosen(some: Some, n: int, word: str) -> tuple[int, ...]:
+    """Which of n layers or positions are meant, in order; negative ones count from the end."""
+    if some is None:
+        return tuple(range(n))
+    if isinstance(some, slice):
+        return _not_empty(tuple(range(n))[some], some, n, word)
+    asked = numbers(some, word)
+    if wrong := [i for i in asked if not -n <= i < n]:
+        raise LexrayError(
+            f"there is no {word} {', '.join(map(str, wrong))}: the {word}s are 0–{n - 1}, or "
+            f"{-n} to -1 from the end"
+        )
+    return _not_empty(tuple(sorted({i % n for i in asked})), some, n, word)
+
+
+def numbers(some: Any, word: str) -> list[int]:
+    """One number or several, whatever they came as; a text is none."""
+    try:
+        listed = list(some) if isinstance(some, Iterable) else [some]
+        return [operator.index(i) for i in listed]
+    except TypeError as error:
+        raise LexrayError(
+            f"{word}s are given as a number, a list of numbers or a slice, not as {some!r}"
+        ) from error
+
+
+def _not_empty(found: tuple[int, ...], some: object, n: int, word: str) -> tuple[int, ...]:
+    if not found:
+        raise LexrayError(f"{word}s={some!r} keeps none of the {n} {word}s")
+    return found
+
+
+def kept_bytes(model: Model, plan: Plan, itemsize: int) -> int:
+    """How much a trace takes."""
+    a, total = model.architecture, 0
+    for n, rows in zip(plan.lengths, map(len, plan.positions), strict=True):
+        numbers = 3 * rows * a.d_model
+        if "logits" in plan.groups:
+            numbers += rows * a.d_vocab * (2 if a.logit_cap is not None else 1)
+        for layer in plan.layers:
+            block = a.blocks[layer]
+            if "residual" in plan.groups:
+                normed = (part.post_norm for part in (block.attention, block.ff))
+                numbers += (5 + sum(norm is not None for norm in normed)) * rows * a.d_model
+            if "attention" in plan.groups:
+                numbers += _attentionnumbers(block.attention, n, rows)
+            if "heads" in plan.groups:
+                numbers += rows * len(block.attention.q.starts) * block.attention.q.d_head
+            if "mlp" in plan.groups:
+                numbers += rows * _mlpnumbers(block.ff)
+        total += numbers * itemsize
+    return total
+
+
+def _attentionnumbers(spec: Attention, n: int, rows: int) -> int:
+    heads, kv, width = len(spec.q.starts), len(spec.k.starts), spec.q.d_head
+    times = 1 if spec.rotary is None else 2
+    return times * (rows * heads + n * kv) * width + n * kv * width + heads * rows * n
+
+
+def _mlpnumbers(ff: FeedForward | Experts) -> int:
+    if isinstance(ff, FeedForward):
+        return (2 if ff.w_gate is None else 3) * ff.d_mlp
+    shared = 0 if ff.shared is None else ff.shared.d_mlp + 1
+    return ff.top_k * (ff.experts[0].d_mlp + 2) + shared
+
+
+def passing_bytes(model: Model, plan: Plan, itemsize: int) -> int:
+    """How much the forward pass itself takes at its widest: attention scores, or logits."""
+    a, batch, n = model.architecture, len(plan.lengths), max(plan.lengths)
+    scores = 2 * a.n_heads * n * n * 4 if "attention" in plan.groups else 0
+    logits = n * a.d_vocab * 4 if "logits" in plan.groups else 0
+    widest = max(scores, logits, n * (4 * a.d_model + 3 * a.d_mlp) * itemsize)
+    return batch * widest
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """The memory that is free on a device, if it can be told."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        return None
+    found = [n for n in (_free_in_system(), _free_in_container()) if n is not None]
+    return min(found, default=None)
+
+
+def _free_in_system() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+        return None
+    except (OSError, ValueError):
+        return _free_pages()
+
+
+def _free_pages() -> int | None:
+    """What systems without /proc say, if anything."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _free_in_container() -> int | None:
+    """What is left of a control group's limit: containers and batch systems set one."""
+    try:
+        limit, used = (
+            int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current")
+        )
+        return max(limit - used, 0)
+    except (OSError, ValueError):
+        return None
+
+
+def refuse_too_large(model: Model, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
+    """Raises before a run that would not fit, with the figures and what to choose."""
+    kept, passing = (f(model, plan, dtype.itemsize) for f in (kept_bytes, passing_bytes))
+    needs = {plan.device: kept}
+    needs[device] = needs.get(device, 0) + passing
+    for where, needed in needs.items():
+        free = available_bytes(where)
+        if free is not None and needed > free:
+            raise LexrayError(
+                f"this trace would not fit: it keeps {size(kept)} and passes through "
+                f"{size(passing)}, of which {size(needed)} on {where}, where {size(free)} are "
+                f"free. It has {sum(plan.lengths)} tokens, {len(plan.layers)} layers and keeps "
+                f"{', '.join(sorted(plan.groups))}; choose fewer with what=, layers= or "
+                "positions=, shorten the prompt, or keep it elsewhere with device="
+            )
+
+
+def size(n: float) -> str:
+    """Bytes as people say them."""
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}"
+        n /= 1024
+    return f"{n:.1f} GiB"
+
+
+def group_of(name: str) -> Group:
+    """The word of `what=` that keeps a part."""
+    return next(group for group, names in GROUPS.items() if name in names)
+
+
+def not_kept(name: str, groups: Collection[Group]) -> LexrayError:
+    """The error for a part that was not recorded."""
+    group = group_of(name)
+    if group not in groups:
+        return LexrayError(
+            f"{name} was not kept: this trace has what={sorted(groups)}; trace again with "
+            f"what={sorted({*groups, group})}, or without what= to keep all"
+        )
+    return LexrayError(f"the model computed no {name} that could be recorded")

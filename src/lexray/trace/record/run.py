@@ -1,0 +1,194 @@
+"""`model.trace`: from a prompt to a recorded forward pass."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.errors import LexrayError
+from lexray.trace.record.attention import configured
+from lexray.trace.record.experts import SETTING as EXPERTS
+from lexray.trace.record.hooks import RECORDING, Recorder, evaluating
+from lexray.trace.record.plan import Plan, Some, chosen, chosen_groups, refuse_too_large
+from lexray.trace.record.prompt import padded, read_prompts, refuse_too_long
+from lexray.trace.trace import Trace, no_head
+
+if TYPE_CHECKING:
+    from lexray.model.model import Model
+
+
+def trace_prompt(
+    model: Model,
+    prompt: Any,
+    *,
+    new_tokens: int = 0,
+    layers: Some = None,
+    positions: Some = None,
+    what: str | Iterable[str] | None = None,
+    device: str | torch.device | None = None,
+    special: bool = True,
+) -> Trace | list[Trace]:
+    """Runs a prompt through transformers' own model and keeps what was asked for."""
+    if new_tokens < 0:
+        raise LexrayError(f"new_tokens={new_tokens} is negative")
+    groups, kept = chosen_groups(what), chosen(layers, model.n_layers, "layer")
+    prompts = read_prompts(model, prompt, special=special)
+    for ids in prompts.ids:
+        refuse_too_long(model, len(ids), new_tokens)
+    runner = Runner(model, model.module())
+    if what is not None and "logits" in groups and runner.head is None:
+        raise no_head(model)
+    where = runner.device if device is None else torch.device(device)
+
+    def plan(lengths: Sequence[int]) -> Plan:
+        rows = tuple(chosen(positions, n, "position") for n in lengths)
+        return Plan(tuple(lengths), rows, kept, groups, where)
+
+    n_prompt = [len(ids) for ids in prompts.ids]
+    runner.refuse_too_large(plan([n + new_tokens for n in n_prompt]))
+    whole = runner.continued(prompts.ids, new_tokens)
+    traces = runner.run(whole, plan([len(ids) for ids in whole]), n_prompt)
+    return traces[0] if prompts.single else traces
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A model and the transformers module that runs it."""
+
+    model: Model
+    module: nn.Module
+
+    @property
+    def head(self) -> nn.Module | None:
+        """The module that gives logits over tokens, if there is one."""
+        getter = getattr(self.module, "get_output_embeddings", lambda: None)
+        head: nn.Module | None = getter()
+        return head
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.module.parameters()).dtype
+
+    @property
+    def pad(self) -> int:
+        """Any token serves, since it is masked; RoBERTa counts positions by its own."""
+        pad = self.model.config.get("pad_token_id")
+        return pad if isinstance(pad, int) and 0 <= pad < self.model.d_vocab else 0
+
+    def refuse_too_large(self, plan: Plan) -> None:
+        """Raises before a run that would not fit into memory."""
+        refuse_too_large(self.model, plan, self.device, self.dtype)
+
+    def continued(self, ids: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
+        """Each prompt with the most probable continuation, up to the end-of-text token."""
+        if new_tokens and (self.head is None or not self.model.architecture.causal):
+            raise LexrayError(
+                f"{self.model.name} has no causal language-model head, so it cannot continue a "
+                "prompt; trace it with new_tokens=0"
+            )
+        return [self._continued(list(row), new_tokens) for row in ids]
+
+    def _continued(self, ids: list[int], new_tokens: int) -> list[int]:
+        ends, cache = self._ends(), None
+        with RECORDING, evaluating(self.module), configured(self.module, EXPERTS, "eager"):
+            for _ in range(new_tokens):
+                fresh = ids if cache is None else ids[-1:]
+                out = self.module(
+                    input_ids=torch.tensor([fresh], device=self.device),
+                    attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=self.device),
+                    past_key_values=cache,
+                    use_cache=True,
+                    return_dict=True,
+                )
+                cache = out.past_key_values
+                ids.append(int(out.logits[0, -1].argmax()))
+                if ids[-1] in ends:
+                    break
+        return ids
+
+    def _ends(self) -> set[int]:
+        """The tokens that end a text, by the generation config and by the model's own."""
+        configs: list[Any] = [
+            getattr(self.module, name, None) for name in ("generation_config", "config")
+        ]
+        found = [getattr(config, "eos_token_id", None) for config in configs]
+        listed = [e for ends in found for e in (ends if isinstance(ends, list) else [ends])]
+        return {int(e) for e in listed if e is not None}
+
+    def run(self, ids: list[list[int]], plan: Plan, n_prompt: list[int]) -> list[Trace]:
+        """One forward pass over the batch, recorded; each trace cut to its own length."""
+        checkpoint = ModuleCheckpoint(self.module)
+        model = self.model
+        described = model.family.architecture(model.config, checkpoint.names())
+        recorder = Recorder(self.module, described, checkpoint, plan)
+        with recorder.listening():
+            self._forward(recorder, ids)
+        return [
+            Trace(
+                model=model,
+                ids=torch.tensor(row),
+                n_prompt=n,
+                layers=plan.layers,
+                positions=kept,
+                groups=plan.groups,
+                parts=parts,
+            )
+            for row, n, kept, parts in zip(
+                ids, n_prompt, plan.positions, recorder.kept, strict=True
+            )
+        ]
+
+    def _forward(self, recorder: Recorder, ids: list[list[int]]) -> None:
+        inputs, mask = padded(ids, self.pad, self.device)
+        options: dict[str, Any] = {"attention_mask": mask, "return_dict": True}
+        if self.model.architecture.causal:
+            options["use_cache"] = False
+        if "logits" not in recorder.plan.groups or self.head is None:
+            body: Any = getattr(self.module, "base_model", self.module)
+            body(input_ids=inputs, **options)
+            return
+        self._forward_with_logits(recorder, inputs, options)
+
+    def _forward_with_logits(
+        self, recorder: Recorder, inputs: Tensor, options: dict[str, Any]
+    ) -> None:
+        """The logits of kept positions alone, where the model can leave out the others."""
+        plan, a = recorder.plan, self.model.architecture
+        wanted = sorted({i for kept in plan.positions for i in kept})
+        if "logits_to_keep" in inspect.signature(self.module.forward).parameters:
+            options["logits_to_keep"] = torch.tensor(wanted, device=self.device)
+        else:
+            wanted = list(range(inputs.shape[1]))
+        logits = Logits(recorder, wanted)
+        if a.logit_cap is not None and self.head is not None:
+            handle = self.head.register_forward_hook(
+                lambda _, __, out: logits.keep("logits_uncapped", out * a.logit_scale)
+            )
+            recorder.handles.append(handle)
+        out = self.module(input_ids=inputs, **options)
+        logits.keep("logits", out.logits if "logits" in out else out.prediction_logits)
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Keeps logits that were computed at some positions only."""
+
+    recorder: Recorder
+    computed: list[int]
+
+    def keep(self, name: str, logits: Tensor) -> None:
+        plan = self.recorder.plan
+        at = {position: row for row, position in enumerate(self.computed)}
+        for s, kept in enumerate(self.recorder.kept):
+            rows = torch.tensor([at[i] for i in plan.positions[s]], device=logits.device)
+            kept[None, name] = logits[s, rows].detach().to(plan.device)

@@ -1,0 +1,298 @@
+"""What a tokenizer says of itself: its strings by id, which of them are special, how to encode."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from lexray.checkpoint.base import read_json
+from lexray.errors import LexrayError
+from lexray.vocabulary.text import Spelling
+
+MAX_HOLES = 1 << 16
+"""A vocabulary with more ids without a token, and with three for each token, is damaged."""
+
+Encode = Callable[[Sequence[str], bool], list[list[int]]]
+"""Texts → their ids; with True the tokenizer adds its own special tokens (BOS, [CLS], …)."""
+
+
+class Source(ABC):
+    """A tokenizer as lexray needs it; everything is read when first asked for."""
+
+    name: str
+    caveat: str | None = None
+    """What a reader should know if encoding may differ from the model's own."""
+
+    @cached_property
+    @abstractmethod
+    def spelling(self) -> Spelling: ...
+
+    @cached_property
+    @abstractmethod
+    def tokens(self) -> Sequence[str | None]:
+        """The tokenizer's own strings by id."""
+
+    @cached_property
+    def holes(self) -> frozenset[int]:
+        """The ids below `len(tokens)` that have no token."""
+        return frozenset(i for i, token in enumerate(self.tokens) if token is None)
+
+    @cached_property
+    @abstractmethod
+    def special(self) -> frozenset[int]: ...
+
+    @cached_property
+    @abstractmethod
+    def added(self) -> frozenset[int]: ...
+
+    @cached_property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Differs for tokenizers that encode differently."""
+
+    @cached_property
+    @abstractmethod
+    def encode(self) -> Encode: ...
+
+
+class JsonSource(Source):
+    """A `tokenizer.json`, from a file or written by a live tokenizer.
+
+    `config` is the `tokenizer_config.json` beside it: it may name further tokens and special ones.
+    """
+
+    def __init__(self, name: str, read: Callable[[], bytes], config: Mapping[str, Any] | None):
+        self.name = name
+        self._read = read
+        self._config = config or {}
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        try:
+            description = json.loads(self._read())
+        except (OSError, ValueError, RecursionError) as error:
+            raise LexrayError(f"{self.name} cannot be read as a tokenizer: {error}") from error
+        match description:
+            case {"model": {"vocab": dict() | list()}, **rest}:
+                if isinstance(rest.get("added_tokens") or [], list):
+                    return dict(description)
+        raise LexrayError(f'{self.name} is no tokenizer.json: it has no "model" with a "vocab"')
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        try:
+            return Spelling.described(self._description)
+        except (TypeError, AttributeError, KeyError) as error:
+            raise LexrayError(f"{self.name} has a decoder that cannot be read: {error}") from error
+
+    @cached_property
+    def _vocab(self) -> dict[str, int]:
+        vocab = self._description["model"]["vocab"]
+        try:
+            pairs = vocab if isinstance(vocab, dict) else {p[0]: i for i, p in enumerate(vocab)}
+        except (TypeError, LookupError) as error:
+            raise LexrayError(f"{self.name}: its vocabulary cannot be read: {error}") from error
+        types = (set(map(type, pairs)), set(map(type, pairs.values())))
+        if pairs and (types != ({str}, {int}) or not _in_range(pairs.values())):
+            raise LexrayError(f"{self.name}: its vocabulary does not give each text a sound id")
+        return pairs
+
+    @cached_property
+    def _added(self) -> dict[int, dict[str, Any]]:
+        """Added tokens by the id that `tokenizers` gives them: the next one, if they are new."""
+        listed = [*(self._description.get("added_tokens") or ()), *self._configured]
+        ids: dict[str, int] = {}
+        entries: dict[int, dict[str, Any]] = {}
+        following = len(self._vocab)
+        for entry in listed:
+            content = entry.get("content") if isinstance(entry, dict) else None
+            if isinstance(content, str) and content and content not in ids:
+                ids[content] = self._vocab.get(content, following)
+                following += content not in self._vocab
+                entries[ids[content]] = entry
+        return entries
+
+    @cached_property
+    def _configured(self) -> list[dict[str, Any]]:
+        listed = self._config.get("added_tokens_decoder") or {}
+        rows = [(int(key), row) for key, row in listed.items() if str(key).isdecimal()]
+        rows.sort(key=lambda item: item[0])
+        return [row for _, row in rows if isinstance(row, dict) and row.get("content")]
+
+    @cached_property
+    def tokens(self) -> list[str | None]:
+        size = max([*self._vocab.values(), *self._added, -1]) + 1
+        tokens: list[str | None] = [None] * size
+        for token, token_id in self._vocab.items():
+            tokens[token_id] = token
+        for token_id, entry in self._added.items():
+            tokens[token_id] = entry["content"]
+        return tokens
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """What is marked as special, the unknown token, and what the config names (`eos_token`)."""
+        model = self._description["model"]
+        ids = {i for i, entry in self._added.items() if entry.get("special")}
+        if isinstance(model.get("unk_id"), int):
+            ids.add(model["unk_id"])
+        names = [value for key, value in self._config.items() if key.endswith("_token")]
+        texts = [name.get("content") if isinstance(name, dict) else name for name in names]
+        by_text = self._vocab | {entry["content"]: i for i, entry in self._added.items()}
+        known = (by_text.get(t) for t in (model.get("unk_token"), *texts) if isinstance(t, str))
+        return frozenset(ids.union(i for i in known if i is not None))
+
+    @cached_property
+    def added(self) -> frozenset[int]:
+        return frozenset(self._added)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return sha256(self._read() + repr(self._configured).encode()).hexdigest()
+
+    @cached_property
+    def encode(self) -> Encode:
+        try:
+            tokenizer = Tokenizer.from_buffer(self._read())
+        except Exception as error:  # the Rust library raises plain Exceptions
+            raise LexrayError(f"{self.name} cannot be read as a tokenizer: {error}") from error
+        flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+        for entry in self._configured:
+            chosen = {flag: bool(entry[flag]) for flag in flags if flag in entry}
+            if tokenizer.token_to_id(entry["content"]) is None:
+                tokenizer.add_tokens([AddedToken(entry["content"], **chosen)])
+        return rust_encode(tokenizer)
+
+
+def _in_range(ids: Collection[int]) -> bool:
+    return min(ids) >= 0 and max(ids) < 4 * len(ids) + MAX_HOLES
+
+
+def rust_encode(
+    tokenizer: Tokenizer, before: Sequence[int] = (), after: Sequence[int] = ()
+) -> Encode:
+    """Encode with `tokenizers`, never cut or padded; `before` and `after` are special ids."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    def encode(texts: Sequence[str], special: bool) -> list[list[int]]:
+        try:
+            if len(texts) == 1:
+                found = [tokenizer.encode(texts[0], add_special_tokens=special)]
+            else:
+                found = tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
+        except Exception as error:  # such as a text with letters the model has no token for
+            raise LexrayError(f"this text cannot be encoded: {error}") from error
+        ends = (list(before), list(after)) if special else ([], [])
+        return [ends[0] + one.ids + ends[1] for one in found]
+
+    return encode
+
+
+class LiveSource(Source):
+    """A tokenizer of transformers that is written in Python."""
+
+    def __init__(self, name: str, tokenizer: Any):
+        self.name = name
+        self._tokenizer = tokenizer
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        return frozenset(self._tokenizer.all_special_ids)
+
+    @cached_property
+    def added(self) -> frozenset[int]:
+        return frozenset(self._tokenizer.added_tokens_decoder)
+
+    @cached_property
+    def tokens(self) -> list[str | None]:
+        vocab = self._tokenizer.get_vocab()
+        tokens: list[str | None] = [None] * (max(vocab.values(), default=-1) + 1)
+        for token, token_id in vocab.items():
+            tokens[token_id] = token
+        return tokens
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        return Spelling.guessed([token for token in self.tokens if token is not None])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return sha256(repr((type(self._tokenizer), self.tokens)).encode()).hexdigest()
+
+    @cached_property
+    def encode(self) -> Encode:
+        return lambda texts, special: [
+            list(self._tokenizer.encode(text, add_special_tokens=special)) for text in texts
+        ]
+
+
+# ------------------------------------------------------------------ older files
+
+
+def _json(path: Path | None) -> dict[str, Any]:
+    return read_json(path) if path else {}
+
+
+def config_of(asset: Callable[[str], Path | None]) -> dict[str, Any]:
+    """`tokenizer_config.json`, and the tokens of the older `added_tokens.json` with it."""
+    config = _json(asset("tokenizer_config.json"))
+    added = _json(asset("added_tokens.json"))
+    listed = {str(i): {"content": text, "normalized": False} for text, i in added.items()}
+    return config | {"added_tokens_decoder": listed | (config.get("added_tokens_decoder") or {})}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise LexrayError(f"{path} cannot be read as text: {error}") from error
+
+
+def gpt2_source(vocab: Path, merges: Path, config: Mapping[str, Any]) -> JsonSource:
+    """GPT-2's `vocab.json` and `merges.txt` as a `tokenizer.json`."""
+    rules = [line.split(" ") for line in _lines(merges) if not line.startswith("#version")]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    pairs = [rule for rule in rules if len(rule) == 2]
+    model = {"type": "BPE", "vocab": read_json(vocab), "merges": pairs}
+    stages = {"pre_tokenizer": byte_level, "decoder": byte_level}
+    return _described(vocab, {"model": model, **stages}, config)
+
+
+def bert_source(path: Path, config: Mapping[str, Any]) -> JsonSource:
+    """BERT's `vocab.txt` as a `tokenizer.json`."""
+    tokens = [line.rstrip("\r") for line in _lines(path)]
+    vocab = {token: i for i, token in enumerate(tokens[:-1] if tokens[-1] == "" else tokens)}
+    special = [t for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if t in vocab]
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+        "strip_accents": config.get("strip_accents"),
+        "lowercase": config.get("do_lower_case", True),
+    }
+    model = {"type": "WordPiece", "vocab": vocab, "unk_token": "[UNK]"}
+    limits = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    stages = {
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "added_tokens": [_special(token, vocab[token]) for token in special],
+    }
+    return _described(path, {"model": model | limits, **stages}, config)
+
+
+def _special(token: str, token_id: int) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": token, "special": True, **flags}
+
+
+def _described(path: Path, description: dict[str, Any], config: Mapping[str, Any]) -> JsonSource:
+    data = json.dumps({"version": "1.0", "added_tokens": []} | description).encode()
+    return JsonSource(str(path), lambda: data, config)
