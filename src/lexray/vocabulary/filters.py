@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.files import cache_root
 from lexray.vocabulary.text import shown, unshown
 from lexray.vocabulary.vocabulary import Vocabulary, begins_word
 
@@ -232,7 +233,7 @@ class _Corpus(Filter):
     def _counts(self, vocabulary: Vocabulary) -> Int64[Tensor, "n_ids"]:
         """How often each id occurs, from the cache on disk if it is there."""
         key = sha256(f"{self.stamp} {vocabulary.fingerprint}".encode()).hexdigest()
-        path = _cache_root() / _KIND_OF_CACHE / f"{key}.npz"
+        path = cache_root() / _KIND_OF_CACHE / f"{key}.npz"
         counts = _load_counts(path, vocabulary.n_ids)
         if counts is None:
             counts = self._counted(vocabulary)
@@ -259,7 +260,7 @@ def corpus(source: str | Path, *, minimum: int = 1) -> Filter:
 
     `source` is a path to a `.txt` or `.jsonl` file, perhaps with `.gz`, or the text itself. Of a
     line of `.jsonl` the field `text` counts, or all its strings if there is no such field. Counts
-    are kept in `$LEXRAY_CACHE` (or `~/.cache/lexray`) until the file or the tokenizer changes.
+    are kept in lexray's cache (see `lexray.files`) until the file or the tokenizer changes.
 
     >>> corpus("imdb-train.jsonl.gz", minimum=5)
     >>> corpus("It was the best of times, it was the worst of times")
@@ -344,10 +345,6 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _strings(item)
-
-
-def _cache_root() -> Path:
-    return Path(os.environ.get("LEXRAY_CACHE") or "~/.cache/lexray").expanduser()
 
 
 def _load_counts(path: Path, n_ids: int) -> NDArray[np.int64] | None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from lexray.checkpoint.hub.http import Identity, Span
+from lexray.files import cache_root
 
 Piece = tuple[int, bytes | bytearray]
 """Where in a file some bytes begin, and the bytes."""
@@ -88,11 +89,9 @@ def gather(spans: Sequence[Span], pieces: Iterable[Piece]) -> Tensor:
     return out
 
 
-def cache_root() -> Path:
-    """`$LEXRAY_CACHE/ranges`, by default `~/.cache/lexray/ranges`."""
-    if folder := os.environ.get("LEXRAY_CACHE"):
-        return Path(folder).expanduser() / "ranges"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lexray" / "ranges"
+def ranges_root() -> Path:
+    """The folder of all ranges that were fetched."""
+    return cache_root() / "ranges"
 
 
 class RangeCache:
@@ -104,7 +103,7 @@ class RangeCache:
     """
 
     def __init__(self, repo_id: str, commit: str, filename: str) -> None:
-        self.folder = cache_root() / repo_id.replace("/", "--")
+        self.folder = ranges_root() / repo_id.replace("/", "--")
         self._note = self.folder / quote(commit, safe="") / f"{quote(filename, safe='')}.json"
         self._fallback = f"{commit}/{filename}"
         self._blob: Path | None = None

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lexray.checkpoint.base import Box, Checkpoint, TensorInfo, read_json, runs
 from lexray.checkpoint.hub.http import ChangedError, Identity, RangeClient, RangedFile, Span
-from lexray.checkpoint.hub.ranges import Piece, RangeCache, cache_root, coalesce, gather, subtract
+from lexray.checkpoint.hub.ranges import Piece, RangeCache, coalesce, gather, ranges_root, subtract
 from lexray.checkpoint.hub.repository import (
     CONFIG,
     SAFETENSORS,
@@ -154,7 +154,7 @@ def _index(repository: Repository) -> dict[str, str] | None:
         if RangeCache(repository.id, repository.commit, SAFETENSORS).identity():
             return None
         raise LexrayError(
-            f"nothing of {repository.id}'s weights is in {cache_root()}, and "
+            f"nothing of {repository.id}'s weights is in {ranges_root()}, and "
             + ("HF_HUB_OFFLINE is set" if is_offline() else f"{endpoint()} cannot be reached")
         )
     weights = sorted(
@@ -243,6 +243,6 @@ class RemoteShard:
     def _refuse_offline(self) -> None:
         if self._offline:
             raise LexrayError(
-                f"not all that is needed of {self._where} is in {cache_root()}, and "
+                f"not all that is needed of {self._where} is in {ranges_root()}, and "
                 "HF_HUB_OFFLINE is set; unset it to read the rest"
             )
