@@ -28,11 +28,11 @@ COMMANDS: dict[str, tuple[list[str], Answer]] = {
     ),
     "head --from": (
         ["head", "L0H1", "--from", "·the", "-k", "3"],
-        lambda m: m["L0H1"].qk.attended_by(" the", 3),
+        lambda m: m["L0H1"].qk.attends_to(" the", 3),
     ),
     "head --to": (
         ["head", "L0H1.QK", "--to", " the", "-k", "3"],
-        lambda m: m["L0H1"].qk.attending_to(" the", 3),
+        lambda m: m["L0H1"].qk.attended_by(" the", 3),
     ),
     "svd": (["svd", "L1H0.VO", "-n", "2", "-k", "4"], lambda m: m["L1H0"].vo.svd(2, 4)),
     "svd --qk": (["svd", "l1h0", "--qk", "-n", "1"], lambda m: m["L1H0"].qk.svd(1, 10)),

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from lexray.families import Experts
 from lexray.model.feedforward import FeedForward
 from lexray.model.model import Model
+from tests.families import forward
 
 IDS = torch.tensor([[5, 11, 3, 29, 36, 7, 20]])
 
@@ -151,10 +152,10 @@ def ff(module: PreTrainedModel, live: Model, model: Model) -> None:
         with recorded(module, reader, writer) as seen:
             run(module, IDS)
         x, expected = seen[reader][0], seen[writer][1]
-        close(layer.ff(x), expected)
+        close(forward.written(layer.ff, x), expected)
         if isinstance(layer.ff, FeedForward):
-            neuron, coefficient = layer.ff.neurons[3], layer.ff.coefficients(x)[:, 3]
-            removed = layer.ff.coefficients(x).clone()
+            neuron, coefficient = layer.ff.neurons[3], forward.coefficients(layer.ff, x)[:, 3]
+            removed = forward.coefficients(layer.ff, x).clone()
             removed[:, 3] = 0
             b_out = 0 if neuron.b_out is None else neuron.b_out
             close(removed @ layer.ff.W_out + coefficient[:, None] * neuron.W_out + b_out, expected)
@@ -199,7 +200,7 @@ def folding(module: PreTrainedModel, live: Model, model: Model) -> None:
         whole = x if norm is None else norm(x, model.checkpoint)
         bare = x if norm is None else norm.bare(x)
         for f, g in zip(layer.feed_forwards, other.feed_forwards, strict=True):
-            close(g.coefficients(bare), f.coefficients(whole))
+            close(forward.coefficients(g, bare), forward.coefficients(f, whole))
     final = model.architecture.final_norm
     if final is not None and model.architecture.head is None:
         b_U = folded.b_U

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from lexray.errors import LexrayError
 from lexray.families import Config, Linear, Names, Norm, families, find_family, registry
-from lexray.model.model import text_config
+from lexray.model.weights import text_config
 from tests.families.zoo import LLAMA, MOE
 
 

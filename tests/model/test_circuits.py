@@ -246,8 +246,8 @@ def test_lines_are_rows_and_columns(name: str, view: str) -> None:
     vo, qk = (whole(name, matrix, 1, 2, VIEWS[view]) for matrix in ("VO", "QK"))
     same_line(head.vo.of(5, 9), vo[5], 9)
     same_line(head.vo.writing(6, 9), vo[:, 6], 9)
-    same_line(head.qk.attended_by(7, 9), qk[7], 9)
-    same_line(head.qk.attending_to(8, 99), qk[:, 8], 99)
+    same_line(head.qk.attends_to(7, 9), qk[7], 9)
+    same_line(head.qk.attended_by(8, 99), qk[:, 8], 99)
 
 
 def test_lines_say_which_they_are() -> None:
@@ -255,8 +255,8 @@ def test_lines_say_which_they_are() -> None:
     said = {
         "L0H1.VO ·law writes": head.vo.of(" law", 3),
         "L0H1.VO ·law written_by": head.vo.writing("·law", 3),
-        "L0H1.QK ·law attends_to": head.qk.attended_by(1, 3),
-        "L0H1.QK ·law attended_by": head.qk.attending_to(" law", 3),
+        "L0H1.QK ·law attends_to": head.qk.attends_to(1, 3),
+        "L0H1.QK ·law attended_by": head.qk.attended_by(" law", 3),
     }
     for address, reading in said.items():
         assert reading.source.address == address
@@ -278,7 +278,7 @@ def test_unknown_tokens_of_lines() -> None:
     with pytest.raises(LexrayError, match="'bad' is 3 tokens"):
         head.vo.of("bad")
     with pytest.raises(LexrayError, match="no token 99"):
-        head.qk.attending_to(99)
+        head.qk.attended_by(99)
     larger = worded("gpt2", extra=("Ġadded",))
     with pytest.raises(LexrayError, match=r"·added .*no row"):
         larger["L0H1"].vo.of(" added")

@@ -27,6 +27,7 @@ from lexray.families.parts import attention, gated, projections, sizes, unembedd
 from lexray.families.rotary import rotary
 from lexray.model.model import Model
 from tests.checkpoint.hub.server import FakeHub, serve
+from tests.families import forward
 from tests.families.zoo import build
 from tests.saved import save, words, write_tokenizer
 
@@ -336,7 +337,7 @@ def test_a_family_of_ones_own(
     module, x = build("llama"), torch.randn(3, 24)
     mlp: Any = module.get_submodule("model.layers.1.mlp")
     with torch.no_grad():
-        torch.testing.assert_close(model.layers[1].ff(x), mlp(x))
+        torch.testing.assert_close(forward.written(model.layers[1].ff, x), mlp(x))
     assert model["L1H2"].W_O.equal(llama["L1H2"].W_O)
     assert model.view(folded=True)["L1H2"].W_Q.equal(llama.view(folded=True)["L1H2"].W_Q)
     assert model.W_U.equal(weight(module, "lm_head.weight").T)

@@ -16,6 +16,7 @@ from lexray.model.model import Model
 from lexray.model.vectors import Vector
 from lexray.progress import reported_by
 from lexray.result.readings import Reading
+from lexray.space.space import EmbeddingSpace
 from tests.dense import NAMES, READS, Dense, Kind, dense
 from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded
@@ -117,9 +118,13 @@ def test_streams_equal_one_by_one(
 def test_a_stream_is_made_while_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parameters, "VECTORS_AT_ONCE", 3)
     group, asked = opened("llama").layers[0].values, []
-    space = group.model.space
-    real = space.readings
-    monkeypatch.setattr(space, "readings", lambda X, *rest: asked.append(len(X)) or real(X, *rest))
+    real = EmbeddingSpace.readings
+
+    def readings(self: EmbeddingSpace, X: Tensor, *rest: Any) -> Any:
+        asked.append(len(X))
+        return real(self, X, *rest)
+
+    monkeypatch.setattr(EmbeddingSpace, "readings", readings)
     stream = group.stream(2)
     assert not asked
     next(stream)

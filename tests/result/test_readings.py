@@ -39,7 +39,7 @@ def results() -> dict[str, Result]:
         "group": m.layers[0].values.top(5, filter=ODD),
         "pairs": m["L0H1"].vo.top(25, filter=ODD),
         "qk": m["L0H1"].qk.top(25, filter=ODD),
-        "line": m["L0H1"].qk.attended_by("<script>", 5, filter=ODD),
+        "line": m["L0H1"].qk.attends_to("<script>", 5, filter=ODD),
         "svd": m["L0H1"].vo.svd(2, 5, filter=ODD),
         "lookup": m.lookup(["<script>", "law"]).top(3, filter=ODD),
         "related": m.related(37, 1.0),

@@ -168,7 +168,7 @@ def test_rows_without_token_are_left_out(view: dict[str, Any]) -> None:
     pairs = model["L0H1"].vo.top(9999)
     assert len(pairs) == 400
     assert max(p.row.id for p in pairs) == max(p.col.id for p in pairs) == 19
-    assert len(model["L0H1"].qk.attended_by(3, 99).top) == 20
+    assert len(model["L0H1"].qk.attends_to(3, 99).top) == 20
     assert all(s.token.id < 20 for s in model["L0H1"].vo.svd(1, 99)[0].input.top)
 
 

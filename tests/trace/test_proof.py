@@ -19,6 +19,7 @@ from lexray.families import Norm
 from lexray.model.model import Model
 from lexray.trace.record.plan import Plan, kept_bytes
 from lexray.trace.trace import Trace
+from tests.families import forward
 from tests.families.oracles import allowed, close, run
 from tests.families.zoo import VARIANTS, build
 
@@ -165,10 +166,10 @@ def test_pre_activations(name: str) -> None:
             assert x.pre is x.gate_pre is x.coefficients is None
             routing = torch.zeros(len(IDS), len(ff.experts))
             routing.scatter_(1, x.experts.chosen, x.experts.weights)
-            close(routing, ff.routing(x.mlp_in))
+            close(routing, forward.routing(ff, x.mlp_in))
             continue
         close(x.pre, x.mlp_in @ ff.W_in + (0 if ff.b_in is None else ff.b_in))
-        close(x.coefficients, ff.coefficients(x.mlp_in))
+        close(x.coefficients, forward.coefficients(ff, x.mlp_in))
         if ff.W_gate is None:
             assert x.gate_pre is None
         else:

@@ -181,7 +181,8 @@ class Teller:
             "A head does several things at once. Its singular directions take them apart: what "
             "the head reads on the left, it writes on the right."
         )
-        self._command(f"lexray svd {circuit.model.name} {circuit.address} -n 3 -k 6 {OPTIONS}")
+        name = circuit.head.weights.name
+        self._command(f"lexray svd {name} {circuit.address} -n 3 -k 6 {OPTIONS}")
         self._show(directions)
 
     # ------------------------------------------------------------------ neurons

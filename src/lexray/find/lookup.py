@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lexray.address import Address
 from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.model.vectors import Vector, VectorGroup
 from lexray.progress import track
@@ -22,9 +23,6 @@ from lexray.result.table import Result, Table
 from lexray.space.kinds import GROUPS, WRITES, Kind, kind_of
 from lexray.space.side import gram
 from lexray.vocabulary.filters import Filter
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class Lookup:
 
     def __init__(
         self,
-        model: Model,
+        model: Anatomy,
         words: tuple[Token, ...],
         among: str,
         by: str,
@@ -148,7 +146,7 @@ class Lookup:
 
 
 def lookup(
-    model: Model, words: Sequence[str | int], among: str, *, by: Literal["dot", "cosine"] = "dot"
+    model: Anatomy, words: Sequence[str | int], among: str, *, by: Literal["dot", "cosine"] = "dot"
 ) -> Lookup:
     """Ranks all parameters of a group by their product with the words' mean centred embedding."""
     if by not in ("dot", "cosine"):
@@ -171,7 +169,7 @@ def lookup(
     return Lookup(model, tokens, among, by, groups, torch.cat(scores))
 
 
-def seeds(model: Model, words: Sequence[str | int]) -> list[int]:
+def seeds(model: Anatomy, words: Sequence[str | int]) -> list[int]:
     """A token for each word: itself, else itself at the start of a word; no silent first piece."""
     if isinstance(words, str):
         words = [words]
@@ -180,7 +178,7 @@ def seeds(model: Model, words: Sequence[str | int]) -> list[int]:
     return [_seed(model, word) for word in words]
 
 
-def _seed(model: Model, word: str | int) -> int:
+def _seed(model: Anatomy, word: str | int) -> int:
     try:
         return model.space.id(word)
     except LexrayError:
@@ -197,7 +195,7 @@ def at_least_one(n: int) -> None:
         raise LexrayError(f"asked for the top {n} parameters; at least 1 has to be wanted")
 
 
-def own_address(model: Model, address: str) -> str:
+def own_address(model: Anatomy, address: str) -> str:
     """The address under which groups list a vector: shared keys and values by the first head."""
     at = Address.parse(address)
     if at.head is None or at.subhead not in ("K", "V"):
@@ -212,7 +210,7 @@ class Nearest(Hits):
 
 
 def nearest(
-    model: Model,
+    model: Anatomy,
     address: str | Address,
     n: int = 20,
     *,
@@ -261,7 +259,7 @@ def nearest(
 class _Kernels:
     """E C E′ᵀ for each pair of sides, over all tokens, made when first needed."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Anatomy) -> None:
         self._space = model.space
         self._calibrated = model.options.calibrated
         self._made: dict[tuple[Hashable, Hashable], Tensor] = {}

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
 from lexray.model.vectors import VECTORS_AT_ONCE, VectorGroup
 from lexray.progress import track
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class Related(Result):
 
 
 def related(
-    model: Model, k: int = 100, overlap: float = 0.15, *, read: Literal["key", "gate"] = "key"
+    model: Anatomy, k: int = 100, overlap: float = 0.15, *, read: Literal["key", "gate"] = "key"
 ) -> Related:
     """Neurons whose key (or gate) and value share at least `overlap` of their top-k tokens."""
     if read not in ("key", "gate"):
@@ -106,7 +104,7 @@ def related(
 
 
 def _related_in(
-    model: Model, keys: VectorGroup, values: VectorGroup, k: int, overlap: float
+    model: Anatomy, keys: VectorGroup, values: VectorGroup, k: int, overlap: float
 ) -> Iterator[RelatedNeuron]:
     X, Y = keys.tensor, values.tensor
     reading, writing = model.space.side(keys.kind), model.space.side("value")

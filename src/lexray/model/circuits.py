@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -15,26 +15,26 @@ from torch import Tensor
 from lexray.address import Address, Matrix
 from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
+from lexray.model.head_matrices import HeadMatrices
 from lexray.result.readings import Direction, Directions, Pair, Pairs, Reading
 from lexray.space.kinds import Kind
 from lexray.space.side import Side
+from lexray.space.space import EmbeddingSpace, space_of
 from lexray.space.topk.pairs import Sign, top_pairs
 from lexray.vocabulary.filters import Filter
 
-if TYPE_CHECKING:
-    from lexray.model.head import Head
-
 Same = Literal["none", "same", "inflected"]
 INFLECTION = re.compile(r"(?<=..)('s|ies|es|s|ing|ed|ly|er|y|e)$")
+LINES = {"VO": ("writes", "written_by"), "QK": ("attends_to", "attended_by")}
+"""What a row and a column say of their token."""
 LABELS = {"largest": "largest", "smallest": "smallest", "absolute": "largest in absolute value"}
 
 
 class Circuit:
     """EᵀW E for W = W_V W_O or W_Q R W_Kᵀ: rows are inputs or queries, columns outputs or keys."""
 
-    def __init__(self, head: Head, matrix: Matrix) -> None:
+    def __init__(self, head: HeadMatrices, matrix: Matrix) -> None:
         self.head = head
-        self.model = head.model
         self.matrix: Matrix = matrix
         self.kinds: tuple[Kind, Kind] = ("V", "O") if matrix == "VO" else ("Q", "K")
 
@@ -43,10 +43,15 @@ class Circuit:
         return Address(self.head.layer, head=self.head.index, matrix=self.matrix)
 
     def __repr__(self) -> str:
-        return f"<{self.address} of {self.model.name}, {self.model.options}>"
+        weights = self.head.weights
+        return f"<{self.address} of {weights.name}, {weights.options}>"
 
     @property
-    def weights(self) -> tuple[Float[Tensor, "d_model r"], Float[Tensor, "r d_model"]]:
+    def space(self) -> EmbeddingSpace:
+        return space_of(self.head.weights)
+
+    @property
+    def matrices(self) -> tuple[Float[Tensor, "d_model r"], Float[Tensor, "r d_model"]]:
         """The two factors of the d×d matrix, rotation included; QK-norms are not part of it."""
         head = self.head
         if self.matrix == "VO":
@@ -59,7 +64,7 @@ class Circuit:
         self, row_filter: Filter | None = None, col_filter: Filter | None = None
     ) -> tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]:
         """A and B, so that the score of (i, j) is A_i · B_j."""
-        space = self.model.space
+        space = self.space
         return self.factors_between(
             space.side(self.kinds[0], row_filter), space.side(self.kinds[1], col_filter)
         )
@@ -67,7 +72,7 @@ class Circuit:
     def factors_between(self, rows: Side, cols: Side) -> tuple[Tensor, Tensor]:
         """The same between any two sides, such as those of another model."""
         if self.matrix == "VO" or self.head.spec.q_norm is None:
-            left, right = self.weights
+            left, right = self.matrices
             return rows.factor(left), cols.factor(right.T)
         A = rows.mapped(self.head.query_map(bias=False, clip=False))
         B = cols.mapped(self.head.key_map(bias=False, clip=False))
@@ -93,7 +98,7 @@ class Circuit:
         >>> model["L19H4"].vo.top(50)
         >>> model["L19H4"].qk.top(50, exclude_same=True, sign="absolute", filter=filters.ascii)
         """
-        space = self.model.space
+        space = self.space
         row_filter, col_filter = _both(filter, rows), _both(filter, cols)
         A, B = self.factors(row_filter, col_filter)
         row_ids, col_ids = space.admitted(row_filter), space.admitted(col_filter)
@@ -127,12 +132,12 @@ class Circuit:
     def _offset_note(self) -> str:
         """A rotary model's scores hold for one distance; other offsets than 0 the view says."""
         turns = self.matrix == "QK" and self.head.spec.rotary is not None
-        return "offset 0" if turns and self.model.options.offset == 0 else ""
+        return "offset 0" if turns and self.head.weights.options.offset == 0 else ""
 
     def _groups(self, exclude: bool | Literal["inflected"]) -> Int[Tensor, "d_vocab"] | None:
         if not exclude:
             return None
-        vocabulary, n = self.model.vocabulary, self.model.space.n_rows
+        vocabulary, n = self.head.weights.vocabulary, self.space.n_rows
         groups = vocabulary.groups(n)
         return groups if exclude is True else _inflected(groups, vocabulary.folded)
 
@@ -145,7 +150,7 @@ class Circuit:
         return self._line(token, 1, k, filter)
 
     def _line(self, token: str | int, axis: int, k: int, filter: Filter | None) -> Reading:
-        space = self.model.space
+        space = self.space
         token_id = space.id(token)
         sides = [space.side(kind, filter) for kind in self.kinds]
         sides[axis] = space.whole(self.kinds[axis]).only(torch.tensor([token_id]))
@@ -153,10 +158,8 @@ class Circuit:
         one, many = (A, B) if axis == 0 else (B, A)
         scores = many @ one[0].to(many)
         top, bottom, legibility = space.scored(scores, k, space.admitted(filter))
-        name = {("VO", 0): "writes", ("VO", 1): "written_by", ("QK", 0): "attends_to"}.get(
-            (self.matrix, axis), "attended_by"
-        )
-        shown = self.model.vocabulary.shown(token_id)
+        name = LINES[self.matrix][axis]
+        shown = self.head.weights.vocabulary.shown(token_id)
         source = space.source(f"{self.address} {shown} {name}", filter)
         return Reading(source, name, top, bottom, legibility)
 
@@ -167,10 +170,10 @@ class Circuit:
         """
         if n < 1:
             raise LexrayError(f"asked for {n} singular directions; n must be at least 1")
-        left, right = self.weights
+        left, right = self.matrices
         U, S, V = factored_svd(left, right)
         n = min(n, len(S))
-        space, address = self.model.space, str(self.address)
+        space, address = self.space, str(self.address)
         names = [f"{address}[{i}]" for i in range(n)]
         ends = [
             space.readings(vectors.T[:n].contiguous(), kind, names, k, filter, name)
@@ -196,7 +199,7 @@ class Circuit:
 class VO(Circuit):
     """What a head moves: attended-to tokens → written tokens."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: HeadMatrices) -> None:
         super().__init__(head, "VO")
 
     def of(self, token: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
@@ -211,20 +214,16 @@ class VO(Circuit):
 class QK(Circuit):
     """Where a head looks: query tokens → key tokens."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: HeadMatrices) -> None:
         super().__init__(head, "QK")
 
-    def attended_by(
-        self, token: str | int, k: int = 30, *, filter: Filter | None = None
-    ) -> Reading:
-        """Which keys a query token attends to: `model["L19H4"].qk.attended_by(" his")`."""
-        return self.row(token, k, filter=filter)
+    def attends_to(self, query: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+        """Which keys a query token attends to: `model["L19H4"].qk.attends_to(" his")`."""
+        return self.row(query, k, filter=filter)
 
-    def attending_to(
-        self, token: str | int, k: int = 30, *, filter: Filter | None = None
-    ) -> Reading:
-        """Which query tokens attend to a key token."""
-        return self.col(token, k, filter=filter)
+    def attended_by(self, key: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+        """Which query tokens attend to a key token: `model["L19H4"].qk.attended_by(" his")`."""
+        return self.col(key, k, filter=filter)
 
 
 def factored_svd(

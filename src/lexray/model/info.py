@@ -10,7 +10,7 @@ from typing import Any
 
 from lexray.families import Attention, Experts, FeedForward, Linear, Norm, QKNorm
 from lexray.families.spec import ALL
-from lexray.model.model import Model
+from lexray.model.weights import Weights
 from lexray.result.table import Result, Table, shown_bytes
 
 Place = tuple[str, str, str, int]
@@ -86,7 +86,7 @@ class Info(Result):
         }
 
 
-def info(model: Model) -> Info:
+def info(model: Weights) -> Info:
     """Looks at headers only; reads no weights."""
     c = model.checkpoint
     a = model.architecture
@@ -117,12 +117,12 @@ def info(model: Model) -> Info:
     )
 
 
-def experts(model: Model) -> int | None:
+def experts(model: Weights) -> int | None:
     counts = [len(b.ff.experts) for b in model.architecture.blocks if isinstance(b.ff, Experts)]
     return max(counts, default=None)
 
 
-def traits(model: Model) -> dict[str, str]:
+def traits(model: Weights) -> dict[str, str]:
     """How the model is built, in words."""
     a = model.architecture
     attentions = [block.attention for block in a.blocks]
@@ -151,7 +151,7 @@ def traits(model: Model) -> dict[str, str]:
     return found
 
 
-def positions(model: Model) -> str:
+def positions(model: Weights) -> str:
     a = model.architecture
     turned = [block.attention.rotary for block in a.blocks if block.attention.rotary]
     if turned:
@@ -168,7 +168,7 @@ def positions(model: Model) -> str:
     return "learned" if a.positions else "none"
 
 
-def norms(model: Model) -> str:
+def norms(model: Weights) -> str:
     attention = model.architecture.blocks[0].attention if model.architecture.blocks else None
     places = {
         "before": attention and (model.architecture.blocks[-1].attention.pre_norm),
@@ -182,7 +182,7 @@ def norms(model: Model) -> str:
     return f"{kind} {' and '.join(used)} each sub-block"
 
 
-def parameters(model: Model) -> list[dict[str, Any]]:
+def parameters(model: Weights) -> list[dict[str, Any]]:
     """Each kind of parameter, the tensors that hold it, and one such tensor's shape and dtype."""
     a = model.architecture
     named: list[tuple[str, str | None]] = [
@@ -264,22 +264,22 @@ def _feed_forward(x: FeedForward | Experts) -> list[tuple[str, str | None]]:
     ]
 
 
-def one_head(model: Model) -> dict[str, Any]:
+def one_head(model: Weights) -> dict[str, Any]:
     """What the token pairs of one head need: E and the head's slices."""
     a, c = model.architecture, model.checkpoint
     spec = a.blocks[0].attention
     reads = (
-        [_reading(model, "E", a.unembed, list(c.info(a.unembed).shape), c.cost(a.unembed))]
+        [_reading("E", a.unembed, list(c.info(a.unembed).shape), c.cost(a.unembed))]
         if a.unembed in c.names()
         else []
     )
     for label, heads in (("W_Q", spec.q), ("W_K", spec.k), ("W_V", spec.v)):
         cost = heads.linear.cost(c, outputs=heads.outputs(0))
-        reads.append(_reading(model, label, heads.linear.weight, [a.d_model, a.d_head], cost))
+        reads.append(_reading(label, heads.linear.weight, [a.d_model, a.d_head], cost))
     cost = spec.o.cost(c, inputs=slice(0, a.d_head), outputs=ALL)
-    reads.append(_reading(model, "W_O", spec.o.weight, [a.d_head, a.d_model], cost))
+    reads.append(_reading("W_O", spec.o.weight, [a.d_head, a.d_model], cost))
     return {"address": "L0H0", "reads": reads, "bytes": sum(r["bytes"] for r in reads)}
 
 
-def _reading(model: Model, label: str, tensor: str, shape: list[int], cost: int) -> dict[str, Any]:
+def _reading(label: str, tensor: str, shape: list[int], cost: int) -> dict[str, Any]:
     return {"parameter": label, "tensor": tensor, "shape": shape, "bytes": cost}

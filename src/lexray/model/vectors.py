@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.model.groups import Group
+from lexray.model.weights import Weights
 from lexray.progress import track
 from lexray.result.readings import Reading, Readings
 from lexray.space.kinds import Kind
+from lexray.space.space import space_of
 from lexray.vocabulary.filters import Filter
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 VECTORS_AT_ONCE = 1024
 
@@ -25,7 +25,7 @@ VECTORS_AT_ONCE = 1024
 class Vector:
     """One d_model-vector of a model: a neuron's value, a subhead, a bias, a norm's gain."""
 
-    model: Model
+    weights: Weights
     address: str
     kind: Kind
     read: Callable[[], Tensor]
@@ -42,56 +42,75 @@ class Vector:
         >>> model["L23N907"].value.top(30)
         >>> model["L3H7.V12"].top(10, filter=filters.ascii & filters.starts_word)
         """
-        (reading,) = self.model.space.readings(
+        (reading,) = space_of(self.weights).readings(
             self.tensor[None], self.kind, [self.address], k, filter, self.name
         )
         return reading
 
     def __repr__(self) -> str:
-        return f"<{self.name or self.kind} {self.address} of {self.model.name}>"
+        return f"<{self.name or self.kind} {self.address} of {self.weights.name}>"
 
 
-@dataclass(frozen=True)
-class VectorGroup:
-    """Vectors of one kind that lie together, such as all values of a layer."""
+class VectorGroup(Sequence[Vector]):
+    """Vectors of one kind that belong together, such as all values of a layer.
 
-    model: Model
-    address: str
-    kind: Kind
-    n: int
-    read: Callable[[], Tensor]
-    """All of them, n × d_model."""
-    address_of: Callable[[int], str]
+    `groups` say where they lie: the linear, the norm and the slice. There is one, but for layers of
+    several heads or experts.
+    """
+
+    def __init__(self, address: str, groups: Sequence[Group]) -> None:
+        self.address = address
+        self.groups = tuple(groups)
+        self.weights, self.kind = groups[0].weights, groups[0].kind
+        self.n = sum(group.n for group in groups)
 
     def __len__(self) -> int:
         return self.n
 
-    def __getitem__(self, index: int) -> Vector:
+    def _located(self, i: int) -> tuple[Group, int]:
+        for group in self.groups:
+            if i < group.n:
+                return group, i
+            i -= group.n
+        raise IndexError(i)
+
+    def address_of(self, i: int) -> str:
+        group, at = self._located(i)
+        return group.address_of(at)
+
+    def __getitem__(self, index: int) -> Vector:  # type: ignore[override]
         if not -self.n <= index < self.n:
             raise LexrayError(
                 f"there is no {self.kind} vector {index}: {self.address} has 0–{self.n - 1}"
             )
-        i = index % self.n
-        return Vector(self.model, self.address_of(i), self.kind, lambda: self.read()[i])
+        group, i = self._located(index % self.n)
+        return Vector(self.weights, group.address_of(i), self.kind, lambda: group.rows(i, i + 1)[0])
 
     def __iter__(self) -> Iterator[Vector]:
-        whole = self.read()
-        return (
-            Vector(self.model, self.address_of(i), self.kind, lambda i=i: whole[i])  # type: ignore[misc]
-            for i in range(self.n)
-        )
+        for group in self.groups:
+            whole = group.tensor
+            for i in range(group.n):
+                yield Vector(
+                    self.weights,
+                    group.address_of(i),
+                    self.kind,
+                    lambda x=whole[i]: x,  # type: ignore[misc]
+                )
 
     @property
     def tensor(self) -> Float[Tensor, "n d_model"]:
-        return self.read()
+        """All of them, as rows."""
+        if len(self.groups) == 1:
+            return self.groups[0].tensor
+        return torch.cat([group.tensor for group in self.groups])
 
     def stream(self, k: int = 10, *, filter: Filter | None = None) -> Iterator[Reading]:
         """A reading of each vector, made while it is asked for."""
-        whole = self.read()
+        whole, space = self.tensor, space_of(self.weights)
         for start in range(0, self.n, VECTORS_AT_ONCE):
             block = whole[start : start + VECTORS_AT_ONCE]
             addresses = [self.address_of(start + i) for i in range(len(block))]
-            yield from self.model.space.readings(block, self.kind, addresses, k, filter)
+            yield from space.readings(block, self.kind, addresses, k, filter)
 
     def top(self, k: int = 10, *, filter: Filter | None = None) -> Readings:
         """Every vector's k largest and smallest tokens.
@@ -100,7 +119,7 @@ class VectorGroup:
         """
         what = f"{self.address} {self.kind}"
         read = tuple(track(self.stream(k, filter=filter), self.n, f"reading {what}"))
-        source = self.model.space.source(self.address, filter)
+        source = space_of(self.weights).source(self.address, filter)
         return Readings(source, read, title=f"{what}: {self.n} vectors")
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import plotly.graph_objects as go
 import torch
@@ -18,11 +18,8 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.result.readings import SIDES, Pairs, Reading, Scored, Token
+from lexray.result.readings import SIDES, Embeds, Pairs, Reading, Scored
 from lexray.result.table import shown_number
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 POSITIVE, NEGATIVE, INK, FAINT = "#2b7bba", "#d4603a", "#22303c", "#8a97a3"
 MONOSPACE = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -94,11 +91,11 @@ def _reach(scores: list[float]) -> list[float]:
     return [low - room if low < 0 else 0.0, high + room if high > 0 or low == 0 else 0.0]
 
 
-def token_map(reading: Reading, model: Model) -> go.Figure:
+def token_map(reading: Reading, model: Embeds) -> go.Figure:
     """The top tokens in the plane in which their centred embeddings differ most."""
     tokens = [scored.token for scored in reading.top]
     scores = [scored.score for scored in reading.top]
-    points, shares = principal_plane(_embeddings(tokens, model))
+    points, shares = principal_plane(model.embeddings([token.id for token in tokens]))
     x, y = points[:, 0].tolist(), points[:, 1].tolist()
     labels = [literal(token.shown) for token in tokens]
     figure = go.Figure(
@@ -163,17 +160,6 @@ def principal_plane(
     shares = torch.zeros(2, dtype=torch.float64)
     shares[:n] = (S.square() / S.square().sum().clamp(min=1e-300))[:n]
     return points, (float(shares[0]), float(shares[1]))
-
-
-def _embeddings(tokens: list[Token], model: Model) -> Float[Tensor, "n d_model"]:
-    """The tokens' output embeddings less the mean embedding."""
-    side = model.view(centred=True, folded=False).space.writing
-    ids = torch.tensor([token.id for token in tokens], dtype=torch.long)
-    if len(ids) and int(ids.max()) >= len(side.rows):
-        raise LexrayError(f"{model.name} has no token {int(ids.max())}: another model's reading?")
-    if not len(ids):
-        return torch.zeros(0, model.d_model)
-    return torch.cat(list(side.only(ids).columns()))
 
 
 def threads(pairs: Pairs, n: int = 50) -> go.Figure:

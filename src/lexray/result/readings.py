@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.result.table import Cell, Result, Table
@@ -13,7 +16,12 @@ from lexray.view import View
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from lexray.model.model import Model
+
+@runtime_checkable
+class Embeds(Protocol):
+    """A model, as far as drawing its tokens needs one."""
+
+    def embeddings(self, ids: Sequence[int]) -> Float[Tensor, "n d_model"]: ...
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ class Reading(Result):
 
         return plots.bars(self)
 
-    def map(self, model: Model) -> go.Figure:
+    def map(self, model: Embeds) -> go.Figure:
         """The top tokens as points: near one another where their embeddings are.
 
         >>> model["L23N907"].value.top(30).map(model)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -13,21 +11,39 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model import fold
+from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
+from lexray.model.groups import all_groups
+from lexray.model.weights import Weights
 from lexray.progress import track
 from lexray.result.readings import Reading, Scored, Source, Token
 from lexray.space.kinds import WRITES, Kind
 from lexray.space.side import Side, second_moment
+from lexray.view import View
 from lexray.vocabulary.filters import Filter
 
-if TYPE_CHECKING:
-    from lexray.model.model import Model
+Shared = tuple[Hashable, View]
+"""What tells sides apart: the kind, as far as it matters, and the view."""
 
-Made = TypeVar("Made")
+ROWS: Drawer[str, Tensor] = Drawer(most=2)
+BARE: Drawer[tuple[bool, View], Side] = Drawer(most=8)
+"""By whether it writes: sides before any calibration."""
+WHOLE: Drawer[Shared, Side] = Drawer(most=8)
+SOME: Drawer[tuple[Shared, Filter | None], Side] = Drawer(most=4)
+"""Each holds a copy of the rows that its filter admits."""
+INVERSES: Drawer[tuple[str, bool], Side] = Drawer(most=2)
+MOMENTS: Drawer[tuple[Kind, bool], Tensor] = Drawer(most=16)
+ADMITTED: Drawer[Filter | None, Tensor | None] = Drawer(most=16)
+UNITS: Drawer[None, tuple[Tensor, Tensor, float]] = Drawer(most=1)
 UPCAST_BELOW = 2**28
 """Embeddings of half precision with fewer elements are held in float32 (1 GB)."""
 LEGIBLE = 10
 """How many of the top tokens legibility looks at."""
+
+
+def space_of(weights: Weights) -> EmbeddingSpace:
+    """The embedding space of a model under its view."""
+    return EmbeddingSpace(weights)
 
 
 class EmbeddingSpace:
@@ -37,96 +53,101 @@ class EmbeddingSpace:
     >>> space.writing.top(model["L3N7"].W_out[None], 10)     # ids and scores
     """
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def _once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What is made once for a model and shared by its views."""
-        cache = self.model.cache
-        if key not in cache:
-            cache[key] = make()
-        made: Made = cache[key]
-        return made
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
 
     # ------------------------------------------------------------------ the two sides
 
-    @cached_property
+    @property
     def writing(self) -> Side:
         """E: for what is added to the residual stream; folded, with the final norm in it."""
-        a, options = self.model.architecture, self.model.options
-        P = None if a.project_out is None else a.project_out.read(self.model.checkpoint)
-        if options.folded and (a.final_norm is not None or a.logit_scale != 1):
-            eye = torch.eye(a.d_model) if P is None else P
-            P = fold.reader(eye, a.final_norm, self.model.checkpoint) * a.logit_scale
-        return self._centred(Side(self._rows(a.unembed), self._placed(P)))
+        return BARE.get(self.weights.cache, (True, self._view), self._writing)
 
-    @cached_property
+    @property
     def reading(self) -> Side:
         """E′ᵀ: for what reads from the residual stream."""
-        a, options = self.model.architecture, self.model.options
+        return BARE.get(self.weights.cache, (False, self._view), self._reading)
+
+    @property
+    def _view(self) -> View:
+        """What sides depend on: not the offset, which turns queries, not embeddings."""
+        return replace(self.weights.options, offset=0)
+
+    def _writing(self) -> Side:
+        a, options = self.weights.architecture, self.weights.options
+        P = None if a.project_out is None else a.project_out.read(self.weights.checkpoint)
+        if options.folded and (a.final_norm is not None or a.logit_scale != 1):
+            eye = torch.eye(a.d_model) if P is None else P
+            P = fold.reader(eye, a.final_norm, self.weights.checkpoint) * a.logit_scale
+        return self._centred(Side(self._rows(a.unembed), self._placed(P)))
+
+    def _reading(self) -> Side:
+        a, options = self.weights.architecture, self.weights.options
         P = None
         if options.reading == "input":
             if a.project_in is not None:
-                P = a.project_in.read(self.model.checkpoint).T
+                P = a.project_in.read(self.weights.checkpoint).T
             side = Side(self._rows(a.embed), self._placed(P))
         else:
             if a.project_out is not None:
-                P = a.project_out.read(self.model.checkpoint)
+                P = a.project_out.read(self.weights.checkpoint)
             side = Side(self._rows(a.unembed), self._placed(P))
         side = self._centred(side)
         if options.inverse == "transpose":
             return side
-        key = ("pinv", options.reading, options.centred)
-        return self._once(key, lambda: side.inverted(self.admitted(None)))
+        return INVERSES.get(
+            self.weights.cache,
+            (options.reading, options.centred),
+            lambda: side.inverted(self.admitted(None)),
+        )
 
     def whole(self, kind: Kind) -> Side:
         """The side on which vectors of this kind are read, with every row of the embedding."""
-        return self._once(self._key(kind), lambda: self._calibrated(kind))
+        return WHOLE.get(self.weights.cache, self._key(kind), lambda: self._calibrated(kind))
 
     def side(self, kind: Kind, filter: Filter | None = None) -> Side:
         """The same for the tokens a filter admits."""
         ids = self.admitted(filter)
         if ids is None:
             return self.whole(kind)
-        return self._once((*self._key(kind), filter), lambda: self.whole(kind).only(ids))
+        key = self._key(kind), filter
+        return SOME.get(self.weights.cache, key, lambda: self.whole(kind).only(ids))
 
-    def _key(self, kind: Kind) -> tuple[Hashable, ...]:
-        options = replace(self.model.options, offset=0)  # which turns queries, not embeddings
-        return "side", kind if options.calibrated else kind in WRITES, options
+    def _key(self, kind: Kind) -> Shared:
+        view = self._view
+        return kind if view.calibrated else kind in WRITES, view
 
     def _calibrated(self, kind: Kind) -> Side:
         side = self.writing if kind in WRITES else self.reading
-        if not self.model.options.calibrated or kind in ("bias", "norm"):
+        if not self.weights.options.calibrated or kind in ("bias", "norm"):
             return side
-        folded = self.model.options.folded
-        S = self._once(("S", kind, folded), lambda: self._moment(kind))
+        key = kind, self.weights.options.folded
+        S = MOMENTS.get(self.weights.cache, key, lambda: self._moment(kind))
         return side.calibrated(S, self.admitted(None))
 
     def _moment(self, kind: Kind) -> Float[Tensor, "d_model d_model"]:
-        groups = list(self.model.groups(kind))
+        groups = list(all_groups(self.weights, kind))
         tensors = (group.tensor for group in groups)
         return second_moment(track(tensors, len(groups), f"calibrating by all {kind} vectors"))
 
     def _rows(self, name: str) -> Float[Tensor, "e width"]:
-        return self._once(("rows", name), lambda: self._held(self._read(name)))
+        return ROWS.get(self.weights.cache, name, lambda: self._held(self._read(name)))
 
     def _read(self, name: str) -> Float[Tensor, "e width"]:
-        model = self.model
-        return (
-            model.unembedding()
-            if name == model.architecture.unembed
-            else model.checkpoint.read(name)
-        )
+        weights = self.weights
+        if name == weights.architecture.unembed:
+            return weights.unembedding()
+        return weights.checkpoint.read(name)
 
     def _held(self, rows: Float[Tensor, "e width"]) -> Float[Tensor, "e width"]:
-        rows = self.model.place(rows)
+        rows = self.weights.place(rows)
         return at_least_float32(rows) if rows.numel() < UPCAST_BELOW else rows
 
     def _placed(self, P: Tensor | None) -> Tensor | None:
-        return None if P is None else at_least_float32(self.model.place(P))
+        return None if P is None else at_least_float32(self.weights.place(P))
 
     def _centred(self, side: Side) -> Side:
-        if not self.model.options.centred:
+        if not self.weights.options.centred:
             return side
         return replace(side, mean=self.mean(side))
 
@@ -140,16 +161,16 @@ class EmbeddingSpace:
     @property
     def n_rows(self) -> int:
         """How many rows the output embedding has: more or fewer than there are tokens."""
-        return len(self._rows(self.model.architecture.unembed))
+        return len(self._rows(self.weights.architecture.unembed))
 
     # ------------------------------------------------------------------ tokens
 
     def admitted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
         """The ids that may appear in results; None for all."""
-        return self._once(("admitted", filter), lambda: self._admitted(filter))
+        return ADMITTED.get(self.weights.cache, filter, lambda: self._admitted(filter))
 
     def _admitted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
-        vocabulary, n = self.model.vocabulary, self.n_rows
+        vocabulary, n = self.weights.vocabulary, self.n_rows
         mask = vocabulary.admitted(n)
         if filter is not None:
             mask = mask & filter.mask(vocabulary, n)
@@ -157,25 +178,26 @@ class EmbeddingSpace:
 
     def id(self, token: str | int) -> int:
         """The id of a token that the embedding has a row for."""
-        token_id = self.model.vocabulary.id(token)
+        vocabulary = self.weights.vocabulary
+        token_id = vocabulary.id(token)
         if token_id >= self.n_rows:
             raise LexrayError(
-                f"{self.model.vocabulary.shown(token_id)} ({token_id}) has no row in the embedding "
-                f"of {self.model.name}, whose ids are 0–{self.n_rows - 1}"
+                f"{vocabulary.shown(token_id)} ({token_id}) has no row in the embedding "
+                f"of {self.weights.name}, whose ids are 0–{self.n_rows - 1}"
             )
         return token_id
 
     def token(self, token_id: int) -> Token:
-        vocabulary = self.model.vocabulary
+        vocabulary = self.weights.vocabulary
         return Token(token_id, vocabulary.text(token_id), vocabulary.shown(token_id))
 
     def source(self, address: str, filter: Filter | None = None) -> Source:
         """How a result at `address` was made."""
         return Source(
-            self.model.name,
-            self.model.checkpoint.revision,
+            self.weights.name,
+            self.weights.checkpoint.revision,
             address,
-            self.model.options,
+            self.weights.options,
             "" if filter is None else filter.describe(),
         )
 
@@ -228,7 +250,7 @@ class EmbeddingSpace:
 
     def legibility(self, ids: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
         """Mean cosine among the first tokens' centred embeddings, less that of random lists."""
-        rows, mean, expected = self._once("units", self._units)
+        rows, mean, expected = UNITS.get(self.weights.cache, None, self._units)
         n = min(LEGIBLE, ids.shape[1])
         if n < 2:
             return torch.zeros(len(ids))
@@ -240,7 +262,7 @@ class EmbeddingSpace:
 
     def _units(self) -> tuple[Tensor, Tensor, float]:
         """The embeddings, their mean, and the mean cosine over all pairs of different tokens."""
-        side = Side(self._rows(self.model.architecture.unembed))
+        side = Side(self._rows(self.weights.architecture.unembed))
         mean = self.mean(side)
         ids = self.admitted(None)
         total, n = torch.zeros_like(mean), 0

@@ -212,7 +212,7 @@ class _Looks:
 
     @classmethod
     def of(cls, layer: LayerTrace, head: Head, W_K: Tensor | None, options: QueriesKeys) -> _Looks:
-        device, kv = head.model.device, head.kv_index
+        device, kv = head.weights.device, head.kv_index
 
         def placed(x: Tensor) -> Tensor:
             return at_least_float32(x.to(device))
@@ -252,7 +252,7 @@ class _Looks:
     def value(self) -> Float[Tensor, "d_model"]:
         """The value behind the best key, through W_O."""
         W_O = at_least_float32(self.head.W_O).to(self.v)
-        checkpoint = self.head.model.checkpoint
+        checkpoint = self.head.weights.checkpoint
         return fold.writer(self.v[self.best] @ W_O, self.head.spec.post_norm, checkpoint)
 
     def readings(self, method: str) -> tuple[Float[Tensor, "d_model"], Float[Tensor, "d_model"]]:

@@ -22,13 +22,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.model.feedforward import Layer
+from lexray.model.layer import Layer
 from lexray.model.model import Model
 from lexray.model.vectors import VECTORS_AT_ONCE, VectorGroup
 from lexray.progress import track
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
 from lexray.space.side import Side
+from lexray.space.space import space_of
 from lexray.studies.shared import figures
 from lexray.studies.shared.measures import (
     deranged,
@@ -89,8 +90,8 @@ def compared(layer: Layer, a: Kind, b: Kind, options: SimK) -> Both | None:
         return None
     generator = seeded(options.seed, layer.index, a, b)
     at = sample(options.n or total, total, generator)
-    left = tops_of(rows_of([x for x, _ in groups], at), layer.model.space.side(a), options)
-    right = tops_of(rows_of([y for _, y in groups], at), layer.model.space.side(b), options)
+    left = tops_of(rows_of([x for x, _ in groups], at), space_of(layer.weights).side(a), options)
+    right = tops_of(rows_of([y for _, y in groups], at), space_of(layer.weights).side(b), options)
     orders = (deranged(len(at), generator).to(right.device) for _ in range(SHUFFLES))
     shuffled = torch.stack([jaccard(left, right[order]) for order in orders])
     return jaccard(left, right), shuffled.mean(0)

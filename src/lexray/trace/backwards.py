@@ -19,10 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.families import Norm
+from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 
 if TYPE_CHECKING:
-    from lexray.model.model import Model
     from lexray.trace.trace import LayerTrace, Trace
 
 Kind = Literal["embedding", "head", "neuron", "bias"]
@@ -64,7 +64,7 @@ class Backwards:
     sources: bool
 
     @cached_property
-    def model(self) -> Model:
+    def model(self) -> Anatomy:
         """The weights that made the trace."""
         return self.trace.model.view(folded=False, centred=False, calibrated=False)
 
@@ -162,7 +162,7 @@ class Backwards:
 class Path:
     """The direction on its way back through norms; `g` is where it is now."""
 
-    def __init__(self, model: Model, g: Float[Tensor, "d_model"]) -> None:
+    def __init__(self, model: Anatomy, g: Float[Tensor, "d_model"]) -> None:
         self.model, self.g = model, g
 
     def back_through(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Token
 from lexray.result.table import Cell, Result, Table
 from lexray.trace.backwards import KINDS, Backwards, Group, Kind
@@ -17,7 +18,6 @@ from lexray.trace.read.targets import Target, Wanted, find_target
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from lexray.model.model import Model
     from lexray.trace.trace import Trace
 
 PLURALS: dict[Kind, str] = {
@@ -53,7 +53,7 @@ class Leaf:
 class Contributions(Result):
     """All components with what they added to a logit, or to the difference of two."""
 
-    model: Model = field(repr=False)
+    model: Anatomy = field(repr=False)
     target: Target
     against: Target | None
     position: int
@@ -234,7 +234,7 @@ def _both(
     return target[0], target[1]
 
 
-def model_notes(model: Model) -> Iterator[str]:
+def model_notes(model: Anatomy) -> Iterator[str]:
     a = model.architecture
     if a.head is not None:
         yield (

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.families import Block, Experts
+from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import FeedForward
 from lexray.result.readings import Token
 from lexray.trace.record.plan import Group, not_kept
 
 if TYPE_CHECKING:
     from lexray.flow.graph import FlowGraph
-    from lexray.model.model import Model
     from lexray.trace.contributions import Contributions
     from lexray.trace.read.lens import Lens
     from lexray.trace.read.score import WordScore
@@ -58,7 +58,7 @@ class Trace:
     >>> trace.logits[-1].topk(5)
     """
 
-    model: Model
+    model: Anatomy
     ids: Int[Tensor, "n"]
     n_prompt: int
     layers: tuple[int, ...]
@@ -84,7 +84,7 @@ class Trace:
         return tuple(self.model.space.token(i) for i in self.ids.tolist())
 
     @cached_property
-    def weights(self) -> Model:
+    def weights(self) -> Anatomy:
         """The model with its raw weights, which are those that this trace was made by."""
         return self.model.view(folded=False)
 
@@ -204,7 +204,7 @@ class Trace:
         raise no_head(self.model)
 
 
-def no_head(model: Model) -> LexrayError:
+def no_head(model: Anatomy) -> LexrayError:
     return LexrayError(
         f"{model.name} has no language-model head, so it gives no logits over tokens; "
         "model.logits(trace.final) reads its residual stream through the embedding"

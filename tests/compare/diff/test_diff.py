@@ -155,8 +155,8 @@ def test_pairs_against_the_dense_difference(name: str, folded: bool, matrix: str
             entry = float(difference[pair.row.id, pair.col.id])
             assert entry == pytest.approx(pair.score, rel=1e-3)
         if circuit.head.spec.q_norm is None:
-            left, right = circuit.weights
-            left1, right1 = other.weights
+            left, right = circuit.matrices
+            left1, right1 = other.matrices
             moved = left1.double() @ right1.double() - left.double() @ right.double()
             assert change.absolute == pytest.approx(float(moved.norm()), rel=1e-3)
             size = float((left.double() @ right.double()).norm())

@@ -27,7 +27,7 @@ from lexray.compare.align.similarity import Similarity, Space
 from lexray.compare.align.tokens import shared_tokens
 from lexray.compare.opened import Given, opened
 from lexray.errors import LexrayError
-from lexray.model.feedforward import Layer
+from lexray.model.layer import Layer
 from lexray.progress import track
 from lexray.space.kinds import GROUPS, Kind
 from lexray.space.topk.arithmetic import require_finite
@@ -147,7 +147,7 @@ def blocks(layer: Layer, kind: Kind) -> Iterator[Float[Tensor, "n d_model"]]:
     groups = layer.groups(kind)
     for last, group in enumerate(groups, 1 - len(groups)):
         X = group.tensor
-        require_finite(f"the {kind} vectors of {group.address} of {layer.model.name}", X)
+        require_finite(f"the {kind} vectors of {group.address} of {layer.weights.name}", X)
         waiting.append(X)
         if last == 0 or sum(map(len, waiting)) >= BLOCK:
             yield torch.cat(waiting) if len(waiting) > 1 else waiting[0]

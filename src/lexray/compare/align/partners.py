@@ -211,7 +211,7 @@ class Heads(Comparison):
         kernels = [self._kernels.of(kind) for kind in circuits[0].kinds]
         stacks: tuple[list[Tensor], list[Tensor]] = ([], [])
         for circuit in circuits:
-            left, right = circuit.weights
+            left, right = circuit.matrices
             charted = []
             for kernel, W in zip(kernels, (left.T, right), strict=True):
                 require_finite(f"{circuit.address} of {model.name}", W)

@@ -133,7 +133,7 @@ def _turned(head: Head, ends: list[Tensor]) -> list[Tensor]:
         if norm is None:
             continue
         own = norm.joint or norm.heads[index]
-        gain = own.read_gain(head.model.checkpoint)
+        gain = own.read_gain(head.weights.checkpoint)
         if gain is not None:
             gain = gain[heads.outputs(index)] if norm.joint else gain
             scaled = (Q if heads is head.spec.q else K) * gain.to(Q)[:, None]

@@ -20,7 +20,9 @@ from lexray.errors import LexrayError
 from lexray.families.shapes import block_shapes, check
 from lexray.families.spec import ALL, Architecture, Heads, Linear, Norm, QKNorm
 from lexray.model import fold
-from lexray.model.feedforward import FeedForward, Layer, Mixture
+from lexray.model.feedforward import FeedForward, Mixture
+from lexray.model.layer import Layer
+from lexray.model.weights import Weights
 from lexray.space.kinds import Kind
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ Round = Callable[[Tensor], Tensor]
 class Place:
     """Some vectors of one group, and how they are read."""
 
-    model: Model
+    model: Weights
     group: Group
     layer: int | None
     name: str
@@ -170,7 +172,7 @@ def _names(x: Any) -> Iterator[str]:
 
 
 def _feed_forward(layer: Layer) -> Iterator[Place]:
-    model, index = layer.model, layer.index
+    model, index = layer.weights, layer.index
     for ff in layer.feed_forwards:
         linears: dict[tuple[Group, Kind], Linear | None] = {
             ("keys", "key"): ff.spec.w_in,
@@ -199,7 +201,7 @@ def _neuron(ff: FeedForward, kind: str, i: int) -> str:
 
 
 def _attention(layer: Layer) -> Iterator[Place]:
-    model, index, spec = layer.model, layer.index, layer.spec.attention
+    model, index, spec = layer.weights, layer.index, layer.spec.attention
     shared = len(spec.q.starts) // len(spec.k.starts)
     sides: tuple[tuple[Literal["Q", "K", "V"], Heads, int], ...] = (
         ("Q", spec.q, 1),
@@ -217,7 +219,7 @@ def _attention(layer: Layer) -> Iterator[Place]:
 
 
 def _subheads(
-    model: Model,
+    model: Weights,
     layer: int,
     head: int,
     side: Literal["Q", "K", "V", "O"],
@@ -234,7 +236,7 @@ def _subheads(
 
 
 def _linear(
-    model: Model,
+    model: Weights,
     group: Group,
     layer: int | None,
     name: str,
@@ -262,7 +264,7 @@ def _linear(
     )
 
 
-def _number(model: Model, linear: Linear, at: slice, writes: bool) -> int:
+def _number(model: Weights, linear: Linear, at: slice, writes: bool) -> int:
     """How many inputs (of writers) or outputs (of readers) are meant."""
     if at != ALL:
         return int(at.stop - at.start)
@@ -282,11 +284,11 @@ def _norms(layer: Layer) -> Iterator[Place]:
         present = {place: norm for place, norm in found.items() if norm is not None}
         for i, (place, norm) in enumerate(present.items()):
             label = f"{part}_{place}_norm" if i else f"{part}_norm"
-            yield from _norm(layer.model, layer.index, f"{layer.address}.{label}", norm)
+            yield from _norm(layer.weights, layer.index, f"{layer.address}.{label}", norm)
     for side, joined in (("Q", spec.attention.q_norm), ("K", spec.attention.k_norm)):
         for i, norm in enumerate(dict.fromkeys(_each(joined))):
             name = f"{layer.address}.{side}_norm" + (f"[{i}]" if i else "")
-            yield from _norm(layer.model, layer.index, name, norm, kind=None)
+            yield from _norm(layer.weights, layer.index, name, norm, kind=None)
 
 
 def _each(norm: QKNorm | None) -> tuple[Norm, ...]:
@@ -296,7 +298,7 @@ def _each(norm: QKNorm | None) -> tuple[Norm, ...]:
 
 
 def _norm(
-    model: Model, layer: int | None, name: str, norm: Norm | None, kind: Kind | None = "norm"
+    model: Weights, layer: int | None, name: str, norm: Norm | None, kind: Kind | None = "norm"
 ) -> Iterator[Place]:
     if norm is None:
         return
@@ -310,14 +312,14 @@ def _norm(
             )
 
 
-def _one(model: Model, read: Callable[[Any], Tensor | None]) -> Tensor:
+def _one(model: Weights, read: Callable[[Any], Tensor | None]) -> Tensor:
     found = read(model.checkpoint)
     assert found is not None
     return found[None]
 
 
 def _biases(layer: Layer) -> Iterator[Place]:
-    model, stem, spec = layer.model, str(layer.address), layer.spec.attention
+    model, stem, spec = layer.weights, str(layer.address), layer.spec.attention
     for side, heads in (("Q", spec.q), ("K", spec.k), ("V", spec.v)):
         bias = heads.linear.bias
         if bias is not None:
@@ -344,7 +346,7 @@ def _biases(layer: Layer) -> Iterator[Place]:
             )
 
 
-def _head_biases(model: Model, heads: Heads) -> Tensor:
+def _head_biases(model: Weights, heads: Heads) -> Tensor:
     found = [heads.read_bias(model.checkpoint, i) for i in range(len(heads.starts))]
     return torch.cat([bias for bias in found if bias is not None])[None]
 

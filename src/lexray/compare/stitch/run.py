@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lexray.errors import LexrayError
+from lexray.model.cache import Drawer
 from lexray.trace.record.module import block_modules, final_norm_path
 
 if TYPE_CHECKING:
@@ -40,11 +41,11 @@ class Runner:
     @classmethod
     def of(cls, model: Model) -> Runner:
         """The model's runner, made once: finding the layers by their names takes a while."""
-        known = model.cache.get("runner")
-        if isinstance(known, cls) and known.module is model.module():
-            return known
-        runner = model.cache["runner"] = cls(model)
-        return runner
+        known = RUNNER.peek(model.cache, None)
+        if known is None or known.module is not model.module():
+            known = cls(model)
+            RUNNER.put(model.cache, None, known)
+        return known
 
     def states(
         self,
@@ -155,3 +156,6 @@ def skipped(part: nn.Module, extra: int | None) -> Iterator[None]:
             del part.__dict__["forward"]
         else:
             part.__dict__["forward"] = before
+
+
+RUNNER: Drawer[None, Runner] = Drawer(most=1)

@@ -30,7 +30,7 @@ from lexray.compare.opened import Given, opened
 from lexray.compare.stitch.kernels import KernelName, kernel, refuse_other_vocabulary
 from lexray.compare.stitch.run import Runner, States
 from lexray.errors import LexrayError
-from lexray.trace.record.module import FINAL_NORM, quiet
+from lexray.trace.record.module import FINAL_NORM, MODULE, quiet
 
 if TYPE_CHECKING:
     from lexray.model.model import Model
@@ -358,7 +358,7 @@ def _with_norm(b: Model, how: Recipe) -> Model:
     if how.final_norm != "keep" or b.config.get(FINAL_NORM) != "identity":
         return b
     kept = b.view()
-    kept.cache = {key: value for key, value in b.cache.items() if key != "module"}
+    kept.cache = b.cache.without(MODULE)
     kept.config = b.config | {FINAL_NORM: None}
     return kept
 

@@ -32,8 +32,8 @@ from lexray.flow.build.step import Step, live
 from lexray.flow.build.words import Words, find_words
 from lexray.flow.graph import EdgeKind, FlowGraph, NodeKind, Run, Word, memory_name
 from lexray.flow.options import Options
+from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
-from lexray.model.model import Model
 from lexray.result.readings import Token
 from lexray.trace.record.plan import Some, chosen
 from lexray.trace.trace import Trace
@@ -126,7 +126,7 @@ def draft(trace: Trace, position: int, shown: Mapping[int, Chosen], options: Opt
 class BlockDrawing:
     """Draws blocks into a draft, one after the other."""
 
-    def __init__(self, trace: Trace, draft: Draft, weights: Model, options: Options) -> None:
+    def __init__(self, trace: Trace, draft: Draft, weights: Anatomy, options: Options) -> None:
         self.trace, self.draft, self.weights, self.options = trace, draft, weights, options
         tokens = tuple(token.shown for token in trace.tokens)
         self.name = cache(partial(memory_name, tokens))

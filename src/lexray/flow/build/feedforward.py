@@ -103,7 +103,7 @@ class FeedForwardDrawing:
         if b is not None:
             found = found + b[neurons].to(found)
         norm = self.step.spec.ff.pre_norm if self.options.norm else None
-        readers = fold.reader(W, norm, self.step.layer.model.checkpoint).T
+        readers = fold.reader(W, norm, self.step.layer.weights.checkpoint).T
         for neuron, x, c, reader, raw in zip(
             neurons, found.tolist(), coefficients.tolist(), readers, W.T, strict=True
         ):

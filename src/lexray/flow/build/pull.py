@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lexray.families import Norm
 from lexray.flow.build.step import Step
+from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
-from lexray.model.model import Model
+from lexray.model.weights import Weights
 from lexray.trace.trace import Trace
 
 
@@ -26,7 +27,7 @@ class Pull:
 
 
 def pulls(
-    trace: Trace, weights: Model, target: int, position: int, layers: Collection[int]
+    trace: Trace, weights: Anatomy, target: int, position: int, layers: Collection[int]
 ) -> dict[int, Pull]:
     """For each layer. In models that norm the sums (BERT), all later layers must have been kept."""
     a = weights.architecture
@@ -56,11 +57,11 @@ def _written(step: Step, sub_block: str, g: Float[Tensor, "d_model"]) -> Float[T
         return g
     recorded = step.recorded
     written = recorded.attn_write if sub_block == "attention" else recorded.mlp_write
-    return _before(step.layer.model, norm, g, step.at(written))
+    return _before(step.layer.weights, norm, g, step.at(written))
 
 
 def _before(
-    model: Model, norm: Norm | None, g: Float[Tensor, "d_model"], x: Float[Tensor, "d_model"]
+    model: Weights, norm: Norm | None, g: Float[Tensor, "d_model"], x: Float[Tensor, "d_model"]
 ) -> Float[Tensor, "d_model"]:
     """A direction behind a norm whose input was x, before it."""
     if norm is None:

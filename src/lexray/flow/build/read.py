@@ -25,7 +25,7 @@ from lexray.flow.graph import (
 )
 from lexray.flow.options import Options
 from lexray.model import fold
-from lexray.model.model import Model
+from lexray.model.anatomy import Anatomy
 from lexray.space.kinds import Kind
 from lexray.trace.read.project import Projected, project
 
@@ -34,7 +34,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def read_draft(
-    model: Model, draft: Draft, candidates: Sequence[Word], options: Options
+    model: Anatomy, draft: Draft, candidates: Sequence[Word], options: Options
 ) -> tuple[tuple[Node, ...], tuple[Edge, ...]]:
     """The draft's nodes with their readings, and its edges with their scores."""
     shown, sketches = cache(model.vocabulary.shown), list(draft.sketches.values())
@@ -77,7 +77,7 @@ def _norms(sketches: Sequence[Sketch]) -> dict[str, float]:
 
 
 def _projections(
-    model: Model,
+    model: Anatomy,
     sketches: Sequence[Sketch],
     candidates: Sequence[Word],
     options: Options,
@@ -107,7 +107,7 @@ def _way(sketch: Sketch, options: Options) -> tuple[Literal["writing", "reading"
     return sketch.side, options.transform and sketch.kind in STREAM
 
 
-def _as_added(model: Model, sketch: Sketch, options: Options) -> Float[Tensor, "d_model"]:
+def _as_added(model: Anatomy, sketch: Sketch, options: Options) -> Float[Tensor, "d_model"]:
     """What a sub-block wrote as the norm behind it adds it, but for the norm's scale."""
     if sketch.behind is None or not options.norm:
         return sketch.vector
@@ -136,7 +136,7 @@ def _words(ids: Sequence[int], weights: Sequence[float], shown: Shown) -> tuple[
 
 
 def _statics(
-    model: Model, sketches: Sequence[Sketch], options: Options, shown: Shown
+    model: Anatomy, sketches: Sequence[Sketch], options: Options, shown: Shown
 ) -> dict[str, Static]:
     """The parameters behind nodes as the model's view reads them, but raw."""
     space, found = model.view(folded=False).space, {}

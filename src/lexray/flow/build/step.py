@@ -12,31 +12,38 @@ from torch import Tensor
 
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.families import Block
-from lexray.model.feedforward import FeedForward, Layer
+from lexray.model.anatomy import Anatomy
+from lexray.model.cache import Drawer
+from lexray.model.feedforward import FeedForward
 from lexray.model.fold import at_least_float32
-from lexray.model.model import Model
+from lexray.model.layer import Layer
+from lexray.trace.record.module import MODULE
 from lexray.trace.trace import LayerTrace, Trace
 
 Neuron = tuple[str, int]
 """The address of a feed-forward or an expert, and a neuron's number in it."""
 
 
-def live(model: Model) -> Model:
+LIVE: Drawer[None, Anatomy] = Drawer(most=1)
+
+
+def live(model: Anatomy) -> Anatomy:
     """The raw model, read from the module that ran it if that is in memory."""
     raw = model.view(folded=False)
-    module = model.cache.get("module")
+    module = MODULE.peek(model.cache, None)
     if module is None or isinstance(model.checkpoint, ModuleCheckpoint):
         return raw
-    if "live" not in model.cache:
-        model.cache["live"] = Model(
+
+    def make() -> Anatomy:
+        return Anatomy(
             ModuleCheckpoint(module),
             vocabulary=model.vocabulary,
             family=model.family.name,
             config=model.config,
             device=next(module.parameters()).device,
         )
-    found: Model = model.cache["live"]
-    return found
+
+    return LIVE.get(model.cache, None, make)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +71,14 @@ class Step:
         return self.placed(x[self.trace.row(self.position)])
 
     def placed(self, x: Tensor) -> Tensor:
-        return at_least_float32(x.to(self.layer.model.device))
+        return at_least_float32(x.to(self.layer.weights.device))
 
     # ------------------------------------------------------------------ attention
 
     @cached_property
     def W_O(self) -> Float[Tensor, "n_heads d_head d_model"]:
         heads = self.spec.attention.q
-        W = self.layer.model.place(self.spec.attention.o.read(self.layer.model.checkpoint))
+        W = self.layer.weights.place(self.spec.attention.o.read(self.layer.weights.checkpoint))
         return at_least_float32(W).reshape(len(heads.starts), heads.d_head, -1)
 
     @cached_property

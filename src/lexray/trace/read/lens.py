@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Token
 from lexray.result.table import TEXT_WIDTH, Result, Table, html_table, rich_table
 from lexray.result.table import Cell as Value
@@ -25,8 +26,6 @@ from lexray.vocabulary.filters import Filter
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-    from lexray.model.model import Model
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Label:
 class Lens(Result):
     """Lines (layers, heads, neurons) by positions; each cell is a vector as tokens."""
 
-    model: Model = field(repr=False)
+    model: Anatomy = field(repr=False)
     tokens: tuple[Token, ...]
     """The whole sequence."""
     positions: tuple[int, ...]
@@ -329,7 +328,7 @@ def _positions(trace: Trace, kinds: Sequence[str], positions: Any, query: int) -
 
 
 def _projected(
-    model: Model,
+    model: Anatomy,
     lines: Sequence[Line],
     k: int,
     target: Target | None,

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.progress import track
 from lexray.space.side import Side
 from lexray.space.topk.arithmetic import full_precision, require_finite
 from lexray.space.topk.vectors import Columns, multiply, rows_at_once, top_scores
 from lexray.vocabulary.filters import Filter
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 SEGMENT = 64
 """Rows of scores are padded to a multiple of this, as the top-k engine wants them."""
@@ -49,7 +47,7 @@ class Projected(NamedTuple):
 
 
 def project(
-    model: Model,
+    model: Anatomy,
     X: Float[Tensor, "n d_model"],
     k: int = 10,
     targets: Sequence[int] | Int[Tensor, "m"] | Int[Tensor, "n m"] = (),
@@ -88,7 +86,7 @@ def project(
 class LastStep:
     """From a residual stream to logits, with all weights at hand."""
 
-    model: Model
+    model: Anatomy
     side: Side
     columns: Columns
     scale: float = 1.0
@@ -96,7 +94,7 @@ class LastStep:
     cap: float | None = None
 
     @classmethod
-    def of(cls, model: Model, side: Literal["writing", "reading"]) -> LastStep:
+    def of(cls, model: Anatomy, side: Literal["writing", "reading"]) -> LastStep:
         raw = model.view(folded=False, centred=False, calibrated=False)
         chosen = raw.space.writing if side == "writing" else raw.space.reading
         columns = Columns([chosen.rows.T], None)
@@ -136,7 +134,7 @@ class LastStep:
         return (~mask).nonzero()[:, 0].to(self.side.rows.device)
 
 
-def transformed(model: Model, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
+def transformed(model: Anatomy, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
     """What a non-linear LM head hands to its decoder."""
     head = model.architecture.head
     if head is None:

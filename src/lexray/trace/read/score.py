@@ -12,6 +12,7 @@ from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
 from lexray.result.readings import Scored, Source, Token
 from lexray.result.table import Result, Table
+from lexray.trace.record.run import trace_prompt
 
 if TYPE_CHECKING:
     from lexray.trace.trace import Trace
@@ -69,12 +70,14 @@ def score(trace: Trace, word: str | int | Token | Sequence[int]) -> WordScore:
     if not ids:
         raise LexrayError(f"the word {word!r} has no tokens")
     n = len(trace)
-    longer = model.trace(
+    longer = trace_prompt(
+        model,
         [*trace.ids.tolist(), *ids],
         what="logits",
         layers=[model.n_layers - 1],
         positions=range(n - 1, n + len(ids) - 1),
     )
+    assert not isinstance(longer, list)
     logs = at_least_float32(longer.logits).log_softmax(-1)
     scored = (Scored(model.space.token(i), float(row[i])) for i, row in zip(ids, logs, strict=True))
     return WordScore(model.space.source("score"), tuple(scored))

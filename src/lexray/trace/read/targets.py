@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Token
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 Wanted = str | int | Token
 """A token as people name it: its text, as it is shown, its id, or the token itself."""
@@ -43,7 +41,7 @@ class Target:
         return self.token.to_dict() | word
 
 
-def find_target(model: Model, target: Wanted, *, first: bool = False) -> Target:
+def find_target(model: Anatomy, target: Wanted, *, first: bool = False) -> Target:
     """The token that is meant.
 
     A text of several tokens is refused, or stands for its first token with `first=True`.
@@ -75,7 +73,7 @@ def token_id(target: Any) -> int:
         raise LexrayError(f"a target is a token's text or its id, not {target!r}") from error
 
 
-def _pieces(model: Model, target: str | int) -> list[int]:
+def _pieces(model: Anatomy, target: str | int) -> list[int]:
     """The tokens of a text; none of what is no text or cannot be encoded."""
     if not isinstance(target, str):
         return []

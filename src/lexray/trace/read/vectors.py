@@ -246,7 +246,7 @@ def _behind(
     """A direction behind a QK-norm, before it: C(γ ⊙ x)."""
     if norm is None:
         return x
-    checkpoint = head.model.checkpoint
+    checkpoint = head.weights.checkpoint
     if norm.joint is None:
         return fold.reader(x.T, norm.heads[index], checkpoint).T
     gain = norm.joint.read_gain(checkpoint)
@@ -255,7 +255,7 @@ def _behind(
 
 def _reader(head: Head, x: Float[Tensor, "n d_model"], norm: bool) -> Float[Tensor, "n d_model"]:
     x = x * head.spec.scale
-    return fold.reader(x.T, head.spec.pre_norm, head.model.checkpoint).T if norm else x
+    return fold.reader(x.T, head.spec.pre_norm, head.weights.checkpoint).T if norm else x
 
 
 def needed(kinds: Sequence[str]) -> set[str]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from lexray.families import Attention
-from lexray.model.head import alibi_slopes
+from lexray.model.head_matrices import alibi_slopes
 
 NAME = "lexray_recording"
 SETTING = "_attn_implementation_internal"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
@@ -29,9 +29,8 @@ from lexray.checkpoint.lora import LoraCheckpoint
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.errors import LexrayError
 from lexray.families.gguf.names import GGUFModel
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
+from lexray.model.anatomy import Anatomy
+from lexray.model.cache import Drawer
 
 LANGUAGE_MODEL = "language_model."
 """Where a multimodal checkpoint keeps its text model, whose own class does without it."""
@@ -46,7 +45,15 @@ TASKS = {
 """PEFT's names of what an adapter was trained for."""
 
 
-def build_module(model: Model) -> nn.Module:
+MODULE: Drawer[None, nn.Module] = Drawer(most=1)
+
+
+def module_of(model: Anatomy) -> nn.Module:
+    """transformers' own model with this checkpoint's weights, made once; a live one as it is."""
+    return MODULE.get(model.cache, None, lambda: build_module(model))
+
+
+def build_module(model: Anatomy) -> nn.Module:
     """The model's transformers module, in eval mode, without gradients; a live one as it is."""
     if isinstance(model.checkpoint, ModuleCheckpoint):
         return model.checkpoint.module
@@ -61,7 +68,7 @@ def build_module(model: Model) -> nn.Module:
     return placed.requires_grad_(False)
 
 
-def module_names(model: Model, module: nn.Module) -> dict[str, str]:
+def module_names(model: Anatomy, module: nn.Module) -> dict[str, str]:
     """Each tensor of the checkpoint, and the name of the module's parameter that it ends up in.
 
     Several may share one (experts, which transformers fuses); what the module has no place for is
@@ -85,7 +92,7 @@ def module_names(model: Model, module: nn.Module) -> dict[str, str]:
     return {name: found for name, found in pairs if found in state}
 
 
-def module_config(model: Model) -> PreTrainedConfig:
+def module_config(model: Anatomy) -> PreTrainedConfig:
     """transformers' configuration, made of the model's own `config.json` or GGUF metadata."""
     known = transformers.CONFIG_MAPPING
     types = (model.config.get("model_type"), *model.family.model_types)
@@ -131,7 +138,7 @@ def _file(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint.base if isinstance(checkpoint, LoraCheckpoint) else checkpoint
 
 
-def _special_tokens(model: Model) -> dict[str, int | None]:
+def _special_tokens(model: Anatomy) -> dict[str, int | None]:
     """GGUF states them beside the vocabulary; a class's own defaults mean another vocabulary."""
     file = _file(model.checkpoint)
     if not isinstance(file, GGUFModel):
@@ -145,7 +152,7 @@ def _special_tokens(model: Model) -> dict[str, int | None]:
 
 
 def _with_biases(
-    cls: type[PreTrainedModel], config: PreTrainedConfig, model: Model
+    cls: type[PreTrainedModel], config: PreTrainedConfig, model: Anatomy
 ) -> PreTrainedConfig:
     """GGUF has no word for which maps have biases: the config under which its tensors find room."""
     best, fewest = config, _misfits(cls, config, model)
@@ -158,7 +165,7 @@ def _with_biases(
     return best
 
 
-def _misfits(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Model) -> int:
+def _misfits(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Anatomy) -> int:
     """How many tensors have no parameter, and how many biases no tensor."""
     with torch.device("meta"), quiet():
         module = cls(deepcopy(config))
@@ -182,7 +189,7 @@ def _labels(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"num_labels": sizes[0]} if sizes else {}
 
 
-def module_class(model: Model, config: PreTrainedConfig) -> type[PreTrainedModel]:
+def module_class(model: Anatomy, config: PreTrainedConfig) -> type[PreTrainedModel]:
     """The class that the checkpoint was saved from, or the language model of its family."""
     task = TASKS.get(_task(model.checkpoint) or "")
     if task is not None and type(config) in task:
@@ -205,7 +212,7 @@ def _one(found: Any) -> type[PreTrainedModel]:
     return cls
 
 
-def _is_final(cls: Any, model: Model, config: PreTrainedConfig) -> bool:
+def _is_final(cls: Any, model: Anatomy, config: PreTrainedConfig) -> bool:
     """Whether to use this class: not pre-training's two heads, nor a body whose tied head is known.
 
     A body without a head of its own stays one; nothing is made up.
@@ -236,7 +243,7 @@ def text_names(checkpoint: Checkpoint) -> dict[str, str]:
     return {name.replace(LANGUAGE_MODEL, "", 1): name for name in inside}
 
 
-def module_dtype(model: Model) -> torch.dtype:
+def module_dtype(model: Anatomy) -> torch.dtype:
     """The dtype asked for, else the one most of the weights have; 8 bits become float32."""
     if model.dtype is not None:
         return model.dtype
@@ -249,7 +256,7 @@ def module_dtype(model: Model) -> torch.dtype:
     return torch.float32 if most.itemsize == 1 else most
 
 
-def fill(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Model) -> PreTrainedModel:
+def fill(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Anatomy) -> PreTrainedModel:
     """A module of this class with the checkpoint's tensors; none missing, none made up."""
     checkpoint, lock = model.checkpoint, Lock()
     names = text_names(checkpoint)
@@ -284,7 +291,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:5]) + more
 
 
-def _read_by(model: Model) -> set[str]:
+def _read_by(model: Anatomy) -> set[str]:
     """The tensors of the body that readings use: those that the family's description names."""
     found: set[str] = set()
 
@@ -328,7 +335,7 @@ class SkippedNorm(nn.Module):
         return x
 
 
-def _drop_final_norm(model: Model, module: PreTrainedModel) -> None:
+def _drop_final_norm(model: Anatomy, module: PreTrainedModel) -> None:
     path = final_norm_path(model, module)
     if path is None:
         raise LexrayError(
@@ -337,14 +344,14 @@ def _drop_final_norm(model: Model, module: PreTrainedModel) -> None:
     module.set_submodule(path, SkippedNorm(module.get_submodule(path)))
 
 
-def final_norm_path(model: Model, module: nn.Module) -> str | None:
+def final_norm_path(model: Anatomy, module: nn.Module) -> str | None:
     """Where the final norm lies in the module; None for a model without one, or without gains."""
     norm = model.architecture.final_norm
     name = None if norm is None else module_names(model, module).get(norm.gain or "")
     return None if name is None else name.rpartition(".")[0]
 
 
-def block_modules(model: Model, module: nn.Module) -> list[nn.Module]:
+def block_modules(model: Anatomy, module: nn.Module) -> list[nn.Module]:
     """The module of each layer, in order."""
     names = module_names(model, module)
     found = []

@@ -7,16 +7,14 @@ import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 import torch
 from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.families import Attention, Experts, FeedForward
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
+from lexray.model.anatomy import Anatomy
 
 Group = Literal["residual", "attention", "heads", "mlp", "logits"]
 Some = int | slice | Iterable[int] | None
@@ -104,7 +102,7 @@ def _not_empty(found: tuple[int, ...], some: object, n: int, word: str) -> tuple
     return found
 
 
-def kept_bytes(model: Model, plan: Plan, itemsize: int) -> int:
+def kept_bytes(model: Anatomy, plan: Plan, itemsize: int) -> int:
     """How much a trace takes."""
     a, total = model.architecture, 0
     for n, rows in zip(plan.lengths, map(len, plan.positions), strict=True):
@@ -139,7 +137,7 @@ def _mlpnumbers(ff: FeedForward | Experts) -> int:
     return ff.top_k * (ff.experts[0].d_mlp + 2) + shared
 
 
-def passing_bytes(model: Model, plan: Plan, itemsize: int) -> int:
+def passing_bytes(model: Anatomy, plan: Plan, itemsize: int) -> int:
     """How much the forward pass itself takes at its widest: attention scores, or logits."""
     a, batch, n = model.architecture, len(plan.lengths), max(plan.lengths)
     scores = 2 * a.n_heads * n * n * 4 if "attention" in plan.groups else 0
@@ -187,7 +185,7 @@ def _free_in_container() -> int | None:
         return None
 
 
-def refuse_too_large(model: Model, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
+def refuse_too_large(model: Anatomy, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
     """Raises before a run that would not fit, with the figures and what to choose."""
     kept, passing = (f(model, plan, dtype.itemsize) for f in (kept_bytes, passing_bytes))
     needs = {plan.device: kept}

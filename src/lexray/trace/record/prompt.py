@@ -5,15 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lexray.errors import LexrayError
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
+from lexray.model.anatomy import Anatomy
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Prompts:
     single: bool
 
 
-def read_prompts(model: Model, prompt: Any, *, special: bool = True) -> Prompts:
+def read_prompts(model: Anatomy, prompt: Any, *, special: bool = True) -> Prompts:
     """The ids of a prompt or a batch; texts get the tokens that the tokenizer adds (BOS, [CLS])."""
     prompt = _listed(prompt)
     if not isinstance(prompt, (str, Sequence)) or isinstance(prompt, (bytes, bytearray)):
@@ -47,7 +45,7 @@ def _listed(item: Any) -> Any:
     return item.tolist() if hasattr(item, "tolist") else item
 
 
-def _ids(model: Model, item: Any, special: bool, which: str) -> tuple[int, ...]:
+def _ids(model: Anatomy, item: Any, special: bool, which: str) -> tuple[int, ...]:
     ids = encode(model, item, special) if isinstance(item, str) else _numbers(item, which)
     if not ids:
         raise LexrayError(f"{which} is empty: a forward pass needs at least one token")
@@ -59,7 +57,7 @@ def _ids(model: Model, item: Any, special: bool, which: str) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def encode(model: Model, text: str, special: bool) -> list[int]:
+def encode(model: Anatomy, text: str, special: bool) -> list[int]:
     """The ids of a text, special tokens as the tokenizer adds them; an empty text has none."""
     try:
         return model.vocabulary.encode(text, special=special) if text else []
@@ -77,12 +75,12 @@ def _numbers(item: Any, which: str) -> list[int]:
         raise LexrayError(f"{which} should be a text or a list of token ids") from error
 
 
-def len_embedding(model: Model) -> int:
+def len_embedding(model: Anatomy) -> int:
     """How many tokens the model's embedding has."""
     return int(model.checkpoint.info(model.architecture.embed).shape[0])
 
 
-def refuse_too_long(model: Model, length: int, new_tokens: int = 0) -> None:
+def refuse_too_long(model: Anatomy, length: int, new_tokens: int = 0) -> None:
     """Raises for a sequence that the model has no positions for."""
     most = longest(model)
     if most is not None and length + new_tokens > most:
@@ -93,7 +91,7 @@ def refuse_too_long(model: Model, length: int, new_tokens: int = 0) -> None:
         )
 
 
-def longest(model: Model) -> int | None:
+def longest(model: Anatomy) -> int | None:
     """The longest sequence that the model was made for, if it says so."""
     a = model.architecture
     if a.positions is None:

@@ -5,26 +5,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
 from lexray.trace.record.attention import configured
 from lexray.trace.record.experts import SETTING as EXPERTS
 from lexray.trace.record.hooks import RECORDING, Recorder, evaluating
+from lexray.trace.record.module import module_of
 from lexray.trace.record.plan import Plan, Some, chosen, chosen_groups, refuse_too_large
 from lexray.trace.record.prompt import padded, read_prompts, refuse_too_long
 from lexray.trace.trace import Trace, no_head
 
-if TYPE_CHECKING:
-    from lexray.model.model import Model
-
 
 def trace_prompt(
-    model: Model,
+    model: Anatomy,
     prompt: Any,
     *,
     new_tokens: int = 0,
@@ -41,7 +40,7 @@ def trace_prompt(
     prompts = read_prompts(model, prompt, special=special)
     for ids in prompts.ids:
         refuse_too_long(model, len(ids), new_tokens)
-    runner = Runner(model, model.module())
+    runner = Runner(model, module_of(model))
     if what is not None and "logits" in groups and runner.head is None:
         raise no_head(model)
     where = runner.device if device is None else torch.device(device)
@@ -61,7 +60,7 @@ def trace_prompt(
 class Runner:
     """A model and the transformers module that runs it."""
 
-    model: Model
+    model: Anatomy
     module: nn.Module
 
     @property

@@ -1,0 +1,159 @@
+"""An attention head's matrices and biases, and the maps by which it asks and offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.address import Address
+from lexray.families import Attention, Heads, QKNorm
+from lexray.model.component import Component
+from lexray.model.groups import head_group
+from lexray.model.weights import Weights
+from lexray.space.kinds import Kind
+
+Map = Callable[[Tensor], Tensor]
+
+
+class HeadMatrices(Component):
+    """One query head, with the keys and values of its group."""
+
+    def __init__(self, weights: Weights, layer: int, index: int) -> None:
+        super().__init__(weights, Address(layer, head=index))
+        self.layer, self.index = layer, index
+        self.spec: Attention = weights.architecture.blocks[layer].attention
+        self.kv_index = index * len(self.spec.k.starts) // len(self.spec.q.starts)
+
+    @property
+    def d_head(self) -> int:
+        return self.spec.q.d_head
+
+    def _columns(self, kind: Kind) -> Float[Tensor, "d_model d_head"]:
+        return head_group(self.weights, self.layer, self.index, kind).tensor.T
+
+    @property
+    def W_Q(self) -> Float[Tensor, "d_model d_head"]:
+        return self._columns("Q")
+
+    @property
+    def W_K(self) -> Float[Tensor, "d_model d_head"]:
+        return self._columns("K")
+
+    @property
+    def W_V(self) -> Float[Tensor, "d_model d_head"]:
+        return self._columns("V")
+
+    @property
+    def W_O(self) -> Float[Tensor, "d_head d_model"]:
+        return self._columns("O").T
+
+    def _bias(self, heads: Heads, index: int) -> Float[Tensor, "d_head"] | None:
+        return self.weights.read_bias(heads.linear, self.spec.pre_norm, heads.outputs(index))
+
+    @property
+    def b_Q(self) -> Float[Tensor, "d_head"] | None:
+        return self._bias(self.spec.q, self.index)
+
+    @property
+    def b_K(self) -> Float[Tensor, "d_head"] | None:
+        return self._bias(self.spec.k, self.kv_index)
+
+    @property
+    def b_V(self) -> Float[Tensor, "d_head"] | None:
+        return self._bias(self.spec.v, self.kv_index)
+
+    @property
+    def b_O(self) -> Float[Tensor, "d_model"] | None:
+        """The output bias, which all heads of the layer share."""
+        return self.weights.write_bias(self.spec.o, self.spec.post_norm)
+
+    def queries(self, x: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_head"]:
+        """What this head asks for at inputs x, QK-norm included, before rotation."""
+        return self.query_map()(x)
+
+    def keys(self, x: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_head"]:
+        """What this head offers at inputs x, QK-norm included, before rotation."""
+        return self.key_map()(x)
+
+    def query_map(self, *, bias: bool = True, clip: bool = True) -> Map:
+        """`queries` as a function that has read its weights."""
+        spec = self.spec
+        return self._map(spec.q, spec.q_norm, self.index, self.W_Q, self.b_Q, bias, clip)
+
+    def key_map(self, *, bias: bool = True, clip: bool = True) -> Map:
+        """`keys` as a function that has read its weights."""
+        spec = self.spec
+        return self._map(spec.k, spec.k_norm, self.kv_index, self.W_K, self.b_K, bias, clip)
+
+    def rotation(self, offset: int | None = None) -> Float[Tensor, "d_head d_head"] | None:
+        """R(offset), so that a score is q R kᵀ; offset = key − query position (the view's own
+        unless given). None where there is nothing to turn."""
+        offset = self.weights.options.offset if offset is None else offset
+        if self.spec.rotary is None:
+            return None
+        R, device = self.spec.rotary.matrix(offset, self.d_head), self.weights.device
+        return (R.float() if device.type == "mps" else R).to(device)  # MPS has no float64
+
+    @property
+    def alibi_slope(self) -> float:
+        """What each position of distance takes from the score (ALiBi); 0 elsewhere."""
+        return self.spec.alibi * alibi_slopes(len(self.spec.q.starts))[self.index]
+
+    def _map(
+        self,
+        heads: Heads,
+        norm: QKNorm | None,
+        index: int,
+        W: Tensor,
+        b: Tensor | None,
+        bias: bool,
+        clip: bool,
+    ) -> Map:
+        limit = self.spec.clip if clip else None
+        plain = Affine(W, b if bias else None, limit)
+        if norm is None:
+            return plain
+        checkpoint = self.weights.checkpoint
+        if norm.joint is None:
+            own = norm.heads[index] if bias else replace(norm.heads[index], bias=None)
+            return lambda x: own(plain(x), checkpoint)
+        whole = Affine(
+            self.weights.read(self.layer, heads.linear, self.spec.pre_norm),
+            self.weights.read_bias(heads.linear, self.spec.pre_norm) if bias else None,
+            limit,
+        )
+        gain, eps = norm.joint.read_gain(checkpoint), norm.joint.eps
+        part = None if gain is None else gain[heads.outputs(index)]
+
+        def jointly(x: Tensor) -> Tensor:
+            """One head's part of a norm that runs over all heads of the layer (OLMo 2)."""
+            y = plain(x) * torch.rsqrt(whole(x).square().mean(-1, keepdim=True) + eps)
+            return y if part is None else y * part.to(y)
+
+        return jointly
+
+
+@dataclass(frozen=True)
+class Affine:
+    """x W + b, clamped to ± limit."""
+
+    W: Tensor
+    b: Tensor | None = None
+    limit: float | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = x @ self.W.to(x)
+        if self.b is not None:
+            y = y + self.b.to(x)
+        return y if self.limit is None else y.clamp(-self.limit, self.limit)
+
+
+def alibi_slopes(n_heads: int) -> list[float]:
+    """ALiBi's geometric series of slopes; where n is no power of two, interleaved from the next."""
+    base = 2 ** (n_heads.bit_length() - 1)
+    slopes = [2 ** (-8 * (i + 1) / base) for i in range(base)]
+    return slopes + [2 ** (-4 * (2 * i + 1) / base) for i in range(n_heads - base)]

@@ -1,0 +1,104 @@
+"""A layer: its heads, its feed-forward, and what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from torch import Tensor
+
+from lexray.address import Address, LayerVector, Subhead
+from lexray.errors import LexrayError
+from lexray.families import Block, Experts
+from lexray.model.component import Component, Parts
+from lexray.model.feedforward import FeedForward, Mixture
+from lexray.model.groups import layer_groups
+from lexray.model.head import Head
+from lexray.model.vectors import Vector, VectorGroup
+from lexray.model.weights import Weights
+from lexray.space.kinds import Kind
+
+
+class Layer(Component):
+    """One block: its heads and its feed-forward."""
+
+    def __init__(self, weights: Weights, index: int) -> None:
+        super().__init__(weights, Address(index))
+        self.index = index
+        self.spec: Block = weights.architecture.blocks[index]
+
+    @property
+    def heads(self) -> Parts[Head]:
+        n = len(self.spec.attention.q.starts)
+        return Parts("head", str(self.address), lambda i: Head(self.weights, self.index, i), n)
+
+    @cached_property
+    def ff(self) -> FeedForward | Mixture:
+        """The feed-forward; in mixture-of-experts layers the `Mixture`."""
+        if isinstance(self.spec.ff, Experts):
+            return Mixture(self.weights, self.index, self.spec.ff)
+        return FeedForward(self.weights, self.address, self.spec.ff, self.spec.ff)
+
+    @property
+    def feed_forwards(self) -> Iterator[FeedForward]:
+        """The feed-forward, or each expert and then the shared one."""
+        if isinstance(self.ff, FeedForward):
+            yield self.ff
+            return
+        yield from self.ff.experts
+        if self.ff.shared is not None:
+            yield self.ff.shared
+
+    def groups(self, kind: Kind) -> list[VectorGroup]:
+        """The vectors of a kind: one group, or one per expert or head; shared K and V once."""
+        return [
+            VectorGroup(str(group.owner), [group])
+            for group in layer_groups(self.weights, self.index, kind)
+        ]
+
+    @property
+    def keys(self) -> VectorGroup:
+        return self._joined("key")
+
+    @property
+    def gates(self) -> VectorGroup:
+        return self._joined("gate")
+
+    @property
+    def values(self) -> VectorGroup:
+        return self._joined("value")
+
+    def subheads(self, side: Subhead) -> VectorGroup:
+        """The subheads of all heads; keys and values that heads share are listed once."""
+        return self._joined(side)
+
+    def _joined(self, kind: Kind) -> VectorGroup:
+        groups = layer_groups(self.weights, self.index, kind)
+        if not groups:
+            raise LexrayError(f"{self.address} has no {kind} vectors")
+        return VectorGroup(str(self.address), groups)
+
+    def vector(self, name: LayerVector) -> Vector:
+        """A bias that the layer writes, or a norm's gain or bias, as a readable vector."""
+        attention, ff = self.spec.attention, self.spec.ff
+        checkpoint = self.weights.checkpoint
+        dense = next(iter(self.feed_forwards))
+        norms = {
+            "attn_norm": attention.pre_norm or attention.post_norm or attention.sum_norm,
+            "mlp_norm": ff.pre_norm or ff.post_norm or ff.sum_norm,
+        }
+        stem = name.removesuffix("_bias")
+        tensor: Tensor | None
+        if name == "b_O":
+            tensor = self.heads[0].b_O
+        elif name == "b_out":
+            tensor = dense.b_out
+        else:
+            norm = norms[stem]
+            read = None if norm is None else (norm.read_gain if stem == name else norm.read_bias)
+            tensor = None if read is None else read(checkpoint)
+        if tensor is None:
+            raise LexrayError(f"{self.address} has no {name}")
+        found = self.weights.place(tensor)
+        kind: Kind = "bias" if name.startswith("b_") else "norm"
+        return Vector(self.weights, f"{self.address}.{name}", kind, lambda: found, name)

@@ -1,0 +1,279 @@
+"""A model's weights: a checkpoint, what its tensors mean, how they are read, and what is kept.
+
+Everything that reads parameters needs only this; it lies under the embedding space and under all
+parts of a model. `lexray.model.model.Model` is the face on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.checkpoint import Checkpoint
+from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.errors import LexrayError
+from lexray.families import Architecture, Family, Linear, Norm, find_family
+from lexray.families.shapes import Shapes, block_shapes, check
+from lexray.families.spec import ALL
+from lexray.model import fold
+from lexray.model.cache import Cache, Drawer
+from lexray.model.open import read_vocabulary
+from lexray.view import View
+from lexray.vocabulary.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from typing import Never as Unknown  # so that a type checker refuses what `view` does not know
+else:
+    Unknown = Any
+Same = TypeVar("Same", bound="Weights")
+
+VOCABULARY: Drawer[None, Vocabulary] = Drawer(most=1)
+SHAPES: Drawer[int, Shapes] = Drawer(most=1024)
+
+
+class Weights:
+    """Named, placed, folded as the view wants them; read when they are asked for."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        vocabulary: Vocabulary | None = None,
+        family: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.config = text_config(checkpoint.config) | dict(config or {})
+        if not isinstance(checkpoint, ModuleCheckpoint):  # quantised tensors in memory say so
+            refuse_quantised(self.config, checkpoint.name)
+        self.family: Family = find_family(self.config, family)
+        self.architecture: Architecture = self.family.architecture(self.config, checkpoint.names())
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.options = View()
+        self.cache = Cache()
+        """What is made once and shared by all views: the embedding, its moments, …"""
+        if vocabulary is not None:
+            VOCABULARY.put(self.cache, None, vocabulary)
+
+    def view(
+        self: Same,
+        *,
+        folded: bool | None = None,
+        inverse: Literal["transpose", "pinv"] | None = None,
+        centred: bool | None = None,
+        calibrated: bool | None = None,
+        reading: Literal["output", "input"] | None = None,
+        offset: int | None = None,
+        **unknown: Unknown,
+    ) -> Same:
+        """The same model, read differently: `model.view(folded=True)`; see `View`.
+
+        What is not given stays as it is.
+        """
+        if unknown:
+            raise LexrayError(
+                f"no reading option {', '.join(sorted(unknown))}; there are "
+                f"{', '.join(View.options())}"
+            )
+        given = {
+            "folded": folded,
+            "inverse": inverse,
+            "centred": centred,
+            "calibrated": calibrated,
+            "reading": reading,
+            "offset": offset,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        return self.seen(replace(self.options, **changes))  # type: ignore[arg-type]
+
+    def seen(self: Same, view: View) -> Same:
+        """The same model under this view."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.options = view
+        return other
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def name(self) -> str:
+        return self.checkpoint.name
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens, from the checkpoint's tokenizer, which is read when first asked for."""
+        return VOCABULARY.get(
+            self.cache, None, lambda: read_vocabulary(self.checkpoint, self._n_embedded())
+        )
+
+    def _n_embedded(self) -> int:
+        """How many tokens the embedding has, which the config's `vocab_size` may not know."""
+        embed, checkpoint = self.architecture.embed, self.checkpoint
+        known = embed in checkpoint.names()
+        return checkpoint.info(embed).shape[0] if known else self.architecture.d_vocab
+
+    @property
+    def d_model(self) -> int:
+        return self.architecture.d_model
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.architecture.blocks)
+
+    @property
+    def n_heads(self) -> int:
+        return self.architecture.n_heads
+
+    @property
+    def n_kv_heads(self) -> int:
+        return self.architecture.n_kv_heads
+
+    @property
+    def d_head(self) -> int:
+        return self.architecture.d_head
+
+    @property
+    def d_mlp(self) -> int:
+        return self.architecture.d_mlp
+
+    @property
+    def d_vocab(self) -> int:
+        return self.architecture.d_vocab
+
+    # ------------------------------------------------------------------ reading slices
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """A tensor on the model's device, in its dtype if one was asked for.
+
+        Floats of 8 bits, which torch cannot calculate with, become float32.
+        """
+        small = tensor.is_floating_point() and tensor.dtype.itemsize == 1
+        dtype = self.dtype or (torch.float32 if small else None)
+        return tensor.to(device=self.device, dtype=dtype)
+
+    def read(
+        self, layer: int, linear: Linear, norm: Norm | None, outputs: slice = ALL
+    ) -> Float[Tensor, "d_model n"]:
+        """A reader W[:, outputs] of what `norm` gives."""
+        self._check(layer, linear)
+        W = linear.read(self.checkpoint, outputs=outputs)
+        return self.place(fold.reader(W, norm, self.checkpoint) if self.options.folded else W)
+
+    def write(
+        self, layer: int, linear: Linear, norm: Norm | None, inputs: slice = ALL
+    ) -> Float[Tensor, "n d_model"]:
+        """A writer W[inputs] into what `norm` normalises."""
+        self._check(layer, linear)
+        W = linear.read(self.checkpoint, inputs=inputs)
+        return self.place(fold.writer(W, norm, self.checkpoint) if self.options.folded else W)
+
+    def read_bias(
+        self, linear: Linear, norm: Norm | None, outputs: slice = ALL
+    ) -> Float[Tensor, "n"] | None:
+        """The reader's bias, with what the norm's own bias adds to it."""
+        bias = linear.read_bias(self.checkpoint, outputs)
+        if self.options.folded and norm is not None and norm.bias is not None:
+            W = linear.read(self.checkpoint, outputs=outputs)
+            bias = fold.reader_bias(bias, W, norm, self.checkpoint)
+        return None if bias is None else self.place(bias)
+
+    def write_bias(self, linear: Linear, norm: Norm | None) -> Float[Tensor, "d_model"] | None:
+        """The writer's bias, as it leaves the norm."""
+        bias = linear.read_bias(self.checkpoint)
+        if bias is None:
+            return None
+        return self.place(fold.writer(bias, norm, self.checkpoint) if self.options.folded else bias)
+
+    def _check(self, layer: int, linear: Linear) -> None:
+        """Raises if the weight's size is not the config's."""
+        a = self.architecture
+        shapes = SHAPES.get(self.cache, layer, lambda: block_shapes(a, a.blocks[layer]))
+        check(linear, self.checkpoint, shapes)
+
+    # ------------------------------------------------------------------ the embeddings
+
+    @property
+    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
+        """The input embedding."""
+        W = self.checkpoint.read(self.architecture.embed)
+        if self.architecture.project_in is not None:
+            W = W @ self.architecture.project_in.read(self.checkpoint)
+        return self.place(W)
+
+    @property
+    def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
+        """E, the output embedding: columns are tokens. Folded: C diag(γ_f) E, times the scale."""
+        a = self.architecture
+        W = self.unembedding().T
+        if a.project_out is not None:
+            W = a.project_out.read(self.checkpoint) @ W
+        if self.options.folded:
+            W = fold.reader(W, a.final_norm, self.checkpoint) * a.logit_scale
+        return self.place(W)
+
+    def unembedding(self) -> Float[Tensor, "d_vocab width"]:
+        """The output embedding as it is stored, tokens as rows."""
+        name = self.architecture.unembed
+        if name not in self.checkpoint.names():
+            raise LexrayError(
+                f"{self.name} has no tensor {name!r}, the output embedding: it is no language "
+                "model, or one with tied embeddings; config={'tie_word_embeddings': True} reads "
+                "it through the input embedding"
+            )
+        return self.checkpoint.read(name)
+
+    @property
+    def b_U(self) -> Float[Tensor, "d_vocab"] | None:
+        """The bias of the logits; folded, with the final norm's bias read through E."""
+        a = self.architecture
+        bias = None if a.unembed_bias is None else self.checkpoint.read(a.unembed_bias)
+        if self.options.folded and a.final_norm is not None and a.final_norm.bias is not None:
+            W = fold.at_least_float32(self.view(folded=False).W_U) * a.logit_scale
+            bias = fold.reader_bias(bias, W, a.final_norm, self.checkpoint)
+        return None if bias is None else self.place(bias)
+
+    @property
+    def W_pos(self) -> Float[Tensor, "n_ctx d_model"] | None:
+        """Learned position embeddings, from position 0 on; None for rotary and ALiBi models."""
+        a = self.architecture
+        if a.positions is None:
+            return None
+        return self.place(self.checkpoint.read(a.positions, slice(a.position_offset, None)))
+
+    def logits(self, residual: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_vocab"]:
+        """The model's own way from the last residual to logits: norm, head, E, scale, cap."""
+        a, x = self.architecture, residual
+        if a.final_norm is not None:
+            x = a.final_norm(x, self.checkpoint)
+        if a.head is not None:
+            x = a.head(x, self.checkpoint)
+        raw = self.view(folded=False)
+        logits = x @ raw.W_U.to(x) * a.logit_scale
+        if (b_U := raw.b_U) is not None:
+            logits = logits + b_U.to(x)
+        return logits if a.logit_cap is None else a.logit_cap * (logits / a.logit_cap).tanh()
+
+
+def refuse_quantised(config: dict[str, Any], name: str) -> None:
+    """Weights that are stored with scales of their own are not what they seem."""
+    quantised = config.get("quantization_config")
+    if isinstance(quantised, dict):
+        method = quantised.get("quant_method", "an unknown method")
+        raise LexrayError(
+            f"{name} is quantised by {method}, which lexray does not read; take the original "
+            "weights, or a GGUF file of the model"
+        )
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The language model's part of a multimodal config, or the config as it is."""
+    inner = config.get("text_config")
+    return config | inner if isinstance(inner, dict) and "hidden_size" in inner else config
