@@ -235,7 +235,7 @@ def test_grown_vocabularies(tmp_path: Path) -> None:
     model.resize_token_embeddings(17)
     peft = get_peft_model(model, LoraConfig(target_modules=["q_proj"], r=2))
     peft.save_pretrained(tmp_path / "adapter")
-    ours = open_checkpoint(tmp_path / "adapter")
+    ours = open_checkpoint(tmp_path / "adapter", base=tmp_path / "base")
     assert ours.info("model.embed_tokens.weight").shape == (17, 8)
     assert ours.read("lm_head.weight").equal(model.lm_head.weight)
 
@@ -265,6 +265,10 @@ def test_the_tokenizer_beside_the_adapter_wins(tmp_path: Path) -> None:
         ({"lora_alpha": None}, "no usable lora_alpha"),
         ({"alpha_pattern": {"(": 3}}, "no usable lora_alpha"),
         ({"alpha_pattern": [1]}, "no usable lora_alpha"),
+        ({"alpha_pattern": {"(?=x)": 3}}, "no usable lora_alpha"),
+        ({"alpha_pattern": {"a" * 10**6: 3, "b{1000}" * 1000: 3}}, "no usable lora_alpha"),
+        ({"use_rslora": "no"}, "use_rslora should be true or false"),
+        ({"modules_to_save": {"a": 1}}, "modules_to_save should be a list"),
     ],
 )
 def test_what_cannot_be_merged(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
@@ -314,3 +318,15 @@ def test_a_changed_tied_head_is_refused(tmp_path: Path) -> None:
     base, adapter, _ = adapted(tmp_path, "gpt2", target_modules=["c_attn", "lm_head"])
     with pytest.raises(LexrayError, match="tied"):
         LoraCheckpoint(adapter, open_checkpoint(base))
+
+
+def test_patterns_that_would_take_for_ever(tmp_path: Path) -> None:
+    """Python's own engine tries 2⁶⁰ ways to cut these names; this test would not end."""
+    base, adapter, _ = adapted(tmp_path, target_modules=["q_proj"])
+    path = adapter / "adapter_config.json"
+    patterns = {r"(([a-z_]+)+\.?)+!": 2, r"(.*)*(.*)*(.*)*x": 3, "q_proj": 7}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"alpha_pattern": patterns}))
+    ours = LoraCheckpoint(adapter, open_checkpoint(base))
+    factors = ours.factors("model.layers.0.self_attn.q_proj.weight")
+    assert factors is not None
+    assert factors[2] == 7 / 3

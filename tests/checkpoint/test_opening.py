@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -273,9 +274,18 @@ def test_a_missing_or_corrupt_config_is_named(tmp_path: Path) -> None:
 NAME = "model.layers.0.self_attn.q_proj.weight"
 
 
+def name_base(adapter: Path, name: Any, **more: Any) -> None:
+    """Let an adapter's config name another base."""
+    path = adapter / "adapter_config.json"
+    config = json.loads(path.read_text()) | {"base_model_name_or_path": name} | more
+    path.write_text(json.dumps(config))
+
+
 def test_adapters_open_with_their_base(tmp_path: Path) -> None:
     base, adapter, _ = adapted(tmp_path, target_modules=["q_proj"])
     expected = LoraCheckpoint(adapter, open_checkpoint(base)).read(NAME)
+    base.rename(adapter / "base")
+    name_base(adapter, "base")
     for source in (adapter, adapter / "adapter_model.safetensors", adapter / "adapter_config.json"):
         checkpoint = open_checkpoint(source)
         assert isinstance(checkpoint, LoraCheckpoint)
@@ -309,18 +319,16 @@ def test_a_base_for_what_is_no_adapter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", [None, 3, "", "itself", "gpt2"])
 def test_adapters_without_a_usable_base(tmp_path: Path, target: Any) -> None:
     _, adapter, _ = adapted(tmp_path, target_modules=["q_proj"])
-    path = adapter / "adapter_config.json"
-    name = str(adapter) if target == "itself" else target
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": name}))
+    name_base(adapter, str(adapter) if target == "itself" else target)
     with pytest.raises(LexrayError, match=r"with base="):
         open_checkpoint(adapter)
 
 
 def test_adapters_without_weights(tmp_path: Path) -> None:
-    _, adapter, _ = adapted(tmp_path, target_modules=["q_proj"])
+    base, adapter, _ = adapted(tmp_path, target_modules=["q_proj"])
     (adapter / "adapter_model.safetensors").unlink()
     with pytest.raises(LexrayError, match=r"no adapter_model\.safetensors or adapter_model\.bin"):
-        open_checkpoint(adapter)
+        open_checkpoint(adapter, base=base)
 
 
 def test_local_files_need_neither_transformers_nor_the_network_stack(tmp_path: Path) -> None:
@@ -332,3 +340,64 @@ def test_local_files_need_neither_transformers_nor_the_network_stack(tmp_path: P
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_an_adapter_does_not_choose_a_path_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by its full name, nor past its own folder, nor by a link, nor from where we are."""
+    base, adapter, _ = adapted(tmp_path, target_modules=["q_proj"])
+    (adapter / "link").symlink_to(base)
+    monkeypatch.chdir(tmp_path)
+    for name in (str(base), "../base", "link", "base"):
+        name_base(adapter, name)
+        with pytest.raises(LexrayError, match=r"outside its own folder.*with base="):
+            open_checkpoint(adapter)
+    assert NAME in open_checkpoint(adapter, base="base").names()
+
+
+def test_the_base_of_an_adapter_is_said(tmp_path: Path) -> None:
+    base, adapter, _ = adapted(tmp_path, target_modules=["q_proj"])
+    (note,) = open_checkpoint(adapter, base=base).notes
+    assert note == f"{adapter} is an adapter; the model under it is {base}"
+
+
+def test_an_empty_name() -> None:
+    with pytest.raises(LexrayError, match=r"name is empty; the folder you are in is called \."):
+        open_checkpoint("")
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "pytorch_model.bin", "model.gguf", "model.safetensors.index.json"]
+)
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_regular_files_are_opened(tmp_path: Path, name: str, kind: str) -> None:
+    """A pipe would be waited for, a device read without end."""
+    make = {
+        "pipe": os.mkfifo,
+        "device": lambda path: path.symlink_to("/dev/zero"),
+        "folder": Path.mkdir,
+    }
+    make[kind](tmp_path / name)
+    with pytest.raises(LexrayError, match=rf"it is a {kind}, not a regular file|has no weights"):
+        open_checkpoint(tmp_path)
+
+
+def test_configs_and_tokenizers_that_are_no_files(tmp_path: Path) -> None:
+    save_file(W, tmp_path / "model.safetensors")
+    for name in ("config.json", "tokenizer.json"):
+        os.mkfifo(tmp_path / name)
+    checkpoint = open_checkpoint(tmp_path)
+    with pytest.raises(LexrayError, match=r"config\.json .*a pipe"):
+        _ = checkpoint.config
+    with pytest.raises(LexrayError, match=r"tokenizer\.json .*a pipe"):
+        checkpoint.asset("tokenizer.json")
+
+
+def test_shards_with_impossible_names(tmp_path: Path) -> None:
+    for name in ("x" * 5000, "é" * 200, "\ud800", "a\0b"):
+        index = {"weight_map": {"w": name}}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(LexrayError, match=r"index\.json") as found:
+            open_checkpoint(tmp_path)
+        assert len(str(found.value)) < 500

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import time
 import tracemalloc
@@ -19,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from lexray.checkpoint.base import Box, runs
 from lexray.checkpoint.opening import open_checkpoint
+from lexray.checkpoint.plain import MOST_VALUES
 from lexray.checkpoint.safetensors import DTYPES, SafetensorsFile, SafetensorsFolder, parse_header
 from lexray.errors import LexrayError
 
@@ -291,3 +293,34 @@ def test_parse_header_counts_offsets_from_the_files_start() -> None:
     raw = json.dumps({"a": entry(), "__metadata__": {"format": "pt"}}).encode()
     found = parse_header(raw, 8 + len(raw) + 8, "here")
     assert (found["a"].start, found["a"].stop) == (8 + len(raw), 16 + len(raw))
+
+
+def test_a_file_that_shrinks_while_it_is_mapped(tmp_path: Path) -> None:
+    """Reading a mapped file behind its end would kill the process."""
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.ones(4), "b": torch.ones(1 << 16)}, path)
+    checkpoint = SafetensorsFolder(tmp_path, [path])
+    assert checkpoint.read("b").sum() == 1 << 16
+    os.truncate(path, 4096)
+    with pytest.raises(LexrayError, match=r"has become shorter .*now 4096"):
+        checkpoint.read("b")
+
+
+@pytest.mark.parametrize("piece", [b"[],", b'{"a":0},'])
+def test_headers_of_endless_lists(tmp_path: Path, piece: bytes) -> None:
+    """30 MB that Python would make a gigabyte of: the values are counted before."""
+    inner = b'{"__metadata__": {"a": [' + piece * (MOST_VALUES // 2 + 1) + b"0]}}"
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(inner)) + inner)
+    with pytest.raises(LexrayError, match="values, many times what such files have"):
+        SafetensorsFile(path)
+
+
+def test_a_header_of_many_tensors(tmp_path: Path) -> None:
+    """As a large mixture of experts has them, with long names; benchmarks/opening.py has 10⁵."""
+    names = [f"model.layers.{i % 100}.mlp.experts.{i}.down_proj.weight" for i in range(20_000)]
+    header = {name: entry("F32", [1], 4 * i, 4 * i + 4) for i, name in enumerate(names)}
+    path = raw_file(tmp_path / "model.safetensors", header)
+    with path.open("ab") as file:
+        file.truncate(path.stat().st_size + 4 * len(names))
+    assert len(SafetensorsFile(path).entries) == 20_000

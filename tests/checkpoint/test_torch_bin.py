@@ -16,6 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lexray.checkpoint import pickles
 from lexray.checkpoint.opening import open_checkpoint
 from lexray.checkpoint.torch_bin import TorchBinFile, TorchBinFolder
 from lexray.errors import LexrayError
@@ -261,3 +262,74 @@ class Claim:
 def test_tensors_beyond_their_storage(tmp_path: Path, claim: Any, legacy: bool) -> None:
     with pytest.raises(LexrayError, match=r"pytorch_model\.bin"):
         folder_with(tmp_path, {"a": Claim(*claim)}, _use_new_zipfile_serialization=not legacy)
+
+
+def rewritten(path: Path, change: Any) -> None:
+    """The zip of torch.save with each record as `change` gives it: (content, compression)."""
+    with zipfile.ZipFile(path) as archive:
+        records = {i.filename: archive.read(i) for i in archive.infolist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in records.items():
+            archive.writestr(name, *change(name, content))
+
+
+@pytest.mark.parametrize("record", ["byteorder", "version", ".format_version", "data/0"])
+def test_records_that_unpack_to_gigabytes(tmp_path: Path, record: str) -> None:
+    """64 MB of zeros in 64 kB: refused by their stated size, before anything is unpacked."""
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.ones(4)}, path)
+
+    def change(name: str, content: bytes) -> tuple[bytes, int]:
+        if name.endswith(f"/{record}"):
+            return b"\0" * (1 << 26), zipfile.ZIP_DEFLATED
+        return content, zipfile.ZIP_STORED
+
+    rewritten(path, change)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(LexrayError, match="compressed record"):
+        TorchBinFile(path)
+
+
+def test_long_side_records(tmp_path: Path) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.ones(4)}, path)
+    rewritten(path, lambda n, c: (b"3\n" * (1 << 17) if n.endswith("/version") else c,))
+    with pytest.raises(LexrayError, match="side records larger"):
+        TorchBinFile(path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize(
+    "opcodes",
+    {
+        "tuples": b"\x80\x02)" + b"\x85" * 20_000 + b".",
+        "lists": b"\x80\x02" + b"]" * 20_000 + b"a" * 19_999 + b".",
+        "memo": b"\x80\x02]" + b"q\x00]h\x00a" * 20_000 + b".",
+        "key": b"\x80\x02}q\x00)" + b"\x85" * 20_000 + b"K\x01s.",
+        "marks": b"\x80\x02" + b"(" * 20_000 + b"t" * 20_000 + b".",
+        "length": b"\x80\x02" + b"N0" * 20_000 + b".",
+    }.values(),
+    ids=["tuples", "lists", "memo", "key", "marks", "length"],
+)
+def test_pickles_of_endless_depth_or_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opcodes: bytes, zipped: bool
+) -> None:
+    """Hashing the key, for one, would overflow the stack and kill the process."""
+    monkeypatch.setattr(pickles, "MOST_OPCODES", 30_000)
+    path = tmp_path / "pytorch_model.bin"
+    if not zipped:
+        path.write_bytes(opcodes)
+    else:
+        torch.save({"a": torch.ones(4)}, path)
+        rewritten(path, lambda n, c: (opcodes if n.endswith(".pkl") else c,))
+    with pytest.raises(LexrayError, match="longer or deeper nested than weights can be"):
+        TorchBinFile(path)
+
+
+def test_a_file_that_shrinks_after_opening(tmp_path: Path) -> None:
+    """Reading a mapped file behind its end would kill the process."""
+    checkpoint = folder_with(tmp_path, {"a": torch.ones(1 << 16)})
+    assert checkpoint.read("a").sum() == 1 << 16
+    os.truncate(tmp_path / "pytorch_model.bin", 4096)
+    with pytest.raises(LexrayError, match="has become shorter"):
+        checkpoint.read("a")

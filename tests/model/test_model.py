@@ -520,7 +520,6 @@ def test_an_adapter_is_merged_as_it_is_read(
     merged = Model.from_module(deepcopy(peft).merge_and_unload())
     base = Model.from_pretrained(saved / name)
     for model in (
-        Model.from_pretrained(tmp_path),
         Model.from_pretrained(saved / name, adapter=tmp_path),
         Model.from_pretrained(str(saved / name), adapter=str(tmp_path)),
         Model.from_module(peft),
@@ -534,7 +533,11 @@ def test_an_adapter_is_merged_as_it_is_read(
         torch.testing.assert_close(
             model.view(folded=True)["L1H2"].W_Q, merged.view(folded=True)["L1H2"].W_Q
         )
-    assert Model.from_pretrained(tmp_path).vocabulary.text(7) == "word7", "the base's tokenizer"
+    with pytest.raises(lx.LexrayError, match="outside its own folder"):
+        Model.from_pretrained(tmp_path)
+    adapted_model = Model.from_pretrained(saved / name, adapter=tmp_path)
+    assert adapted_model.vocabulary.text(7) == "word7", "the base's tokenizer"
+    assert f"the model under it is {saved / name}" in adapted_model.checkpoint.notes[0]
 
 
 def test_what_is_no_adapter(saved: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lexray.checkpoint.plain import asset_at, read_json
 from lexray.errors import LexrayError
 
 Box = tuple[tuple[int, int], ...]
@@ -37,6 +37,8 @@ class Checkpoint(ABC):
     name: str
     """What the user called it: a path, a Hub id, …"""
     revision: str | None = None
+    notes: tuple[str, ...] = ()
+    """What a user should know about which files were taken."""
     bytes_read: int = 0
     """Bytes of headers and weights read so far."""
 
@@ -115,8 +117,7 @@ class FolderCheckpoint(Checkpoint):
         return read_json(self.folder / "config.json")
 
     def asset(self, filename: str) -> Path | None:
-        path = self.folder / filename
-        return path if path.is_file() else None
+        return asset_at(self.folder / filename)
 
 
 def runs(shape: tuple[int, ...], itemsize: int, box: Box) -> Iterator[tuple[int, int]]:
@@ -141,16 +142,3 @@ def runs(shape: tuple[int, ...], itemsize: int, box: Box) -> Iterator[tuple[int,
 
     for offset in offsets(0, 0):
         yield offset, length
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, or a LexrayError that names the file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise LexrayError(f"{path.parent} has no {path.name}; download it too") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise LexrayError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise LexrayError(f"{path} should hold a JSON object, not a {type(value).__name__}")
-    return value

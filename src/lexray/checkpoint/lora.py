@@ -9,15 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import re2
 import torch
 from torch import Tensor
 
-from lexray.checkpoint.base import Box, Checkpoint, TensorInfo, read_json
+from lexray.checkpoint.base import Box, Checkpoint, TensorInfo
+from lexray.checkpoint.fields import Fields, brief
+from lexray.checkpoint.plain import asset_at, exists, read_json
 from lexray.checkpoint.safetensors import SafetensorsFolder
 from lexray.checkpoint.torch_bin import TorchBinFolder
 from lexray.errors import LexrayError
@@ -41,6 +44,11 @@ CANNOT_MERGE = (
 
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initialisations which take something away from the base model's weights when they are loaded."""
+
+DEFAULT_ALPHA = 8
+"""PEFT's, where the config does not say."""
+PATTERN_MEMORY = 1 << 23
+"""The most that matching one pattern may take, in bytes."""
 
 BLOCK = 4096
 """Rows at a time when a whole matrix has to be looked at."""
@@ -169,8 +177,7 @@ class LoraCheckpoint(Checkpoint):
 
     def asset(self, filename: str) -> Path | None:
         """The adapter's own file (a tokenizer with new tokens, say), else the base's."""
-        path = self.folder / filename
-        return path if path.is_file() else self.base.asset(filename)
+        return asset_at(self.folder / filename) or self.base.asset(filename)
 
     def _total(self) -> int:
         return self.base.bytes_read + self.adapter.bytes_read
@@ -210,26 +217,26 @@ class LoraCheckpoint(Checkpoint):
 def adapter_weights(folder: Path) -> Checkpoint:
     """The adapter's own tensors."""
     for filename, opener in zip(WEIGHTS, (SafetensorsFolder, TorchBinFolder), strict=True):
-        if (folder / filename).exists():
+        if exists(folder / filename):
             return opener(folder, [folder / filename])
     raise LexrayError(f"{folder} has {CONFIG}, but no {' or '.join(WEIGHTS)}; download it again")
 
 
-def adapter_config(folder: Path) -> dict[str, Any]:
+def adapter_config(folder: Path) -> Fields:
     """`adapter_config.json`, unless it describes what cannot be read as W + scale·B·A."""
     path = folder / CONFIG
-    config = read_json(path)
+    config = Fields(read_json(path), str(path))
     remedy = "if PEFT can merge it (`merge_and_unload()`), save that and open the result"
-    kind = config.get("peft_type")
+    kind = config.text("peft_type")
     if kind != "LORA":
         raise LexrayError(f"{path} is an adapter of type {kind}, not LORA; {remedy}")
     odd = [key for key in CANNOT_MERGE if config.get(key)]
     if odd:
         raise LexrayError(f"{path} uses {', '.join(odd)}, which lexray cannot read; {remedy}")
-    start = str(config.get("init_lora_weights", True))
-    if start.startswith(CHANGES_BASE):
+    start = config.get("init_lora_weights", True)
+    if isinstance(start, str) and start.startswith(CHANGES_BASE):
         raise LexrayError(
-            f"{path} was initialised with {start!r}, which changes the base model's weights; "
+            f"{path} was initialised with {brief(start)}, which changes the base model's weights; "
             "save it with `path_initial_model_for_weight_conversion`; " + remedy
         )
     return config
@@ -292,9 +299,7 @@ class _Layer:
     bias: str | None
 
 
-def _layer(
-    adapter: Checkpoint, module: str, keys: dict[str, str], settings: dict[str, Any]
-) -> _Layer:
+def _layer(adapter: Checkpoint, module: str, keys: dict[str, str], settings: Fields) -> _Layer:
     kind = "lora_embedding_" if "lora_embedding_A" in keys else "lora_"
     A, B = keys.get(f"{kind}A"), keys.get(f"{kind}B")
     if A is None or B is None:
@@ -308,24 +313,43 @@ def _layer(
     raise LexrayError(f"{adapter.name}: {A} and {B} are no factors of a matrix: shapes {shapes}")
 
 
-def _scale(module: str, rank: int, settings: dict[str, Any], where: str) -> float:
+def _scale(module: str, rank: int, settings: Fields, where: str) -> float:
     """alpha / r, where a pattern may give some modules another alpha."""
-    alpha = settings.get("lora_alpha", 8)
     try:
-        for pattern, special in (settings.get("alpha_pattern") or {}).items():
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                alpha = special
-                break
-        return float(alpha) / (sqrt(rank) if settings.get("use_rslora") else rank)
-    except (AttributeError, TypeError, ValueError, re.error) as error:
+        special = settings.object("alpha_pattern")
+        pattern = next((p for p in special if _matches(p, module)), None)
+        if pattern is not None:
+            alpha = special.number(pattern)
+        else:
+            alpha = settings.number("lora_alpha") if "lora_alpha" in settings else DEFAULT_ALPHA
+        if alpha is None:
+            raise LexrayError("it is null")
+    except LexrayError as error:
         raise LexrayError(f"{where}/{CONFIG} has no usable lora_alpha: {error}") from error
+    return float(alpha) / (sqrt(rank) if settings.flag("use_rslora") else rank)
+
+
+def _matches(pattern: str, module: str) -> bool:
+    """PEFT's rule for patterns, matched in linear time: Python's own engine could take for ever."""
+    try:
+        return bool(_compiled(pattern).fullmatch(module))
+    except (re2.error, UnicodeEncodeError) as error:
+        raise LexrayError(f"the pattern {brief(pattern)} cannot be matched") from error
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = PATTERN_MEMORY
+    return re2.compile(rf"(.*\.)?({pattern})", options)
 
 
 def _changes(
     lora: LoraCheckpoint,
     parts: dict[str, dict[str, str]],
     partners: Partners,
-    settings: dict[str, Any],
+    settings: Fields,
 ) -> dict[str, LowRank | Shift]:
     """What the adapter does to which tensor of the base."""
     layers = [_layer(lora.adapter, module, keys, settings) for module, keys in parts.items()]
@@ -347,11 +371,10 @@ def _changes(
 
 
 def _replacements(
-    lora: LoraCheckpoint, whole: dict[str, str], partners: Partners, settings: dict[str, Any]
+    lora: LoraCheckpoint, whole: dict[str, str], partners: Partners, settings: Fields
 ) -> dict[str, str]:
     """The key of each tensor that the adapter brings whole; only saved modules may be new."""
-    saved = settings.get("modules_to_save")
-    own = {HEAD, *map(str, saved if isinstance(saved, list) else ())}
+    own = {HEAD, *(str(name) for name in settings.listing("modules_to_save"))}
     found = {
         name: partners.find(name) or (None if own.isdisjoint(name.split(".")) else name)
         for name in whole
@@ -376,9 +399,7 @@ def _refuse_strangers(found: dict[str, str | None], lora: LoraCheckpoint) -> Non
     )
 
 
-def _flips(
-    layers: dict[str, _Layer], lora: LoraCheckpoint, settings: dict[str, Any]
-) -> dict[str, bool]:
+def _flips(layers: dict[str, _Layer], lora: LoraCheckpoint, settings: Fields) -> dict[str, bool]:
     """Which matrices are stored in×out. Square ones are like the rest of their stack.
 
     PEFT's `fan_in_fan_out` comes last: it is one value for all modules, the one met last.
@@ -399,5 +420,5 @@ def _flips(
             square[name] = stack
         else:
             flips[name] = stacks[stack] = flipped
-    default = bool(settings.get("fan_in_fan_out"))
+    default = bool(settings.flag("fan_in_fan_out"))
     return flips | {name: stacks.get(stack, default) for name, stack in square.items()}

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lexray.checkpoint.base import Checkpoint
+from lexray.checkpoint.fields import text
 from lexray.checkpoint.gguf.file import GGUFCheckpoint, parts
 from lexray.checkpoint.lora import CONFIG as ADAPTER_CONFIG
 from lexray.checkpoint.lora import WEIGHTS as ADAPTER_WEIGHTS
 from lexray.checkpoint.lora import LoraCheckpoint, adapter_config
+from lexray.checkpoint.plain import exists, is_plain
 from lexray.checkpoint.safetensors import SafetensorsFolder, weight_map
 from lexray.checkpoint.torch_bin import TorchBinFolder
 from lexray.errors import LexrayError
@@ -71,7 +73,7 @@ def open_checkpoint(
     if path is not None and _is_adapter(path, base is not None):
         folder = path if path.is_dir() else path.parent
         under = base if isinstance(base, Checkpoint) else _base(folder, base, token, remote, adapt)
-        return _labelled(LoraCheckpoint(folder, under), source, path)
+        return _labelled(_with_adapter(folder, under), source, path)
     if base is not None:
         raise LexrayError(
             f"{source} is no adapter: it has no {ADAPTER_CONFIG}, so it needs no base"
@@ -83,10 +85,13 @@ def _locate(
     source: Source, revision: str | None, token: str | bool | None, remote: bool
 ) -> Path | None:
     """Where the files are, once they are downloaded; None if they are to stay remote."""
+    if source == "":
+        raise LexrayError(f"the model's name is empty; the folder you are in is called .; {KNOWN}")
     path = Path(source).expanduser()
-    if _exists(path):
+    if exists(path):
         return path
-    from lexray.checkpoint.hub.repository import fetch_folder, looks_like_hub_id
+    from lexray.checkpoint.hub.grammar import looks_like_hub_id
+    from lexray.checkpoint.hub.repository import fetch_folder
 
     if isinstance(source, Path) or not looks_like_hub_id(source):
         raise LexrayError(
@@ -95,11 +100,10 @@ def _locate(
     return None if remote else fetch_folder(source, revision=revision, token=token)
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists() or path.is_symlink()
-    except (OSError, ValueError):  # too long a name, say
-        return False
+def _with_adapter(folder: Path, base: Checkpoint) -> Checkpoint:
+    adapted = LoraCheckpoint(folder, base)
+    adapted.notes = (*base.notes, f"{folder} is an adapter; the model under it is {base.name}")
+    return adapted
 
 
 def _model(
@@ -115,7 +119,7 @@ def _model(
 
 def _labelled(checkpoint: Checkpoint, source: Source, path: Path) -> Checkpoint:
     checkpoint.name = str(source)
-    if not _exists(Path(source).expanduser()):
+    if not exists(Path(source).expanduser()):
         from lexray.checkpoint.hub.repository import commit_of
 
         checkpoint.revision = commit_of(path)
@@ -126,19 +130,15 @@ def _is_adapter(path: Path, wanted: bool) -> bool:
     """Whether a path is an adapter; a folder that also has a model's weights is one if `wanted`."""
     if not path.is_dir():
         return path.name in (ADAPTER_CONFIG, *ADAPTER_WEIGHTS)
-    merged = any(_exists(path / name) or _exists(path / f"{name}{INDEX}") for name in FORMATS)
-    return _exists(path / ADAPTER_CONFIG) and (wanted or not merged)
+    merged = any(exists(path / name) or exists(path / f"{name}{INDEX}") for name in FORMATS)
+    return exists(path / ADAPTER_CONFIG) and (wanted or not merged)
 
 
 def _base(
     folder: Path, base: Source | None, token: str | bool | None, remote: bool, adapt: Adapt
 ) -> Checkpoint:
     """The model under an adapter: the given one, else the one that the adapter names."""
-    settings = adapter_config(folder)
-    source = base or settings.get("base_model_name_or_path")
-    revision = None if base else settings.get("revision")
-    if not isinstance(source, (str, Path)):
-        raise LexrayError(f"{folder / ADAPTER_CONFIG} names no base model; give it with base=")
+    source, revision = (base, None) if base is not None else _named_base(folder)
     try:
         path = _locate(source, revision, token, remote)
         if path is not None and _is_adapter(path, False):
@@ -151,11 +151,29 @@ def _base(
         ) from error
 
 
+def _named_base(folder: Path) -> tuple[Source, str | None]:
+    """The base that an adapter names, if a stranger may: on the Hub, or inside its own folder."""
+    settings = adapter_config(folder)
+    name = text(settings.get("base_model_name_or_path"))
+    if not name:
+        raise LexrayError(f"{folder / ADAPTER_CONFIG} names no base model; give it with base=")
+    own = folder / name
+    if exists(own) and own.resolve().is_relative_to(folder.resolve()):
+        return own, None
+    if exists(Path(name).expanduser()) or exists(own):
+        raise LexrayError(
+            f"{folder} names the base model {name!r}, a path on this machine outside its own "
+            "folder, which an adapter may not choose; if you mean it, name it yourself with base= "
+            f"(on the command line: open that model with --adapter {folder})"
+        )
+    return name, settings.text("revision")
+
+
 def _open_folder(folder: Path) -> Checkpoint:
     for name, opener in FORMATS.items():
-        if _exists(folder / name):
+        if exists(folder / name):
             return opener(folder, [folder / name], None)
-        if _exists(folder / f"{name}{INDEX}"):
+        if exists(folder / f"{name}{INDEX}"):
             return _open_shards(folder / f"{name}{INDEX}", opener)
     names = _listed(folder)
     ggufs = [folder / name for name in names if name.endswith(".gguf")]
@@ -195,7 +213,7 @@ def _open_shards(index: Path, opener: Opener) -> Checkpoint:
     where = weight_map(index)
     folder = index.parent
     shards = sorted(set(where.values()))
-    missing = [shard for shard in shards if not (folder / shard).is_file()]
+    missing = [shard for shard in shards if not is_plain(folder / shard)]
     if missing:
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         raise LexrayError(
@@ -214,6 +232,6 @@ def _open_file(path: Path) -> Checkpoint:
     if opener is None:
         raise LexrayError(f"{path} is no file of weights that lexray knows; {KNOWN}")
     index = path.with_name(whole + INDEX)
-    if path.name != whole and _exists(index):
+    if path.name != whole and exists(index):
         return _open_shards(index, opener)
     return opener(path.parent, [path], None)

@@ -6,8 +6,7 @@ before anything is read or allocated.
 
 from __future__ import annotations
 
-import json
-import mmap
+import os
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -19,7 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo, read_json
+from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo
+from lexray.checkpoint.fields import Fields, brief
+from lexray.checkpoint.mapped import Mapped
+from lexray.checkpoint.plain import exists, open_plain, parse_json, read_json
 from lexray.errors import LexrayError
 
 DTYPES = {
@@ -44,6 +46,8 @@ MAX_HEADER = 100_000_000
 """The format's own limit."""
 MAX_AXES = 64
 """torch's own limit: it cannot copy a tensor of more axes."""
+LONGEST_NAME = 255
+"""Bytes that a system allows in the name of a file."""
 LFS_POINTER = b"version "
 """How the small text starts that Git leaves in place of a large file."""
 
@@ -73,17 +77,18 @@ def header_length(first: bytes, size: int, where: str) -> int:
 
 def parse_header(raw: bytes, size: int, where: str) -> dict[str, Entry]:
     """The tensors that a header names, each checked against the file's `size`."""
-    try:
-        header = json.loads(raw, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise LexrayError(f"{where} has a corrupt safetensors header: {error}") from error
+    header = parse_json(raw, f"{where} has a corrupt safetensors header: it", _unique)
     if not isinstance(header, dict):
-        raise LexrayError(f"{where} has a corrupt safetensors header: not a JSON object")
+        raise _corrupt(where, "not a JSON object")
     header.pop("__metadata__", None)
     begin = 8 + len(raw)
     entries = {name: _entry(name, spec, begin, size, where) for name, spec in header.items()}
     _refuse_overlaps(entries, where)
     return entries
+
+
+def _corrupt(where: str, what: str) -> LexrayError:
+    return LexrayError(f"{where} has a corrupt safetensors header: {what}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -100,20 +105,22 @@ def _entry(name: str, spec: Any, begin: int, size: int, where: str) -> Entry:
         ):
             pass
         case _:
-            raise LexrayError(f"{where} has a corrupt safetensors header: the entry of {name!r}")
+            raise LexrayError(
+                f"{where} has a corrupt safetensors header: the entry of {brief(name)}"
+            )
     if kind not in DTYPES:
-        raise LexrayError(f"{where}: {name!r} has the unknown dtype {kind!r}; known: {[*DTYPES]}")
+        raise LexrayError(
+            f"{where}: {brief(name)} has the unknown dtype {brief(kind)}; known: {[*DTYPES]}"
+        )
     if begin + stop > size:
         raise LexrayError(
-            f"{where} is truncated: {name!r} should end at byte {begin + stop}, "
+            f"{where} is truncated: {brief(name)} should end at byte {begin + stop}, "
             f"the file has {size}; download it again"
         )
     dtype = DTYPES[kind]
     if stop - start != _bytes(shape, dtype.itemsize):
-        raise LexrayError(
-            f"{where} has a corrupt safetensors header: {name!r}, {kind} of shape {shape[:8]}, "
-            f"cannot fill bytes {start} to {stop}"
-        )
+        what = f"{brief(name)}, {kind} of shape {shape[:8]}, cannot fill bytes {start} to {stop}"
+        raise _corrupt(where, what)
     return Entry(tuple(shape), dtype, begin + start, begin + stop)
 
 
@@ -130,21 +137,23 @@ def _refuse_overlaps(entries: dict[str, Entry], where: str) -> None:
     filled = sorted((e.start, e.stop, name) for name, e in entries.items() if e.stop > e.start)
     for (_, stop, one), (start, _, other) in pairwise(filled):
         if start < stop:
-            raise LexrayError(
-                f"{where} has a corrupt safetensors header: {one!r} overlaps {other!r}"
-            )
+            raise _corrupt(where, f"{brief(one)} overlaps {brief(other)}")
 
 
 def weight_map(index: Path) -> dict[str, str]:
     """Which shard holds which tensor, from an index file; shards are plain names beside it."""
-    where = read_json(index).get("weight_map")
-    if not isinstance(where, dict) or {*map(type, where.values())} != {str}:
+    where = Fields(read_json(index), str(index)).object("weight_map")
+    shards = {name: where.text(name) or "" for name in where}
+    if not shards:
         raise LexrayError(f"{index} is no index of shards: its weight_map should name a file each")
-    for shard in set(where.values()):
+    for shard in set(shards.values()):
         # Windows' rules refuse more: both kinds of slash, and drives.
-        if PureWindowsPath(shard).name != shard or shard in ("", "..", ".") or "\0" in shard:
-            raise LexrayError(f"{index} names the shard {shard!r}, which is not a file beside it")
-    return where
+        odd = shard in ("", "..", ".") or "\0" in shard or len(shard.encode()) > LONGEST_NAME
+        if odd or PureWindowsPath(shard).name != shard:
+            raise LexrayError(
+                f"{index} names the shard {brief(shard)}, which is not a file beside it"
+            )
+    return shards
 
 
 class SafetensorsFile:
@@ -153,20 +162,20 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.size = path.stat().st_size
-            with path.open("rb") as file:
+            with open_plain(path) as file:
+                self.size = os.fstat(file.fileno()).st_size
                 length = header_length(file.read(8), self.size, str(path))
                 self.entries = parse_header(file.read(length), self.size, str(path))
         except OSError as error:
             raise LexrayError(f"{path} cannot be read: {error.strerror}") from error
         self.header_bytes = 8 + length
-        self._bytes: Tensor | None = None
+        self._mapped: Mapped | None = None
 
     def read(self, name: str, box: Box) -> Tensor:
         entry = self.entries[name]
         if entry.start == entry.stop:
             return torch.empty([stop - start for start, stop in box], dtype=entry.dtype)
-        part = self._mapped()[entry.start : entry.stop]
+        part = self._part(entry.start, entry.stop)
         if entry.start % entry.dtype.itemsize == 0:
             tensor = part.view(entry.dtype).view(entry.shape)
             return tensor[_slices(box)].clone(memory_format=torch.contiguous_format)
@@ -175,18 +184,12 @@ class SafetensorsFile:
         copied = bytewise.clone(memory_format=torch.contiguous_format)
         return copied.view(entry.dtype).squeeze(-1)
 
-    def _mapped(self) -> Tensor:
-        if self._bytes is None:
-            try:
-                with self.path.open("rb") as file:
-                    # A private mapping may be written to, as torch insists on; nothing ever does.
-                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            except (OSError, ValueError) as error:
-                raise LexrayError(f"{self.path} cannot be read any more: {error}") from error
-            if len(mapped) < self.size:
-                raise LexrayError(f"{self.path} has become shorter since it was opened")
-            self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
-        return self._bytes
+    def _part(self, start: int, stop: int) -> Tensor:
+        if self._mapped is None:
+            if not exists(self.path):
+                raise LexrayError(f"{self.path} cannot be read any more: it is gone")
+            self._mapped = Mapped(self.path)
+        return self._mapped.part(start, stop)
 
 
 def _slices(box: Box) -> tuple[slice, ...]:
@@ -209,7 +212,7 @@ class SafetensorsFolder(FolderCheckpoint):
             self._where[name] = by_path[folder / shard]
             if name not in self._where[name].entries:
                 raise LexrayError(
-                    f"{folder}: the index says that {name!r} is in {shard}, which does not "
+                    f"{folder}: the index says that {brief(name)} is in {shard}, which does not "
                     "have it; index and shards do not belong together: download them again"
                 )
 

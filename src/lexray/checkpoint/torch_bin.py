@@ -7,28 +7,24 @@ and anything but the building blocks of tensors is refused; torch then loads wha
 
 from __future__ import annotations
 
-import pickletools
+import os
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo
+from lexray.checkpoint.fields import brief
+from lexray.checkpoint.pickles import LARGEST_PICKLE, refuse_code
+from lexray.checkpoint.plain import open_plain
 from lexray.checkpoint.safetensors import LFS_POINTER
 from lexray.errors import LexrayError
 
-BUILDING_BLOCKS = {
-    "collections OrderedDict",
-    "torch._utils _rebuild_parameter",
-    "torch._utils _rebuild_tensor",
-    "torch._utils _rebuild_tensor_v2",
-    "torch._utils _rebuild_tensor_v3",
-}
-"""What a pickle of weights may name, besides torch's storages, dtypes, `Size` and `device`."""
-
+LARGEST_SIDE_RECORD = 1 << 16
+"""Bytes of `version`, `byteorder` and the like, which have some ten."""
 LEGACY_PICKLES = 5
 """Before 1.6 torch wrote this many pickles one after the other, then the bytes."""
 
@@ -39,23 +35,35 @@ class TorchBinFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            zipped = zipfile.is_zipfile(path)
-            self.header_bytes = _check_zip(path) if zipped else _check_legacy(path)
+            # Kept open, so that its size can be looked up later.
+            self._file = open_plain(path)
+            self.size = os.fstat(self._file.fileno()).st_size
+            zipped = zipfile.is_zipfile(self._file)
+            self._file.seek(0)
+            self.header_bytes = (_check_zip if zipped else _check_legacy)(self._file, path)
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         except LexrayError:
             raise
         except Exception as error:  # whatever a broken pickle or zip makes torch raise
-            reason = str(error).partition("\n")[0]
+            reason = brief(str(error).partition("\n")[0])
             raise LexrayError(
                 f"{path} is truncated or no torch file ({reason}); download it again"
             ) from error
         self.tensors = _tensors(loaded)
         self._check_tensors()
 
+    def refuse_shorter(self) -> None:
+        """Raises if the file has shrunk: reading a mapping behind its end kills the process."""
+        if (now := os.fstat(self._file.fileno()).st_size) < self.size:
+            raise LexrayError(
+                f"{self.path} has become shorter since it was opened ({self.size} bytes, now "
+                f"{now}); open the model again"
+            )
+
     def _check_tensors(self) -> None:
         if not self.tensors:
             raise LexrayError(f"{self.path} holds no named tensors, so it is no model's weights")
-        size = self.path.stat().st_size
+        size = self.size
         for name, tensor in self.tensors.items():
             if tensor.layout != torch.strided or tensor.device.type != "cpu":
                 raise LexrayError(f"{self.path}: {name!r} is no plain tensor: {tensor.layout}")
@@ -76,64 +84,42 @@ def _tensors(loaded: Any) -> dict[str, Tensor]:
     return {k: v for k, v in loaded.items() if isinstance(k, str) and isinstance(v, Tensor)}
 
 
-def _check_zip(path: Path) -> int:
-    """Refuses code in the zip's pickle; returns the pickle's size."""
-    with zipfile.ZipFile(path) as archive:
-        pickles = [i for i in archive.infolist() if i.filename.split("/")[-1] == "data.pkl"]
+def _check_zip(file: BinaryIO, path: Path) -> int:
+    """Refuses code in the pickle, and records that torch.save never writes; the pickle's size.
+
+    torch reads some side records whole (`version`, `byteorder`, …), and would unpack a small one
+    into gigabytes.
+    """
+    with zipfile.ZipFile(file) as archive:
+        records = archive.infolist()
+        packed = [r.filename for r in records if r.compress_type != zipfile.ZIP_STORED]
+        if packed:
+            what = "pickle" if packed[0].endswith(".pkl") else f"record ({brief(packed[0])})"
+            raise LexrayError(f"{path} has a compressed {what}, which torch.save never writes")
+        if sum(record.file_size for record in records) > os.fstat(file.fileno()).st_size:
+            raise LexrayError(f"{path} has records that claim more bytes than the file has")
+        pickles = [i for i in records if i.filename.split("/")[-1] == "data.pkl"]
         if len(pickles) != 1:
             raise LexrayError(f"{path} is a zip, but not one of torch.save: download it again")
-        if pickles[0].compress_type != zipfile.ZIP_STORED:
-            raise LexrayError(f"{path} has a compressed pickle, which torch.save never writes")
+        side = [i for i in records if "/data/" not in i.filename and i is not pickles[0]]
+        if any(record.file_size > LARGEST_SIDE_RECORD for record in side):
+            raise LexrayError(f"{path} has side records larger than torch.save writes them")
         with archive.open(pickles[0]) as stream:
-            _refuse_code(stream, path)
+            refuse_code(stream, pickles[0].file_size, path)
     return pickles[0].file_size
 
 
-def _check_legacy(path: Path) -> int:
+def _check_legacy(file: BinaryIO, path: Path) -> int:
     """Refuses code in the pickles of an old file; returns their size."""
-    with path.open("rb") as stream:
-        start = stream.read(8)
-        if start == LFS_POINTER:
-            raise LexrayError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull`")
-        if start.startswith(b"PK"):
-            raise LexrayError(
-                f"{path} is truncated: the end of its zip is missing; download it again"
-            )
-        stream.seek(0)
-        for _ in range(LEGACY_PICKLES):
-            _refuse_code(stream, path)
-        return stream.tell()
-
-
-def _refuse_code(stream: Any, path: Path) -> None:
-    """Lists one pickle's opcodes and raises at the first that names more than building blocks.
-
-    `stream` is a binary file (`Any`, since one inside a zip archive is no IO[bytes] at runtime).
-    """
-    strings = ["?", "?"]
-    for opcode, argument, _ in pickletools.genops(stream):
-        if opcode.name in ("GLOBAL", "INST"):
-            wanted = str(argument)
-        elif opcode.name == "STACK_GLOBAL":  # takes the two strings pushed last
-            wanted = " ".join(strings)
-        else:
-            strings = [strings[1], argument] if isinstance(argument, str) else strings
-            continue
-        if not _is_building_block(wanted):
-            raise LexrayError(
-                f"{path} asks to run code when it is opened ({wanted.replace(' ', '.')!r}), which "
-                "lexray never does; where you trust it, load it and save it as safetensors"
-            )
-
-
-def _is_building_block(wanted: str) -> bool:
-    module, _, name = wanted.partition(" ")
-    if module not in ("torch", "torch.storage"):
-        return wanted in BUILDING_BLOCKS
-    storage = name.isalnum() and name.endswith("Storage")
-    return (
-        storage or name in ("Size", "device") or isinstance(getattr(torch, name, None), torch.dtype)
-    )
+    start = file.read(8)
+    if start == LFS_POINTER:
+        raise LexrayError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull`")
+    if start.startswith(b"PK"):
+        raise LexrayError(f"{path} is truncated: the end of its zip is missing; download it again")
+    file.seek(0)
+    for _ in range(LEGACY_PICKLES):
+        refuse_code(file, LARGEST_PICKLE, path)
+    return file.tell()
 
 
 class TorchBinFolder(FolderCheckpoint):
@@ -177,5 +163,6 @@ class TorchBinFolder(FolderCheckpoint):
 
     def _read(self, name: str, box: Box) -> Tensor:
         self.bytes_read += self._cost(name, box)
+        self._file(self._where[name]).refuse_shorter()
         part = self._tensor(name).detach()[tuple(slice(*bounds) for bounds in box)]
         return part.clone(memory_format=torch.contiguous_format)

@@ -331,7 +331,7 @@ def open_model(
     except (RuntimeError, AssertionError, ImportError) as error:
         first = str(error).splitlines()[0]
         raise LexrayError(f"there is no device {device!r} here ({first}); try cpu") from error
-    return Model.from_pretrained(
+    model = Model.from_pretrained(
         source,
         revision=revision,
         remote=remote,
@@ -340,6 +340,9 @@ def open_model(
         device=place,
         dtype=kind,
     )
+    for note in model.checkpoint.notes:
+        typer.echo(note, err=True)
+    return model
 
 
 def show(

@@ -30,6 +30,11 @@ def open_source(
     )
     if shipped is not None:
         checkpoint.name = str(source)
+    elif _is_shipped(source):
+        checkpoint.notes += (
+            f"{source} is taken from {Path(source).resolve()}; the model of that name which comes "
+            "with lexray is opened from another folder",
+        )
     if adapter is None:
         return checkpoint
     return open_checkpoint(adapter, base=checkpoint, token=token)
@@ -43,11 +48,14 @@ def shipped_models() -> dict[str, Path]:
 
 def shipped_path(source: str | Path) -> Path | None:
     """Where a model that comes along lies; None for everything else, and for existing paths."""
-    if isinstance(source, Path) or (source != SMOLLM2 and source not in shipped_models()):
+    if not _is_shipped(source) or Path(source).exists():
         return None
-    if Path(source).exists():
-        return None
-    return _smollm2() if source == SMOLLM2 else shipped_models()[source]
+    return _smollm2() if source == SMOLLM2 else shipped_models()[str(source)]
+
+
+def _is_shipped(source: str | Path) -> bool:
+    """Whether this is the name of a model that comes along."""
+    return isinstance(source, str) and (source == SMOLLM2 or source in shipped_models())
 
 
 def _smollm2() -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from lexray.checkpoint.base import read_json
+from lexray.checkpoint.plain import read_json
 from lexray.errors import LexrayError
 from lexray.vocabulary.text import Spelling
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import struct
 import time
 import tracemalloc
@@ -490,3 +491,21 @@ def test_smollm2(smollm2: Path) -> None:
     assert checkpoint.metadata["tokenizer.ggml.token_type"].tolist() == types
     assert checkpoint.config["llama.block_count"] == 30
     assert checkpoint.architecture == "llama"
+
+
+def test_a_file_that_shrinks_after_opening(tmp_path: Path) -> None:
+    """Reading a mapped file behind its end would kill the process; its metadata stay readable."""
+    data = np.ones((64, 256), dtype=np.float32)
+    tokens = [f"token {i}" for i in range(99)]
+    path = write(
+        tmp_path / "a.gguf",
+        {"a": (data, GGMLQuantizationType.F32)},
+        {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": [0.5] * 99},
+    )
+    checkpoint = GGUFCheckpoint(path)
+    assert checkpoint.read("a").sum() == data.size
+    os.truncate(path, 100)
+    with pytest.raises(LexrayError, match=r"has become shorter .*now 100"):
+        checkpoint.read("a")
+    assert list(checkpoint.metadata["tokenizer.ggml.tokens"]) == tokens
+    assert checkpoint.metadata["tokenizer.ggml.scores"].tolist() == [0.5] * 99

@@ -65,6 +65,8 @@ class FakeHub:
     unavailable: bool = False
     """Every request gets a 503."""
 
+    listing: list[str] | None = None
+    """Said to be the repository's files, instead of those that are there."""
     failures: list[int | str] = field(default_factory=list)
     """For the next requests for a range: a status, or "drop" (no answer), "cut" (half a body)."""
     retry_after: str | None = None
@@ -202,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         root = self.hub.folder / repo
         files = sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
-        siblings = [{"rfilename": name} for name in files]
+        siblings = [{"rfilename": name} for name in self.hub.listing or files]
         answer = {"id": repo, "sha": self.hub.commit(repo), "siblings": siblings}
         self._reply(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lexray.checkpoint.hub.repository import Repository, commit_of, fetch_folder, looks_like_hub_id
+from lexray.checkpoint.hub.grammar import looks_like_hub_id
+from lexray.checkpoint.hub.repository import Repository, commit_of, fetch_folder
+from lexray.checkpoint.opening import open_checkpoint
 from lexray.checkpoint.safetensors import weight_map
 from lexray.errors import LexrayError
 from tests.checkpoint.hub.server import FakeHub, serve
+from tests.checkpoint.test_lora import adapted
+from tests.checkpoint.test_opening import name_base
 
 Make = Callable[..., None]
 
@@ -242,3 +246,57 @@ def test_index_without_a_map(tmp_path: Path) -> None:
 def test_bad_id() -> None:
     with pytest.raises(LexrayError, match="a Hub id looks like org/name"):
         fetch_folder("org/name/more")
+
+
+def everything(folder: Path) -> dict[Path, bytes]:
+    """All files under a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("revision", ["../../../../victim", "x/../../../../../victim"])
+def test_revisions_do_not_lead_out_of_the_cache(
+    hub: FakeHub, make: Make, tmp_path: Path, revision: str
+) -> None:
+    """huggingface_hub writes the commit into a file that is named after the revision."""
+    make("org/one", "config.json", "model.safetensors")
+    (tmp_path / "victim").write_text("mine")
+    with pytest.raises(LexrayError, match="cannot be a revision"):
+        fetch_folder("org/one", revision=revision)
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert not hub.log
+
+
+@pytest.mark.parametrize("commit", ["../../../../out", "a/b", "..", "", "x" * 5000])
+def test_commits_do_not_lead_out_of_the_cache(
+    hub: FakeHub, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str
+) -> None:
+    make("org/one", "config.json", "model.safetensors")
+    monkeypatch.setattr(FakeHub, "commit", lambda self, repo: commit)
+    before = everything(tmp_path)
+    with pytest.raises(LexrayError, match=r"no plain token|did not say which commit"):
+        fetch_folder("org/one")
+    assert everything(tmp_path) == before
+
+
+def test_listed_files_that_lead_out_are_not_there(hub: FakeHub, make: Make) -> None:
+    make("org/one", "config.json", "model.safetensors")
+    hub.listing = ["config.json", "../../x.gguf", "/etc/x", "a\0b", "a/b"]
+    assert Repository.resolve("org/one").files == {"config.json", "a/b"}
+    with pytest.raises(LexrayError, match="cannot be the name of a file"):
+        Repository.resolve("org/one").download("../../x.gguf")
+
+
+@pytest.mark.parametrize("revision", ["../../../../victim", "a/../../b", "/etc/x", "x\n", 7])
+def test_an_adapters_revision_does_not_lead_out_of_the_cache(
+    hub: FakeHub, make: Make, tmp_path: Path, revision: str | int
+) -> None:
+    """An adapter's config names base and revision: opening it must not write where it says."""
+    make("org/base", "config.json", "model.safetensors")
+    (tmp_path / "victim").write_text("mine")
+    _, adapter, _ = adapted(tmp_path / "local", target_modules=["q_proj"])
+    name_base(adapter, "org/base", revision=revision)
+    before = everything(tmp_path)
+    with pytest.raises(LexrayError, match=r"cannot be a revision|revision should be a text"):
+        open_checkpoint(adapter)
+    assert everything(tmp_path) == before
+    assert not hub.log

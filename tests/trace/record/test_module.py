@@ -124,10 +124,10 @@ def test_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_lora_is_pefts_merged_model(family: str, tmp_path: Path) -> None:
     targets = ["c_attn", "c_fc"] if family == "gpt2" else ["q_proj", "down_proj"]
-    _, adapter, peft = adapted(tmp_path, family, target_modules=targets)
+    base, adapter, peft = adapted(tmp_path, family, target_modules=targets)
     ids = torch.tensor([[1, 5, 12, 3]])
     merged = peft.merge_and_unload().eval()
-    same(Model.from_pretrained(adapter).module(), merged, ids, 1e-5)
+    same(Model.from_pretrained(base, adapter=adapter).module(), merged, ids, 1e-5)
 
 
 @pytest.mark.parametrize("task", [TaskType.SEQ_CLS, TaskType.TOKEN_CLS])
@@ -143,7 +143,8 @@ def test_adapter_with_a_classifier(task: TaskType, tmp_path: Path) -> None:
     shake(peft)
     peft.save_pretrained(tmp_path / "adapter")
     assert isinstance(peft, PeftModel)
-    model = Model.from_pretrained(tmp_path / "adapter", config={"pad_token_id": 0})
+    adapter = tmp_path / "adapter"
+    model = Model.from_pretrained(tmp_path / "base", adapter=adapter, config={"pad_token_id": 0})
     ours = model.module()
     same(ours, peft.merge_and_unload().eval(), torch.tensor([[1, 5, 12, 3]]), 1e-5)
     assert logits(ours, torch.tensor([[1, 5, 12, 3]])).shape[-1] == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Collection
 from math import prod
@@ -15,6 +14,8 @@ from torch import Tensor
 from lexray.checkpoint.base import Box, Checkpoint
 from lexray.checkpoint.gguf.dequantise import unpack_into
 from lexray.checkpoint.gguf.header import Entry, Header, Metadata, integer
+from lexray.checkpoint.mapped import Mapped
+from lexray.checkpoint.plain import is_plain
 from lexray.errors import LexrayError
 
 PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -25,19 +26,11 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with path.open("rb") as file:
-                # A private mapping may be written to, which torch insists on; nothing ever does.
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except OSError as error:
-            raise LexrayError(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise LexrayError(f"{path} is no GGUF file: it is empty; download it again") from error
-        header = Header(mapped, str(path))
+        self._mapped = Mapped(path)
+        header = Header(self._mapped.buffer, str(path))
         self.header_bytes = header.end
         self.metadata = header.metadata
         self.entries = header.entries
-        self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
 
     def read(self, name: str, box: Box) -> Tensor:
         entry = self.entries[name]
@@ -45,7 +38,8 @@ class GGUFFile:
         out = torch.empty([stop - start for start, stop in box])
         if not out.numel():
             return out
-        blocks = self._bytes[entry.start : entry.stop].view(*entry.shape[:-1], -1, entry.kind.size)
+        stored = self._mapped.part(entry.start, entry.stop)
+        blocks = stored.view(*entry.shape[:-1], -1, entry.kind.size)
         first, last = block_range(entry, box)
         part = blocks[(*(slice(*ends) for ends in leading), slice(first, last))]
         unpack_into(out.view(out.shape or (1,)), part, entry.kind, left - first * entry.kind.block)
@@ -153,7 +147,7 @@ def parts(path: Path) -> list[Path]:
         path.with_name(f"{match['stem']}-{number:05}-of-{count}.gguf")
         for number in range(1, int(count) + 1)
     ]
-    missing = [part.name for part in every if not part.is_file()]
+    missing = [part.name for part in every if not is_plain(part)]
     if missing:
         raise LexrayError(
             f"{path} is one of {len(every)} parts, and {len(missing)} are missing from its folder: "

@@ -36,9 +36,9 @@ SCALARS: dict[int, np.dtype[Any]] = {
 STRING, ARRAY = 8, 9
 """With SCALARS, the numbers of all metadata types."""
 
-MAX_NAMES = 65_536
-"""The most keys or tensors in a file; the largest models have a few thousand."""
-MAX_STRINGS = 8_000_000
+MAX_NAMES = 1 << 18
+"""The most keys or tensors in a file; the largest models have some 10⁵."""
+MAX_STRINGS = 4_000_000
 """The most strings in an array; the largest vocabularies have some 500,000 merges."""
 MAX_NAME = 65_535
 """The longest key or tensor name, in bytes: the format's own limit for keys."""
@@ -69,7 +69,7 @@ class Place:
 class Strings(Sequence[str]):
     """An array of strings in the metadata, each decoded when it is asked for."""
 
-    def __init__(self, buffer: mmap.mmap, starts: array[int]) -> None:
+    def __init__(self, buffer: bytes, starts: array[int]) -> None:
         self._buffer = buffer
         self._starts = starts
 
@@ -90,10 +90,10 @@ class Metadata(Mapping[str, Any]):
     """The keys of a GGUF file, each value decoded when it is asked for.
 
     Numbers, booleans and strings come as Python's own, arrays of strings as `Strings`, arrays of
-    numbers as numpy arrays that look into the file. Bytes that are not UTF-8 are shown as `\\xf0`.
+    numbers as read-only numpy arrays. Bytes that are not UTF-8 are shown as `\\xf0`.
     """
 
-    def __init__(self, buffer: mmap.mmap, places: dict[str, Place]) -> None:
+    def __init__(self, buffer: bytes, places: dict[str, Place]) -> None:
         self._buffer = buffer
         self._places = places
 
@@ -117,19 +117,18 @@ class Metadata(Mapping[str, Any]):
         return {key: self[key] for key, place in self._places.items() if place.count is None}
 
 
-def _string(buffer: mmap.mmap, start: int) -> str:
+def _string(buffer: bytes, start: int) -> str:
     (length,) = struct.unpack_from("<Q", buffer, start)
     return buffer[start + 8 : start + 8 + length].decode("utf-8", "backslashreplace")
 
 
-def _numbers(buffer: mmap.mmap, place: Place) -> np.ndarray[Any, np.dtype[Any]]:
+def _numbers(buffer: bytes, place: Place) -> np.ndarray[Any, np.dtype[Any]]:
     dtype, count = SCALARS[place.kind], 1 if place.count is None else place.count
     if not count:
         return np.empty(0, dtype)
     values: np.ndarray[Any, np.dtype[Any]] = np.frombuffer(buffer, dtype, count, place.start)
     if dtype.kind == "b":
         return values.view(np.uint8).astype(bool)  # numpy would keep a byte such as 7 as it is
-    values.flags.writeable = False
     return values
 
 
@@ -143,7 +142,9 @@ class Header:
         self.end = 0
         self._check_magic()
         n_tensors, n_keys = self._number("<Q"), self._number("<Q")
-        self.metadata = Metadata(buffer, self._places(n_keys))
+        places = self._places(n_keys)
+        # A copy, since values are decoded later, when the file may have become shorter.
+        self.metadata = Metadata(buffer[: self.end], places)
         self.entries = self._entries(n_tensors)
 
     def _fail(self, what: str) -> LexrayError:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexray.checkpoint.base import Box, Checkpoint, TensorInfo, read_json, runs
+from lexray.checkpoint.base import Box, Checkpoint, TensorInfo, runs
 from lexray.checkpoint.hub.http import ChangedError, Identity, RangeClient, RangedFile, Span
 from lexray.checkpoint.hub.ranges import Piece, RangeCache, coalesce, gather, ranges_root, subtract
 from lexray.checkpoint.hub.repository import (
@@ -29,6 +29,7 @@ from lexray.checkpoint.hub.repository import (
     endpoint,
     is_offline,
 )
+from lexray.checkpoint.plain import read_json
 from lexray.checkpoint.safetensors import Entry, header_length, parse_header, weight_map
 from lexray.errors import LexrayError
 

@@ -7,7 +7,6 @@ not only when huggingface_hub is imported, so that setting it late works too.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,14 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from lexray.checkpoint.hub.grammar import (
+    check_file,
+    check_repository,
+    check_revision,
+    check_token,
+    is_file_name,
+    split_id,
+)
 from lexray.checkpoint.safetensors import weight_map
 from lexray.errors import LexrayError
 
@@ -56,20 +63,6 @@ ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 TIMEOUT = 30.0
 """Seconds to wait for the Hub's answer about a repository."""
 
-_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
-_REPOSITORY = re.compile(rf"(?:{_PART}/)?{_PART}")
-_GGUF_FILE = re.compile(rf"({_PART}/{_PART})/(.+\.gguf)")
-_FILE_ENDINGS = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".json", ".git")
-
-
-def looks_like_hub_id(text: str) -> bool:
-    """Whether `text` has the form `name`, `org/name` or `org/name/file.gguf`."""
-    if "--" in text or ".." in text:
-        return False
-    if _GGUF_FILE.fullmatch(text):
-        return True
-    return bool(_REPOSITORY.fullmatch(text)) and not text.endswith(_FILE_ENDINGS)
-
 
 def fetch_folder(repo_id: str, *, revision: str | None = None, token: Token = None) -> Path:
     """Download what lexray needs of a model into the Hub's cache; returns its snapshot folder.
@@ -80,7 +73,7 @@ def fetch_folder(repo_id: str, *, revision: str | None = None, token: Token = No
     >>> fetch_folder("gpt2")                             # …/snapshots/607a30d7…
     >>> fetch_folder("org/name-GGUF/name.Q8_0.gguf")     # …/snapshots/…/name.Q8_0.gguf
     """
-    repo_id, gguf = _split(repo_id)
+    repo_id, gguf = split_id(repo_id)
     repository = Repository.resolve(repo_id, revision, token)
     weights = [_listed(repository, gguf)] if gguf else _weights(repository)
     small = [name for name in (CONFIG, *TOKENIZER) if name in repository.files]
@@ -114,7 +107,8 @@ class Repository:
     @classmethod
     def resolve(cls, repo_id: str, revision: str | None = None, token: Token = None) -> Repository:
         """Ask the Hub for the commit and its files; without a connection, look into the cache."""
-        revision = revision or constants.DEFAULT_REVISION
+        revision = check_revision(revision or constants.DEFAULT_REVISION)
+        check_repository(repo_id)
         if is_offline():
             return cls._cached(repo_id, revision, token)
         try:
@@ -130,8 +124,10 @@ class Repository:
             raise explained(error, f"{repo_id} at {revision}") from error
         if not info.sha:
             raise LexrayError(f"{endpoint()} did not say which commit {repo_id} at {revision} is")
-        files = frozenset(sibling.rfilename for sibling in info.siblings or ())
-        return cls(repo_id, revision, info.sha, files, token)
+        commit = check_token(info.sha, "commit", endpoint())
+        listed = (sibling.rfilename for sibling in info.siblings or ())
+        files = frozenset(name for name in listed if is_file_name(name))
+        return cls(repo_id, revision, commit, files, token)
 
     @classmethod
     def _cached(cls, repo_id: str, revision: str, token: Token) -> Repository:
@@ -168,6 +164,7 @@ class Repository:
             self._download(filename, self.revision)
 
     def _download(self, filename: str, revision: str) -> Path:
+        check_file(filename, self.id)
         try:
             path = hf_hub_download(
                 self.id,
@@ -264,12 +261,6 @@ def _is_outage(error: Exception) -> bool:
         status = _status(error)
         return status is None or status == 429 or status >= 500
     return not isinstance(error, HFValidationError | LocalTokenNotFoundError)
-
-
-def _split(text: str) -> tuple[str, str | None]:
-    """A repository's id, and the GGUF file that may stand behind it."""
-    found = _GGUF_FILE.fullmatch(text)
-    return (found[1], found[2]) if found else (text, None)
 
 
 def _listed(repository: Repository, gguf: str) -> str:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from lexray.checkpoint.base import read_json
+from lexray.checkpoint.plain import read_json
 from lexray.compare.opened import Given, opened
 from lexray.compare.stitch.kernels import KernelName, kernel, refuse_other_vocabulary
 from lexray.compare.stitch.run import Runner, States

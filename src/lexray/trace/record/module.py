@@ -23,10 +23,11 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from transformers.models.auto import modeling_auto
 from transformers.utils import logging
 
-from lexray.checkpoint.base import Checkpoint, read_json
+from lexray.checkpoint.base import Checkpoint
 from lexray.checkpoint.lora import CONFIG as ADAPTER
 from lexray.checkpoint.lora import LoraCheckpoint
 from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.checkpoint.plain import read_json
 from lexray.errors import LexrayError
 from lexray.families.gguf.names import GGUFModel
 from lexray.model.anatomy import Anatomy
