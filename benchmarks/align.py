@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.pairs import status_mb
-from lexray.compare.align.kernels import Kernel, absolute_sum, kernel
+from lexray.space.correlation import Kernel, absolute_sum, kernel
 from lexray.space.side import Side
 
 ROUNDS = 3

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lexray.errors import LexrayError
-from lexray.find.lookup import Hits
+from lexray.find.hits import Hits
 from lexray.model.circuits import Circuit
 from lexray.model.model import Model
 from lexray.model.open import SMOLLM2, shipped_models, shipped_path

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from lexray.address import Address
 from lexray.checkpoint.module import ModuleCheckpoint
-from lexray.find.lookup import Lookup, Nearest, lookup, nearest
+from lexray.find.lookup import Lookup, lookup
+from lexray.find.nearest import Nearest, nearest
 from lexray.find.related import Related, related
 from lexray.model.anatomy import Anatomy
 from lexray.model.open import open_source
@@ -95,7 +96,7 @@ class Model(Anatomy):
         return related(self, k, overlap, read=read)
 
     def nearest(self, address: str | Address, n: int = 20, *, among: Sequence[str] = ()) -> Nearest:
-        """The most similar parameters anywhere in the model; see `lexray.find.lookup.nearest`."""
+        """The most similar parameters anywhere in the model; see `lexray.find.nearest.nearest`."""
         return nearest(self, address, n, among=among)
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ matrix serves every reading without a copy, whatever its dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -27,8 +27,6 @@ from lexray.space.topk.vectors import TopVectors, top_vectors
 ROWS_AT_ONCE = 2048
 SIGMA_FLOOR = 1e-3
 """The least σ, as a share of its median."""
-RANK_TOLERANCE = 1e-12
-"""The least eigenvalue of E Eᵀ that is inverted, as a share of the largest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +118,6 @@ class Side:
         sigma = sigma.clamp(min=float(floor) or 1.0).to(torch.float32)
         return replace(self, sigma=sigma.to(self.rows.device))
 
-    def inverted(self, tokens: Int[Tensor, "some"] | None = None) -> Side:
-        """The side of the pseudo-inverse: columns of (E Eᵀ)⁺ E, E the columns of these tokens."""
-        some = self if tokens is None else self.only(tokens)
-        inverse = torch.linalg.pinv(gram(some, some), hermitian=True, rtol=RANK_TOLERANCE)
-        P = inverse if self.P is None else inverse @ self.P.to(inverse)
-        return replace(self, P=P.to(at_least_float32(self.rows[:0]).dtype).to(self.rows.device))
-
 
 def _product(a: Float[Tensor, "n d"], b: Float[Tensor, "d r"]) -> Float[Tensor, "n r"]:
     wider = torch.promote_types(a.dtype, b.dtype)
@@ -138,40 +129,3 @@ def _quadratic(
 ) -> Float[Tensor, "n"]:
     exact = block.to(S)
     return ((exact @ S) * exact).sum(1)
-
-
-def gram(a: Side, b: Side, *, centred: bool = False) -> Float[Tensor, "d_model d_model"]:
-    """Σ_j a_j b_jᵀ over the vocabulary in float64; `centred`: their covariance times e."""
-    total, sum_a, sum_b, n = None, None, None, 0
-    for x, y in zip(a.blocks(), b.blocks(), strict=True):
-        x, y = _double(x), _double(y)
-        product = x.T @ y
-        total = product if total is None else total + product
-        sum_a = x.sum(0) if sum_a is None else sum_a + x.sum(0)
-        sum_b = y.sum(0) if sum_b is None else sum_b + y.sum(0)
-        n += len(x)
-    assert total is not None
-    assert sum_a is not None
-    assert sum_b is not None
-    if centred:
-        total = total - torch.outer(sum_a, sum_b) / n
-    if a.P is not None:
-        total = a.P.to(total) @ total
-    return total if b.P is None else total @ b.P.to(total).T
-
-
-def second_moment(vectors: Iterable[Float[Tensor, "_ d_model"]]) -> Float[Tensor, "d d"]:
-    """S = XᵀX / N in float64, over blocks of vectors."""
-    total, n = None, 0
-    for block in vectors:
-        exact = _double(block)
-        product = exact.T @ exact
-        total = product if total is None else total + product
-        n += len(block)
-    assert total is not None
-    return total / max(1, n)
-
-
-def _double(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """float64, on the CPU where the device has none."""
-    return (x.cpu() if x.device.type == "mps" else x).double()

@@ -17,8 +17,9 @@ from lexray.model.groups import all_groups
 from lexray.model.weights import Weights
 from lexray.progress import track
 from lexray.result.readings import Reading, Scored, Source, Token
+from lexray.space.kernels import invert, second_moment
 from lexray.space.kinds import WRITES, Kind
-from lexray.space.side import Side, second_moment
+from lexray.space.side import Side
 from lexray.view import View
 from lexray.vocabulary.filters import Filter
 
@@ -98,7 +99,7 @@ class EmbeddingSpace:
         return INVERSES.get(
             self.weights.cache,
             (options.reading, options.centred),
-            lambda: side.inverted(self.admitted(None)),
+            lambda: invert(side, self.admitted(None)),
         )
 
     def whole(self, kind: Kind) -> Side:
@@ -114,8 +115,11 @@ class EmbeddingSpace:
         return SOME.get(self.weights.cache, key, lambda: self.whole(kind).only(ids))
 
     def _key(self, kind: Kind) -> Shared:
-        view = self._view
-        return kind if view.calibrated else kind in WRITES, view
+        return self.sharing(kind), self._view
+
+    def sharing(self, kind: Kind) -> Hashable:
+        """The same for kinds that are read with one side: each has its own σ, if there are any."""
+        return kind if self.weights.options.calibrated else kind in WRITES
 
     def _calibrated(self, kind: Kind) -> Side:
         side = self.writing if kind in WRITES else self.reading

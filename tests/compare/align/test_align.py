@@ -21,18 +21,18 @@ import lexray as lx
 from lexray import filters
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.compare.align import align as module
-from lexray.compare.align import kernels
 from lexray.compare.align.align import KINDS, align, similarities, wanted_kinds
-from lexray.compare.align.kernels import FEATURES, Kernels
 from lexray.compare.align.similarity import Similarity, diagonal
 from lexray.compare.align.tokens import shared_tokens
 from lexray.errors import LexrayError
 from lexray.model.model import Model
+from lexray.space import correlation
+from lexray.space.correlation import FEATURES, Kernels
 from tests import dense
-from tests.compare.align.test_kernels import pearson
 from tests.compare.twins import distinct, opened, twin, words
 from tests.families.zoo import build
 from tests.saved import save
+from tests.space.test_correlation import pearson
 
 NAMES = [*dense.NAMES, dense.NAMES[0]]
 VIEWS: list[dict[str, Any]] = [
@@ -284,14 +284,14 @@ def test_every_layer_is_read_once_if_memory_allows(monkeypatch: pytest.MonkeyPat
         assert len(counts) == one.n_layers
         assert set(counts.values()) == {1}
         one.checkpoint.counts.clear()  # type: ignore[attr-defined]
-    kernel = [Kernels(a, b, whole.tokens).of("key"), FEATURES]
+    kernel = [Kernels(a.space, b.space, whole.tokens.a, whole.tokens.b).of("key"), FEATURES]
     for held, times in ((1, 7), (2 * 20 * 48 * 4, 4), (3 * 20 * 48 * 4, 3)):
         b.checkpoint.counts.clear()  # type: ignore[attr-defined]
         (S, _), (control, _) = similarities(a, b, "key", kernel, held)
         np.testing.assert_allclose(S, whole["key"].embedding.S, rtol=1e-6)
         np.testing.assert_allclose(control, whole["key"].feature.S, rtol=1e-6)
         assert b.checkpoint.counts["model.layers.2.mlp.up_proj.weight"] == times  # type: ignore[attr-defined]
-    monkeypatch.setattr(kernels, "TILE", (3, 4))
+    monkeypatch.setattr(correlation, "TILE", (3, 4))
     monkeypatch.setattr(module, "BLOCK", 1)
     again = align(a, b, "keys")["key"].embedding.S
     np.testing.assert_allclose(again, whole["key"].embedding.S, rtol=1e-6)
@@ -396,7 +396,7 @@ def test_devices_must_agree() -> None:
     tokens = shared_tokens(model("llama"), b)
     b.device = torch.device("meta")
     with pytest.raises(LexrayError, match=r"is on cpu, .* on meta; open both on one device"):
-        Kernels(model("llama"), b, tokens)
+        Kernels(model("llama").space, b.space, tokens.a, tokens.b)
 
 
 def test_half_precision() -> None:

@@ -19,9 +19,9 @@ from lexray.compare.align.partners import partners
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from tests import dense
-from tests.compare.align.test_kernels import pearson
 from tests.compare.twins import LAYERS, distinct, opened, twin
 from tests.families.zoo import build
+from tests.space.test_correlation import pearson
 
 NORMED = ("qwen3", "olmo2", "gemma3")
 """Their queries and keys are normed, which a product of matrices does not know."""

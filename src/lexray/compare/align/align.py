@@ -6,9 +6,9 @@ Hungarian algorithm assigns each layer one of the other model's, so that ΣS is 
 Transformers in Embedding Space", §5.1 and Fig. 3). The control does the same without projecting:
 two models' residual streams have nothing to do with one another.
 
-Correlations are exact, from d×d kernels (see `kernels`): no vector is projected, and of the
-correlations only a tile exists at a time. Layers are read as they are needed: A's once, B's once
-for as many layers of A as fit into `HELD` bytes.
+Correlations are exact, from d×d kernels (`lexray.space.correlation`): no vector is projected, and
+of the correlations only a tile exists at a time. Layers are read as they are needed: A's once, B's
+once for as many layers of A as fit into `HELD` bytes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.compare.align.alignment import Alignment, GroupAlignment
-from lexray.compare.align.kernels import FEATURES, Kernel, Kernels, absolute_sum
 from lexray.compare.align.similarity import Similarity, Space
 from lexray.compare.align.tokens import shared_tokens
 from lexray.compare.opened import Given, opened
 from lexray.errors import LexrayError
 from lexray.model.layer import Layer
 from lexray.progress import track
+from lexray.space.correlation import FEATURES, Kernel, Kernels, absolute_sum
 from lexray.space.kinds import GROUPS, Kind
 from lexray.space.topk.arithmetic import require_finite
 from lexray.vocabulary.filters import Filter
@@ -65,7 +65,7 @@ def align(
     a, b = opened(a, b)
     kinds = wanted_kinds(a, b, groups)
     tokens = shared_tokens(a, b, filter)
-    kernels = Kernels(a, b, tokens)
+    kernels = Kernels(a.space, b.space, tokens.a, tokens.b)
     no_control = _no_control(a, b) if control else "no control was asked for"
     aligned = []
     for kind in kinds:

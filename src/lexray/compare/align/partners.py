@@ -1,8 +1,8 @@
 """A head's or neuron's best partners in another model, found through the shared vocabulary.
 
-Vectors are compared by the correlation of their projections, as layers are (see `kernels`). A head
-is compared as an operator on tokens: with M = E′ᵀ W E for W = W_V W_O or W_Q R W_Kᵀ, an e×e matrix,
-its similarity to another model's is the cosine
+Vectors are compared by the correlation of their projections, as layers are. A head is compared as
+an operator on tokens: with M = E′ᵀ W E for W = W_V W_O or W_Q R W_Kᵀ, an e×e matrix, its
+similarity to another model's is the cosine
 
     ⟨C M_A C, C M_B C⟩_F / (‖C M_A C‖_F ‖C M_B C‖_F),    C = I − 11ᵀ/e,
 
@@ -26,18 +26,18 @@ from torch import Tensor
 
 from lexray.address import Address, Matrix
 from lexray.compare.align.align import KINDS, blocks
-from lexray.compare.align.kernels import Kernels
 from lexray.compare.align.partnership import Part, Partner, Partners
 from lexray.compare.align.tokens import shared_tokens
 from lexray.compare.opened import Given, opened
 from lexray.errors import LexrayError
-from lexray.find.lookup import at_least_one, own_address
+from lexray.find.hits import at_least_one, own_address
 from lexray.model.circuits import Circuit
 from lexray.model.feedforward import Neuron
 from lexray.model.head import Head
 from lexray.model.vectors import Vector
 from lexray.progress import track
 from lexray.result.readings import Pairs, Reading
+from lexray.space.correlation import Kernels
 from lexray.space.kinds import Kind
 from lexray.space.topk.arithmetic import full_precision, require_finite
 from lexray.vocabulary.filters import Filter
@@ -77,7 +77,7 @@ def partners(
     at = Address.parse(address) if isinstance(address, str) else address
     target = a[at]
     shared = shared_tokens(a, b, filter)
-    comparison = _comparison(a, b, target, at, Kernels(a, b, shared))
+    comparison = _comparison(a, b, target, at, Kernels(a.space, b.space, shared.a, shared.b))
     wanted = own_address(a, str(at))
     index = comparison.names(a, at.layer).index(wanted)
     searched = list(range(b.n_layers)) if layers is None else [b.layers[i].index for i in layers]

@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.compare.align.kernels import exactly
 from lexray.errors import LexrayError
-from lexray.space.side import RANK_TOLERANCE, Side
+from lexray.space.kernels import RANK_TOLERANCE, gram
+from lexray.space.side import Side
 
 if TYPE_CHECKING:
     from lexray.model.model import Model
@@ -51,7 +51,9 @@ def kernel(
     if ridge < 0:
         raise LexrayError(f"ridge is a share that is added, so at least 0, not {ridge}")
     left, right = _common(a, b, *(_side(model, folded, embedding) for model in (a, b)))
-    M, A, B = (_products(x, y, centred) for x, y in ((left, right), (left, left), (right, right)))
+    M, A, B = (
+        gram(x, y, centred=centred) for x, y in ((left, right), (left, left), (right, right))
+    )
     match name:
         case "pinv":
             return M @ _inverse(B, ridge)
@@ -74,16 +76,6 @@ def _common(a: Model, b: Model, left: Side, right: Side) -> tuple[Side, Side]:
     return left.only(ids), right.only(ids)
 
 
-def _products(left: Side, right: Side, centred: bool) -> Float[Tensor, "d_a d_b"]:
-    """Σ_j left_j right_jᵀ over the tokens in float64, less the product of the means if asked."""
-    zero = torch.zeros((), dtype=torch.float64)
-    total, mean_x, mean_y, n = zero, zero, zero, len(left.rows)
-    for x, y in zip(left.columns(), right.columns(), strict=True):
-        x, y = exactly(x), exactly(y)
-        total, mean_x, mean_y = total + x.T @ y, mean_x + x.sum(0) / n, mean_y + y.sum(0) / n
-    return total - n * torch.outer(mean_x, mean_y) if centred else total
-
-
 def _side(model: Model, folded: bool, embedding: Literal["output", "input"]) -> Side:
     space = model.view(folded=folded, reading=embedding).space
     if embedding == "input":
@@ -96,20 +88,20 @@ def _side(model: Model, folded: bool, embedding: Literal["output", "input"]) -> 
     return space.writing
 
 
-def _size(gram: Float[Tensor, "d d"]) -> float:
+def _size(own: Float[Tensor, "d d"]) -> float:
     """The root of the mean eigenvalue."""
-    return sqrt(float(gram.trace()) / len(gram))
+    return sqrt(float(own.trace()) / len(own))
 
 
-def _inverse(gram: Float[Tensor, "d d"], ridge: float) -> Float[Tensor, "d d"]:
-    return _power(gram, -1.0, ridge)
+def _inverse(own: Float[Tensor, "d d"], ridge: float) -> Float[Tensor, "d d"]:
+    return _power(own, -1.0, ridge)
 
 
-def _power(gram: Float[Tensor, "d d"], power: float, ridge: float = 0.0) -> Float[Tensor, "d d"]:
+def _power(own: Float[Tensor, "d d"], power: float, ridge: float = 0.0) -> Float[Tensor, "d d"]:
     """A power of a symmetric matrix on the directions that it has."""
-    values, vectors = torch.linalg.eigh(gram)
+    values, vectors = torch.linalg.eigh(own)
     kept = values > RANK_TOLERANCE * values.max()
-    values, vectors = values[kept] + ridge * _size(gram) ** 2, vectors[:, kept]
+    values, vectors = values[kept] + ridge * _size(own) ** 2, vectors[:, kept]
     raised: Tensor = (vectors * values**power) @ vectors.T
     return raised
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lexray.compare.align import kernels
-from lexray.compare.align.kernels import FEATURES, absolute_sum, kernel
+from lexray.space import correlation
+from lexray.space.correlation import FEATURES, absolute_sum, kernel
 from lexray.space.side import Side
 
 
@@ -82,7 +82,7 @@ def test_feature_space_is_the_correlation_of_the_vectors() -> None:
 
 @pytest.mark.parametrize("tile", [(1, 1), (3, 5), (7, 4), (1000, 1000)])
 def test_tiles_change_nothing(tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "TILE", tile)
+    monkeypatch.setattr(correlation, "TILE", tile)
     U, V = torch.randn(7, 6), torch.randn(9, 6)
     expected = float((U.double() @ V.double().T).abs().sum())
     assert absolute_sum(U, V) == pytest.approx(expected, rel=1e-6)
@@ -96,3 +96,20 @@ def test_a_scaled_and_turned_embedding_is_the_same_space() -> None:
     assert found.between is not None
     singular = torch.linalg.svdvals(found.between)
     torch.testing.assert_close(singular, torch.ones(9).double(), rtol=0, atol=1e-8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**20), d=st.integers(1, 12), e=st.integers(3, 30))
+def test_one_with_many_is_a_row_of_all_with_all(seed: int, d: int, e: int) -> None:
+    """Also with a vector of zeros, and with one whose projection is the same for all tokens."""
+    g = torch.Generator().manual_seed(seed)
+    E, F = torch.randn(e, d, generator=g), torch.randn(e, 5, generator=g)
+    F[:, 0] = 2.0
+    X, Y = torch.randn(3, d, generator=g), torch.randn(6, 5, generator=g)
+    Y[1], Y[2] = 0, torch.tensor([3.0, 0, 0, 0, 0])
+    expected = pearson(X.double() @ E.double().T, Y.double() @ F.double().T)
+    expected[:, 1:3] = 0
+    both = kernel(Side(E), Side(F))
+    found = torch.stack([both.correlations_with(x, Y) for x in X])
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found, both.correlations(X, Y), rtol=0, atol=1e-5)

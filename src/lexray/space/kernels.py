@@ -1,0 +1,77 @@
+"""Products of embeddings, summed over the vocabulary: the d×d matrices that stand for e columns.
+
+All that asks how two sides are related, or how a side's columns are spread, needs no more of them
+than E Eᵀ, or E C Eᵀ with C = I − 11ᵀ/e, which takes away the mean over the tokens. The sums are
+float64: what is made of them (roots, inverses, correlations) divides by their small eigenvalues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.model.fold import at_least_float32
+from lexray.space.side import Side
+
+RANK_TOLERANCE = 1e-12
+"""The least eigenvalue of E Eᵀ that is inverted, as a share of the largest."""
+
+
+def exactly(X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """float64, on the CPU where the device has none."""
+    return (X.cpu() if X.device.type == "mps" else X).double()
+
+
+def gram(a: Side, b: Side, *, centred: bool = False) -> Float[Tensor, "d_a d_b"]:
+    """E Fᵀ = Σ_j a_j b_jᵀ over the tokens in float64; `centred`: E C Fᵀ, their covariance times e.
+
+    The two sides may be of different models, as long as their tokens are the same, one by one.
+    P is applied to the sum: applied to the columns, in float32, it would fill directions that the
+    embedding does not have with noise.
+    """
+    place = exactly(a.rows[:0]).device
+    widths = [side.rows.shape[1] for side in (a, b)]
+    total = torch.zeros(widths, dtype=torch.float64, device=place)
+    sums = [torch.zeros(width, dtype=torch.float64, device=place) for width in widths]
+    for rows, others in zip(a.blocks(), b.blocks(), strict=True):
+        x, y = exactly(rows), exactly(others)
+        total.addmm_(x.T, y)
+        sums[0] += x.sum(0)
+        sums[1] += y.sum(0)
+    if centred:
+        total -= torch.outer(*sums) / len(a.rows)
+    if a.P is not None:
+        total = a.P.to(total) @ total
+    return total if b.P is None else total @ b.P.to(total).T
+
+
+def root(own: Float[Tensor, "d d"]) -> tuple[Float[Tensor, "d r"], Float[Tensor, "r d"]]:
+    """L with L Lᵀ = E C Eᵀ and as many columns as that has rank, and L⁺."""
+    values, vectors = torch.linalg.eigh(own)
+    kept = values > RANK_TOLERANCE * values.max().clamp(min=1e-300)
+    roots, vectors = values[kept].sqrt(), vectors[:, kept]
+    return vectors * roots, (vectors / roots).T
+
+
+def invert(side: Side, tokens: Int[Tensor, "some"] | None = None) -> Side:
+    """The side of the pseudo-inverse: columns of (E Eᵀ)⁺ E, E the columns of these tokens."""
+    some = side if tokens is None else side.only(tokens)
+    inverse = torch.linalg.pinv(gram(some, some), hermitian=True, rtol=RANK_TOLERANCE)
+    P = inverse if side.P is None else inverse @ side.P.to(inverse)
+    return replace(side, P=P.to(at_least_float32(side.rows[:0]).dtype).to(side.rows.device))
+
+
+def second_moment(vectors: Iterable[Float[Tensor, "_ d_model"]]) -> Float[Tensor, "d d"]:
+    """S = XᵀX / N in float64, over blocks of vectors."""
+    total, n = None, 0
+    for block in vectors:
+        exact = exactly(block)
+        product = exact.T @ exact
+        total = product if total is None else total + product
+        n += len(block)
+    assert total is not None
+    return total / max(1, n)
