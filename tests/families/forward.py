@@ -39,7 +39,7 @@ def written(ff: FeedForward | Mixture, x: Tensor) -> Tensor:
         return out
     extra = written(shared, x)
     if ff.spec.shared_gate is not None:
-        gate = ff.weights.read(ff.address.layer, ff.spec.shared_gate, ff.spec.pre_norm)
+        gate = ff.weights.reader(ff.address.layer, ff.spec.shared_gate, ff.spec.pre_norm)
         extra = extra * (x @ gate.to(x)).sigmoid()
     return out + extra
 

@@ -115,17 +115,17 @@ class FeedForward(Component):
 
     @property
     def W_in(self) -> Float[Tensor, "d_model d_mlp"]:
-        return self.weights.read(self.address.layer, self.spec.w_in, self.norms.pre_norm)
+        return self.weights.reader(self.address.layer, self.spec.w_in, self.norms.pre_norm)
 
     @property
     def W_gate(self) -> Float[Tensor, "d_model d_mlp"] | None:
         if self.spec.w_gate is None:
             return None
-        return self.weights.read(self.address.layer, self.spec.w_gate, self.norms.pre_norm)
+        return self.weights.reader(self.address.layer, self.spec.w_gate, self.norms.pre_norm)
 
     @property
     def W_out(self) -> Float[Tensor, "d_mlp d_model"]:
-        return self.weights.write(self.address.layer, self.spec.w_out, self.norms.post_norm)
+        return self.weights.writer(self.address.layer, self.spec.w_out, self.norms.post_norm)
 
     @property
     def b_in(self) -> Float[Tensor, "d_mlp"] | None:
@@ -187,4 +187,4 @@ class Mixture(Component):
     @property
     def W_router(self) -> Float[Tensor, "d_model n_experts"]:
         """One key per expert."""
-        return self.weights.read(self.address.layer, self.spec.router, self.spec.pre_norm)
+        return self.weights.reader(self.address.layer, self.spec.router, self.spec.pre_norm)

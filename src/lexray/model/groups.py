@@ -39,8 +39,8 @@ class Group:
         """Some of the vectors; only these are read."""
         at = slice(self.start + start, self.start + stop)
         if self.kind in WRITES:
-            return self.weights.write(self.owner.layer, self.linear, self.norm, at)
-        return self.weights.read(self.owner.layer, self.linear, self.norm, at).T
+            return self.weights.writer(self.owner.layer, self.linear, self.norm, at)
+        return self.weights.reader(self.owner.layer, self.linear, self.norm, at).T
 
     def address_of(self, i: int) -> str:
         if self.owner.head is not None:

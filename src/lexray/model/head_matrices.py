@@ -122,7 +122,7 @@ class HeadMatrices(Component):
             own = norm.heads[index] if bias else replace(norm.heads[index], bias=None)
             return lambda x: own(plain(x), checkpoint)
         whole = Affine(
-            self.weights.read(self.layer, heads.linear, self.spec.pre_norm),
+            self.weights.reader(self.layer, heads.linear, self.spec.pre_norm),
             self.weights.read_bias(heads.linear, self.spec.pre_norm) if bias else None,
             limit,
         )

@@ -159,7 +159,7 @@ class Weights:
         dtype = self.dtype or (torch.float32 if small else None)
         return tensor.to(device=self.device, dtype=dtype)
 
-    def read(
+    def reader(
         self, layer: int, linear: Linear, norm: Norm | None, outputs: slice = ALL
     ) -> Float[Tensor, "d_model n"]:
         """A reader W[:, outputs] of what `norm` gives."""
@@ -167,7 +167,7 @@ class Weights:
         W = linear.read(self.checkpoint, outputs=outputs)
         return self.place(fold.reader(W, norm, self.checkpoint) if self.options.folded else W)
 
-    def write(
+    def writer(
         self, layer: int, linear: Linear, norm: Norm | None, inputs: slice = ALL
     ) -> Float[Tensor, "n d_model"]:
         """A writer W[inputs] into what `norm` normalises."""
