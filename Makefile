@@ -24,6 +24,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/biome ci .
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any
 
 from lexray.errors import LexrayError
@@ -43,6 +42,7 @@ from lexray.flow.graph import (
     Weighed,
     Word,
 )
+from lexray.result.page import dump_json
 
 SCHEMA, VERSION = "lexray.flow", 1
 
@@ -65,8 +65,7 @@ def to_dict(graph: FlowGraph) -> dict[str, Any]:
 
 
 def to_json(graph: FlowGraph) -> str:
-    text = json.dumps(to_dict(graph), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+    return dump_json(to_dict(graph))
 
 
 def from_json(text: str) -> FlowGraph:
@@ -89,9 +88,6 @@ def from_json(text: str) -> FlowGraph:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise LexrayError(f"this flow graph is damaged: {said}") from error
-
-
-SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _graph_from(data: dict[str, Any]) -> FlowGraph:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lexray.flow import FlowGraph
-from lexray.flow.draw.html import static
+from lexray.flow.draw.html import module, style
 from lexray.flow.draw.layout import layout
 from lexray.flow.draw.palette import node_fill, palette, strongest, wire_style
 from tests.flow import synthetic
@@ -328,18 +328,18 @@ def test_blocks_open_and_close(show: Opener, many: FlowGraph) -> None:
 def test_light_dark_and_palettes(show: Opener, graph: FlowGraph) -> None:
     page = show(graph, color_scheme="dark")
 
-    def style() -> tuple[str, str]:
+    def colours() -> tuple[str, str]:
         wire = page.locator('[data-edge="0"]').get_attribute("stroke")
         return page.locator(".lexray-flow").get_attribute("data-theme"), wire
 
     def expected(name: str, dark: bool) -> str:
         return wire_style(graph, graph.edges[0], strongest(graph), palette(name, dark)).colour
 
-    assert style() == ("dark", expected("paper", True))
+    assert colours() == ("dark", expected("paper", True))
     page.click('[aria-label="light or dark"]')
-    assert style() == ("light", expected("paper", False))
+    assert colours() == ("light", expected("paper", False))
     page.select_option('select[aria-label="palette"]', "colour-blind")
-    assert style() == ("light", expected("colour-blind", False))
+    assert colours() == ("light", expected("colour-blind", False))
 
 
 def test_the_address_keeps_the_state(show: Opener, graph: FlowGraph) -> None:
@@ -437,7 +437,7 @@ def test_the_module_serves_the_widget(browser: Any, tmp_path: Path, graph: FlowG
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.set_content("<div id=host></div>")
-    page.add_style_tag(content=static("flow.css"))
+    page.add_style_tag(content=style())
     drive = """
       const set = {};
       const model = {
@@ -457,7 +457,7 @@ def test_the_module_serves_the_widget(browser: Any, tmp_path: Path, graph: FlowG
     """
     out = page.evaluate(
         f"async ([SOURCE, DATA]) => {{ {drive} }}",
-        [static("flow.js"), (tmp_path / "data.json").read_text("utf-8")],
+        [module(), (tmp_path / "data.json").read_text("utf-8")],
     )
     page.close()
     assert errors == []

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from lexray.flow import FlowGraph
-from lexray.flow.draw.html import embedded, page_data, static
+from lexray.flow.draw.html import module, page_data
 from lexray.flow.draw.layout import layout
 from lexray.flow.draw.widget import frame
+from lexray.result.page import embed_json
 from tests.flow import synthetic
 
 
@@ -59,10 +60,10 @@ def test_markup_in_tokens_stays_text(graph: FlowGraph) -> None:
     page = Tags(evil.to_html())
     assert [tag for tag, _ in page.tags].count("script") == 2
     assert "<script>alert(1)</script>" in page.title
-    data, module = page.scripts
+    data, code = page.scripts
     assert not set("<>&\u2028\u2029") & set(data)
-    assert json.loads(data) == json.loads(embedded(page_data(evil)))
-    assert "export function render" in module
+    assert json.loads(data) == json.loads(embed_json(page_data(evil)))
+    assert "export function show" in code
 
 
 def test_nothing_points_outside(graph: FlowGraph) -> None:
@@ -76,7 +77,7 @@ def test_nothing_points_outside(graph: FlowGraph) -> None:
 
 
 def test_no_text_of_the_data_becomes_markup_in_the_module() -> None:
-    source = static("flow.js")
+    source = module()
     for way in (
         "innerHTML",
         "outerHTML",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import html
-import json
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from lexray.flow.draw import legend
 from lexray.flow.draw.layout import TOP, Layout, layout
-from lexray.flow.draw.legend import entries
 from lexray.flow.draw.palette import for_page
 from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Box, Form, Label
-from lexray.flow.draw.svg import BAND, QUIET, prompt_shown
+from lexray.flow.draw.svg import BAND, QUIET, about, prompt_shown
 from lexray.flow.graph import FlowGraph
-from lexray.flow.schema import SURROGATE, to_dict
+from lexray.flow.schema import to_dict
+from lexray.result import page as shell
 
 DIGITS = 5
 """Significant digits of numbers in the page; JSON has all."""
@@ -22,51 +19,48 @@ DIGITS = 5
 
 def page(graph: FlowGraph) -> str:
     """The graph as an HTML text without outside links; works from a file, without network."""
-    title = html.escape(f"{prompt_shown(graph.run)} → {graph.target.shown} · lexray flow")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f"<title>{title.encode('utf-8', 'replace').decode()}</title>\n"
-        f"<style>\nhtml, body {{ height: 100%; margin: 0 }}\n{static('flow.css')}</style>\n"
-        '</head>\n<body>\n<div id="flow" style="height: 100%"></div>\n'
-        f'<script type="application/json" id="data">{embedded(page_data(graph))}</script>\n'
-        f'<script type="module">\n{static("flow.js")}\n'
-        'render(document.getElementById("flow"), '
+    title = f"{prompt_shown(graph.run)} → {graph.target.shown} · lexray flow"
+    start = (
+        'show(document.getElementById("flow"), '
         'JSON.parse(document.getElementById("data").textContent), { hash: true });\n'
-        "</script>\n</body>\n</html>\n"
+    )
+    return shell.page(
+        title,
+        '<div id="flow"></div>',
+        style=WHOLE_WINDOW + style(),
+        scripts=(
+            shell.Script(shell.embed_json(page_data(graph)), "application/json", "data"),
+            shell.Script(module() + start, "module"),
+        ),
     )
 
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""The browser itself keeps the page from reaching outside."""
+WHOLE_WINDOW = "html, body, #flow { height: 100%; margin: 0; }\n"
 
 
-@cache
-def static(name: str) -> str:
-    return files("lexray.flow").joinpath("static", name).read_text("utf-8")
+def module() -> str:
+    """The renderer, one ES module of those in `static`."""
+    return shell.join_modules("lexray.flow", "static/flow.js")
 
 
-def embedded(data: Any) -> str:
-    """JSON that can stand inside a script element, whatever its texts contain."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for letter in "<>&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+def style() -> str:
+    return shell.read_asset("lexray.flow", "static/flow.css")
 
 
 def page_data(graph: FlowGraph) -> dict[str, Any]:
-    """What `render` in flow.js takes: the graph, its positioned shapes, and how to paint them."""
+    """What `show` in flow.js takes: the graph, its positioned shapes, and how to paint them."""
     arrangement = layout(graph)
     return {
         "graph": _rounded(to_dict(graph)),
         "prompt": prompt_shown(graph.run),
+        "about": about(graph),
         "layout": _layout(arrangement),
         "paint": for_page(),
+        "said": legend.for_page(),
         "text": {"font": FONT, "sizes": SIZES, "bold": sorted(BOLD), "quiet": QUIET},
         "legend": [
             {"text": entry.long, "colours": entry.colours, "node": entry.is_node}
-            for entry in entries(graph)
+            for entry in legend.entries(graph)
         ],
     }
 

@@ -1,8 +1,12 @@
-"""What colours and lines mean, in words: a short line under pictures, a longer one in the page."""
+"""Every sentence that explains the picture: what colours, lines and boxes mean, and how to use it.
+
+A short line stands under pictures, a longer one in the page.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lexray.flow.graph import EdgeKind, FlowGraph, NodeKind
 
@@ -14,6 +18,92 @@ class Entry:
     colours: tuple[str, ...]
     """Names of the palette's colours."""
     is_node: bool = False
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a kind of node is called, and what it is."""
+
+    name: str
+    explained: str
+
+
+MEANINGS = {
+    NodeKind.EMBED: Meaning("embedding", "What enters the first block: the token's embedding."),
+    NodeKind.RESIDUAL: Meaning(
+        "residual stream", "The residual stream between blocks: the sum of everything so far."
+    ),
+    NodeKind.NORM: Meaning("after a norm", "The same vector after a layer norm."),
+    NodeKind.QKV: Meaning("queries, keys, values", "This position's own values, sent through W_O."),
+    NodeKind.QUERY: Meaning(
+        "query", "What this head looks for, read as the tokens its keys respond to."
+    ),
+    NodeKind.KEY: Meaning("key", "What an earlier token offers this head to be found by."),
+    NodeKind.VALUE: Meaning("value", "What this head would copy from an earlier token."),
+    NodeKind.HEAD: Meaning(
+        "head", "What this head writes: its values, weighed by attention, through W_O."
+    ),
+    NodeKind.CONCAT: Meaning(
+        "heads together",
+        "All heads together, through W_O: the attention output without its bias.",
+    ),
+    NodeKind.O_NEURON: Meaning("W_O neuron", "One row of W_O with the coefficient it had here."),
+    NodeKind.ATTN_BIAS: Meaning("attention bias", "Added by attention whatever the input."),
+    NodeKind.ATTN_OUT: Meaning("attention output", "What attention adds to the residual stream."),
+    NodeKind.SUM: Meaning("sum before its norm", "A residual sum before its norm."),
+    NodeKind.MID: Meaning(
+        "residual after attention", "The residual stream after attention has been added."
+    ),
+    NodeKind.FF_KEY: Meaning(
+        "feed-forward key", "One feed-forward neuron's key: the input that makes it fire."
+    ),
+    NodeKind.FF_GATE: Meaning(
+        "feed-forward gate",
+        "One feed-forward neuron's gate: it decides how far its key counts.",
+    ),
+    NodeKind.FF_VALUE: Meaning(
+        "feed-forward value", "One feed-forward neuron's value: what it writes when it fires."
+    ),
+    NodeKind.FF_BIAS: Meaning("feed-forward bias", "Added by the feed-forward whatever the input."),
+    NodeKind.FF_OUT: Meaning(
+        "feed-forward output", "What the feed-forward adds to the residual stream."
+    ),
+    NodeKind.OTHERS: Meaning("all others", "Everything that was left out of this sum, added up."),
+}
+EDGE_NAMES = {
+    EdgeKind.SUM: "sum",
+    EdgeKind.NORM: "norm",
+    EdgeKind.ATTENTION: "attention",
+    EdgeKind.ACTIVATION: "activation",
+    EdgeKind.QUERY: "query",
+    EdgeKind.RESIDUAL_ATTN: "skip past attention",
+    EdgeKind.RESIDUAL_FF: "skip past feed-forward",
+    EdgeKind.BIAS: "bias",
+    EdgeKind.OTHERS: "all others",
+}
+KEYS = "picture: arrows move, plus and minus zoom, 0 shows everything"
+HINTS = (
+    "Read from left to right. The band along the top is the residual stream; below it hangs what "
+    "each block adds.",
+    "Wider lines carry more. Widths compare only within one kind of line.",
+    "Point at a box for its words and paths, click to keep them. Click a layer's number to open "
+    "or close it.",
+    "Keys: arrows move, + − zoom, 0 shows everything, / finds a word, Tab goes from box to box, "
+    "Enter opens, Esc closes.",
+)
+
+
+def for_page() -> dict[str, Any]:
+    """The sentences that the page shows beside nodes, edges and the picture itself."""
+    return {
+        "nodes": {
+            kind.value: {"name": meaning.name, "explained": meaning.explained}
+            for kind, meaning in MEANINGS.items()
+        },
+        "edges": {kind.value: name for kind, name in EDGE_NAMES.items()},
+        "keys": KEYS,
+        "hints": list(HINTS),
+    }
 
 
 NODES = Entry(

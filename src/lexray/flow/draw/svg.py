@@ -66,11 +66,7 @@ class _Drawing:
     def _header(self) -> list[Label]:
         run = self.graph.run
         first = Label(0.0, 46.0, "title", f"{prompt_shown(run)}  →  {self.graph.target.shown}")
-        note = f"{run.model}, position {run.position}"
-        if self.graph.other:
-            other = self.graph.other
-            note += f", compared to {other.model}: {other.prompt[-80:]}"
-        return [first, Label(0.0, 66.0, "heading", note)]
+        return [first, Label(0.0, 66.0, "heading", about(self.graph))]
 
     def _picture(self) -> Iterable[str]:
         yield self._band()
@@ -176,6 +172,13 @@ class _Drawing:
 
     def _group(self, x: float, y: float, parts: Iterable[str]) -> str:
         return f'<g transform="translate({n(x)} {n(y)})">\n' + "\n".join(parts) + "\n</g>"
+
+
+def about(graph: FlowGraph) -> str:
+    """Whose flow it is, in a line."""
+    note = f"{graph.run.model}, position {graph.run.position}"
+    other = graph.other
+    return note + (f", compared to {other.model}: {other.prompt[-80:]}" if other else "")
 
 
 def prompt_shown(run: Run, most: int = 90) -> str:

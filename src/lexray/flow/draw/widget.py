@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING, Any
 
 from lexray.errors import LexrayError
-from lexray.flow.draw.html import embedded, page, page_data, static
+from lexray.flow.draw.html import module, page, page_data, style
+from lexray.result.page import embed_json, escape
 
 if TYPE_CHECKING:
     from lexray.flow.graph import FlowGraph
@@ -26,14 +26,14 @@ def widget(graph: FlowGraph) -> Any:
         ) from error
 
     class FlowWidget(anywidget.AnyWidget):  # type: ignore[misc]  # untyped base
-        _esm = static("flow.js")
-        _css = static("flow.css")
+        _esm = module()
+        _css = style()
         data = traitlets.Unicode().tag(sync=True)
         height = traitlets.Int(HEIGHT).tag(sync=True)
         target = traitlets.Unicode("").tag(sync=True)
         selected = traitlets.Unicode("").tag(sync=True)
 
-    return FlowWidget(data=embedded(page_data(graph)), target=graph.target.shown)
+    return FlowWidget(data=embed_json(page_data(graph)), target=graph.target.shown)
 
 
 def mimebundle(graph: FlowGraph, **options: Any) -> Any:
@@ -47,6 +47,6 @@ def mimebundle(graph: FlowGraph, **options: Any) -> Any:
 def frame(graph: FlowGraph) -> str:
     """The page inside another one."""
     return (
-        f'<iframe srcdoc="{html.escape(page(graph))}" sandbox="allow-scripts" '
+        f'<iframe srcdoc="{escape(page(graph))}" sandbox="allow-scripts" '
         f'style="width: 100%; height: {HEIGHT}px; border: 0" title="lexray flow graph"></iframe>'
     )

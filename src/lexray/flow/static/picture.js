@@ -1,0 +1,367 @@
+// The picture: draws the shapes that lexray.flow.draw.layout has placed, and moves about in them.
+
+import { cardShare, mix } from "./graph.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const HEAVY = 2000; // boxes and lines on screen; more are not drawn anew for every frame
+const REST = 140; // milliseconds without movement after which they are
+
+const short = (value) => String(Math.round(value * 10) / 10);
+
+export function draw(name, attributes = {}, text = null) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  if (text !== null) element.textContent = text;
+  return element;
+}
+
+export function freePath(x1, y1, x2, y2) {
+  const [a, b, c, d, middle] = [x1, y1, x2, y2, (x1 + x2) / 2].map(short);
+  return `M${a} ${b}C${middle} ${b} ${middle} ${d} ${c} ${d}`;
+}
+
+export class Picture {
+  constructor(graph, svg, state) {
+    this.graph = graph;
+    this.svg = svg;
+    this.state = state;
+    this.layout = graph.data.layout;
+    this.text = graph.data.text;
+    this.bold = new Set(this.text.bold);
+    this.world = draw("g", { class: "lf-world" });
+    this.band = draw("rect", { class: "lf-stream", rx: this.layout.band / 2 });
+    this.free = draw("g");
+    this.groups = this.layout.segments.map(() => draw("g", { class: "lf-segment" }));
+    this.world.append(this.band, this.free, ...this.groups);
+    svg.setAttribute("font-family", this.text.font);
+    svg.append(this.world);
+    this.boxes = new Map();
+    this.wires = new Map();
+    this.drawn = this.groups.map(() => null);
+  }
+
+  form(i) {
+    const segment = this.layout.segments[i];
+    return segment.open && this.state.open.has(segment.layer) ? segment.open : segment.closed;
+  }
+
+  // Draws what has changed its form and puts everything in its place.
+  arrange() {
+    this.offsets = [];
+    let x = 0;
+    let bottom = 0;
+    this.groups.forEach((group, i) => {
+      const form = this.form(i);
+      this.offsets.push(x);
+      group.setAttribute("transform", `translate(${short(x)} 0)`);
+      if (this.drawn[i] !== form) this.fill(group, i, form);
+      x += form.width;
+      bottom = Math.max(bottom, form.bottom);
+    });
+    this.bounds = {
+      x: -58,
+      y: this.layout.top,
+      width: x + 116,
+      height: bottom - this.layout.top + 12,
+    };
+    for (const [name, value] of Object.entries({
+      x: 0,
+      y: -this.layout.band / 2,
+      width: short(x),
+      height: this.layout.band,
+    }))
+      this.band.setAttribute(name, value);
+    this.drawFree();
+  }
+
+  fill(group, i, form) {
+    for (const element of group.querySelectorAll("[data-node]"))
+      this.boxes.delete(Number(element.dataset.node));
+    for (const element of group.querySelectorAll("[data-edge]"))
+      this.wires.delete(Number(element.dataset.edge));
+    const parts = [];
+    for (const [x, y, width, height, part] of form.panels)
+      parts.push(
+        draw("rect", { class: `lf-ground lf-ground-${part}`, x, y, width, height, rx: 14 }),
+      );
+    for (const [edge, path] of form.wires) parts.push(this.wireElement(edge, path));
+    for (const box of form.boxes) parts.push(this.boxElement(box));
+    for (const label of form.labels)
+      parts.push(label[2] === "title" ? this.titleElement(label, i) : this.label(label));
+    group.replaceChildren(...parts);
+    this.drawn[i] = form;
+  }
+
+  wireElement(edge, path) {
+    const dashed = this.graph.edges[edge].kind === "others" ? { "stroke-dasharray": "4 3" } : {};
+    const element = draw("path", { class: "lf-wire", d: path, "data-edge": edge, ...dashed });
+    this.wires.set(edge, element);
+    return element;
+  }
+
+  boxElement([index, x, y, width, height, labels]) {
+    const node = this.graph.nodes[index];
+    const group = draw("g", {
+      class: `lf-box lf-${height > 30 ? "card" : "pill"}`,
+      "data-node": index,
+      tabindex: 0,
+      role: "button",
+    });
+    const rect = draw("rect", { x, y, width, height, rx: Math.min(9, height / 2) });
+    if (node.kind === "others") rect.setAttribute("stroke-dasharray", "4 3");
+    group.append(rect, ...labels.map((label) => this.label(label)));
+    this.boxes.set(index, group);
+    return group;
+  }
+
+  titleElement(label, i) {
+    const segment = this.layout.segments[i];
+    if (!segment.open) return this.label(label);
+    const open = this.drawnOpen(i);
+    const group = draw("g", {
+      class: "lf-title",
+      "data-layer": segment.layer,
+      tabindex: 0,
+      role: "button",
+      "aria-expanded": String(open),
+      "aria-label": `layer ${segment.layer}, ${open ? "open: close it" : "closed: open it"}`,
+    });
+    const wide = open ? 124 : 60;
+    group.append(
+      draw("rect", { x: label[0] - wide / 2, y: label[1] - 19, width: wide, height: 27, rx: 13.5 }),
+      this.label(label),
+      draw("path", {
+        class: "lf-chevron",
+        d: open
+          ? `M${label[0] - 46} ${label[1] - 8}l4 4l4 -4`
+          : `M${label[0] + 16} ${label[1] - 9}l4 4l-4 4`,
+      }),
+    );
+    return group;
+  }
+
+  drawnOpen(i) {
+    return this.form(i) === this.layout.segments[i].open;
+  }
+
+  label([x, y, role, text, anchor]) {
+    const attributes = { class: `lf-${role}`, x, y, "font-size": this.text.sizes[role] };
+    if (this.bold.has(role)) attributes["font-weight"] = 600;
+    if (role in this.text.quiet) attributes["fill-opacity"] = this.text.quiet[role];
+    if (anchor !== "start") attributes["text-anchor"] = anchor;
+    return draw("text", attributes, text);
+  }
+
+  // Edges between segments, which follow their nodes wherever these go.
+  drawFree() {
+    const where = new Map();
+    this.groups.forEach((_, i) => {
+      for (const [node, x, y, width, height] of this.form(i).boxes)
+        where.set(node, {
+          left: this.offsets[i] + x,
+          right: this.offsets[i] + x + width,
+          middle: y + height / 2,
+        });
+    });
+    const parts = [];
+    for (const e of this.layout.free) {
+      const edge = this.graph.edges[e];
+      const a = where.get(this.graph.index.get(edge.source));
+      const b = where.get(this.graph.index.get(edge.target));
+      this.wires.delete(e);
+      if (a && b) parts.push(this.wireElement(e, freePath(a.right, a.middle, b.left, b.middle)));
+    }
+    this.free.replaceChildren(...parts);
+  }
+
+  paint(colours) {
+    const { paint } = this.graph.data;
+    const target = this.state.target;
+    for (const [index, group] of this.boxes) {
+      const node = this.graph.nodes[index];
+      const fill = this.graph.fill(node, colours, target, paint.contrast);
+      const rect = group.firstChild;
+      rect.setAttribute("fill", fill);
+      rect.setAttribute("stroke", mix(fill, colours.ink, 0.16));
+      const share = group.querySelector(".lf-share");
+      if (share) share.textContent = node.reading ? cardShare(node.reading.places[target][1]) : "";
+      group.setAttribute("aria-label", this.describe(node));
+    }
+    for (const [index, path] of this.wires) {
+      const style = this.graph.wire(this.graph.edges[index], colours, paint);
+      path.setAttribute("stroke", style.colour);
+      path.setAttribute("stroke-width", style.width.toFixed(2));
+      path.setAttribute("stroke-opacity", style.opacity);
+      path.classList.toggle("lf-thin", style.width < 2);
+    }
+  }
+
+  describe(node) {
+    const top =
+      (node.reading ?? node.other)?.top.slice(0, 5).map(([id]) => this.graph.word(id)) ?? [];
+    const place = node.reading?.places[this.state.target];
+    const word = this.graph.raw.candidates[this.state.target].shown;
+    const rank = place ? `; ${word} at rank ${place[0] + 1}` : "";
+    return `${this.graph.said.nodes[node.kind].name}, ${node.id}: ${top.join(", ")}${rank}`;
+  }
+
+  // Draws for a view. Only what is on screen or near it is drawn, and text where it can be read.
+  move({ x, y, k }, width) {
+    this.shown = { x, y, k };
+    this.svg.style.transform = this.svg.style.willChange = "";
+    this.world.setAttribute(
+      "transform",
+      `translate(${x.toFixed(2)} ${y.toFixed(2)}) scale(${k.toFixed(5)})`,
+    );
+    const within = (i, margin) =>
+      this.offsets[i] <= (width + margin - x) / k + 60 &&
+      this.offsets[i] + this.form(i).width >= (-margin - x) / k - 60;
+    const seen = this.groups.map((_, i) =>
+      within(i, 0) ? this.form(i) : { boxes: [], wires: [] },
+    );
+    const size = seen.reduce((sum, { boxes, wires }) => sum + boxes.length + wires.length, 0);
+    this.heavy = size > HEAVY;
+    this.groups.forEach((group, i) => {
+      const out = !within(i, this.heavy ? width : 0);
+      if (group.lfOut !== out) {
+        group.lfOut = out;
+        group.style.display = out ? "none" : "";
+      }
+    });
+    const detail = k < 0.2 ? "lf-tiny" : k < 0.34 ? "lf-small" : "";
+    if (this.detail !== detail) {
+      this.svg.classList.remove("lf-tiny", "lf-small");
+      if (detail) this.svg.classList.add(detail);
+      this.detail = detail;
+    }
+  }
+
+  // Large pictures in motion: what is drawn already is moved as an image, and drawn again at rest.
+  slide({ x, y, k }) {
+    const ratio = k / this.shown.k;
+    this.svg.style.willChange = "transform";
+    this.svg.style.transform = `translate(${x - this.shown.x * ratio}px, ${y - this.shown.y * ratio}px) scale(${ratio})`;
+  }
+
+  // Where a node or a segment is, in the picture's coordinates.
+  boxOf(node) {
+    const i = this.graph.segmentOf.get(node);
+    const box = i === undefined ? null : this.form(i).boxes.find((b) => b[0] === node);
+    return box && { x: this.offsets[i] + box[1], y: box[2], width: box[3], height: box[4] };
+  }
+}
+
+// Which part of the picture is seen, and how it moves there.
+export class Camera {
+  // `covered` says how many pixels at the right of the stage lie under something.
+  constructor(picture, stage, covered) {
+    this.picture = picture;
+    this.stage = stage;
+    this.covered = covered;
+    this.view = { x: 0, y: 0, k: 1 };
+    this.moved = false;
+  }
+
+  size() {
+    this.known ??= { width: this.stage.clientWidth || 1, height: this.stage.clientHeight || 1 };
+    return this.known;
+  }
+
+  resize() {
+    this.known = null;
+    if (this.moved) this.place();
+    else this.fit();
+  }
+
+  place() {
+    clearTimeout(this.resting);
+    this.picture.move(this.view, this.size().width);
+  }
+
+  placeMoving() {
+    if (!this.picture.heavy) return this.place();
+    clearTimeout(this.resting);
+    this.picture.slide(this.view);
+    this.resting = setTimeout(() => this.place(), REST);
+  }
+
+  fit(smooth = false) {
+    const { bounds } = this.picture;
+    const { width, height } = this.size();
+    const k = Math.min(width / bounds.width, height / bounds.height, 1.25);
+    const spare = (height - bounds.height * k) / 2;
+    const x = (width - bounds.width * k) / 2 - bounds.x * k;
+    this.moved = false;
+    this.go({ k, x, y: 0.8 * spare - bounds.y * k }, smooth);
+  }
+
+  // Brings a part of the picture into view, at most `most` times its size.
+  show(part, most) {
+    const { width, height } = this.size();
+    const k = Math.max(0.02, Math.min(width / part.width, height / part.height, most));
+    const spare = Math.max(0, (0.8 * (height - part.height * k)) / 2);
+    this.moved = true;
+    this.go({ k, x: width / 2 - (part.x + part.width / 2) * k, y: spare - part.y * k }, true);
+  }
+
+  reveal(index) {
+    const box = this.picture.boxOf(index);
+    if (!box) return;
+    const { width, height } = this.size();
+    const { view } = this;
+    const free = width - this.covered();
+    const k = Math.max(view.k, Math.min(0.7, free / 700));
+    const x = view.x + box.x * view.k;
+    const y = view.y + box.y * view.k;
+    const across = x > 10 && x + box.width * view.k < free - 10;
+    const down = y > 10 && y + box.height * view.k < height - 10;
+    if (across && down && k === view.k) return;
+    this.moved = true;
+    const middle = { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+    this.go({ k, x: free / 2 - middle.x * k, y: height / 2 - middle.y * k }, true);
+  }
+
+  go(view, smooth) {
+    cancelAnimationFrame(this.frame);
+    if (!smooth || matchMedia("(prefers-reduced-motion: reduce)").matches) {
+      this.view = view;
+      if (this.moved) this.placeMoving();
+      else this.place();
+      return;
+    }
+    const from = this.view;
+    const began = performance.now();
+    const step = (now) => {
+      const t = Math.min(1, Math.max(0, (now - began) / 260));
+      const e = 1 - (1 - t) ** 3;
+      const k = from.k * (view.k / from.k) ** e;
+      const share = from.k === view.k ? e : (k - from.k) / (view.k - from.k);
+      const between = (a, b) => a + (b - a) * share;
+      this.view = { k, x: between(from.x, view.x), y: between(from.y, view.y) };
+      this.placeMoving();
+      if (t < 1) this.frame = requestAnimationFrame(step);
+    };
+    this.frame = requestAnimationFrame(step);
+  }
+
+  zoom(factor, at = null, smooth = true) {
+    const { width, height } = this.size();
+    const [cx, cy] = at ?? [width / 2, height / 2];
+    const k = Math.min(6, Math.max(0.02, this.view.k * factor));
+    const ratio = k / this.view.k;
+    this.moved = true;
+    this.go({ k, x: cx - (cx - this.view.x) * ratio, y: cy - (cy - this.view.y) * ratio }, smooth);
+  }
+
+  pan(dx, dy) {
+    this.moved = true;
+    cancelAnimationFrame(this.frame);
+    this.view = { ...this.view, x: this.view.x + dx, y: this.view.y + dy };
+    this.placeMoving();
+  }
+
+  stop() {
+    cancelAnimationFrame(this.frame);
+    clearTimeout(this.resting);
+  }
+}

@@ -1,0 +1,112 @@
+"""The one shell of every HTML page: nothing is loaded, nothing is sent, every text is escaped.
+
+A page is a title, a body, and perhaps style and scripts of its own. The browser itself is told, by
+a content security policy, that nothing may reach outside, and that a page without scripts has none.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character: text that no file can hold."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script element: code, a module, or data for one of these (`id` says how to find it)."""
+
+    text: str
+    kind: Literal["text/javascript", "module", "application/json"] = "text/javascript"
+    id: str = ""
+
+    def __str__(self) -> str:
+        if "</script" in self.text.lower():
+            raise ValueError("a script that ends its own element early")
+        id = f' id="{escape(self.id)}"' if self.id else ""
+        return f'<script type="{self.kind}"{id}>{self.text}</script>'
+
+
+def page(title: str, body: str, *, style: str = "", scripts: Sequence[Script] = ()) -> str:
+    """A whole file. `body` is markup already; the title is text."""
+    parts = [
+        "<!doctype html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(bool(scripts))}">',
+        f"<title>{escape(title)}</title>",
+        f"<style>\n{style}</style>",
+        "</head>",
+        "<body>",
+        body,
+        *map(str, scripts),
+        "</body>",
+        "</html>",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def policy(scripts: bool) -> str:
+    """What the browser allows the page: its own style, its own scripts if it has any."""
+    rules = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: blob:"]
+    return "; ".join(rules + ["script-src 'unsafe-inline'"] * scripts)
+
+
+def escape(text: str) -> str:
+    """Text for HTML, quotes included; half characters are replaced."""
+    return html.escape(SURROGATE.sub("\ufffd", text))
+
+
+def dump_json(data: Any) -> str:
+    """Strict, short JSON that a file can hold, whatever its texts contain."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+
+
+def embed_json(data: Any) -> str:
+    """JSON that can stand inside a script element: no letter of it looks like markup."""
+    text = dump_json(data)
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+@cache
+def read_asset(package: str, name: str) -> str:
+    """A style sheet or a script that lies in a package."""
+    return files(package).joinpath(*name.split("/")).read_text("utf-8")
+
+
+IMPORT = re.compile(r'^import \{[^}]*\} from "\./([a-z]+\.js)";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:class|function|const) )", re.MULTILINE)
+
+
+@cache
+def join_modules(package: str, entry: str) -> str:
+    """An ES module and all that it imports from beside it, as one module with the entry's exports.
+
+    The modules share one scope, so their top-level names have to differ.
+    """
+    folder = entry.rpartition("/")[0]
+    order: list[str] = []
+
+    def visit(name: str) -> None:
+        for other in IMPORT.findall(read_asset(package, f"{folder}/{name}")):
+            if other not in order:
+                visit(other)
+        order.append(name)
+
+    visit(entry.rpartition("/")[2])
+    texts = [IMPORT.sub("", read_asset(package, f"{folder}/{name}")).strip() for name in order]
+    inner = [EXPORT.sub("", text) for text in texts[:-1]]
+    return "\n\n".join([*inner, texts[-1]]) + "\n"
