@@ -117,4 +117,4 @@ def test_mistakes(llama: Path, tuned: Path, data: Path, tmp_path: Path) -> None:
     assert "one TUNED" in mistake(*base[:3], tuned, "--after", 1, "--save", tmp_path / "s")
     odd = tmp_path / "odd.jsonl"
     odd.write_text('{"text": "x", "label": 0}\n{"text": "y"}\n')
-    assert "line 2, should be" in mistake(*base, "--sweep", "--data", odd)
+    assert "line 2: this should be" in mistake(*base, "--sweep", "--data", odd)

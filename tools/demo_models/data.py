@@ -4,9 +4,7 @@ Source: the Large Movie Review Dataset (2011), one JSON object with `label` and 
 per line. The test reviews are read by the evaluation only.
 """
 
-import gzip
 import html
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from demo_models.recipe import (
     SPLIT_SEED,
     VOCABULARY_SIZE,
 )
+from lexray.files import read_json_lines
 
 Tokens = NDArray[np.uint16]
 
@@ -38,9 +37,7 @@ class Review:
 
 def read_reviews(path: Path) -> list[Review]:
     """All reviews of a file, with HTML line breaks and entities turned into plain text."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    return [Review(row["label"], plain_text(row["text"])) for row in rows]
+    return [Review(row["label"], plain_text(row["text"])) for _, row in read_json_lines(path)]
 
 
 def plain_text(text: str) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from lexray.files import append_json_line, appending, read_json_lines, write_whole, writing
+
 CHECKPOINT_SECONDS = 180.0
 
 
@@ -29,7 +31,7 @@ class Run:
         optimizer.load_state_dict(state["optimizer"])
         step = int(state["step"])
         kept = [row for row in read_log(self.log_file) if row["step"] <= step]
-        self.log_file.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        write_whole(self.log_file, "".join(json.dumps(row) + "\n" for row in kept))
         return step
 
     def due(self) -> bool:
@@ -37,19 +39,18 @@ class Run:
         return time.monotonic() - self._saved_at > CHECKPOINT_SECONDS
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Write the checkpoint beside the old one, then put it in its place."""
-        beside = self.checkpoint.with_suffix(".new")
+        """Write the checkpoint, which takes the place of the old one when it is whole."""
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-        torch.save(state, beside)
-        beside.replace(self.checkpoint)
+        with writing(self.checkpoint) as part:
+            torch.save(state, part)
         self._saved_at = time.monotonic()
 
     def log(self, **row: float) -> None:
         """Append a line to the log."""
-        with self.log_file.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        with appending(self.log_file) as stream:
+            append_json_line(stream, row)
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
     """The rows of a training log."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [row for _, row in read_json_lines(path)] if path.exists() else []

@@ -12,19 +12,15 @@ A filter restricts the search itself: the result is the exact top-k among what i
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
 import unicodedata
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from hashlib import sha256
-from io import TextIOWrapper
+from io import BytesIO, TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -36,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.files import cache_root
+from lexray.files import cache_root, has_json_lines, open_text, read_json_lines, write_cache
 from lexray.vocabulary.text import shown, unshown
 from lexray.vocabulary.vocabulary import Vocabulary, begins_word
 
@@ -194,8 +190,8 @@ def among(tokens: Iterable[str | int] | Path, *, any_form: bool = False) -> Filt
 
 
 def _lines(path: Path) -> tuple[str, ...]:
-    with _opened(path) as stream:
-        lines = _read(path, lambda: stream.read().splitlines())
+    with open_text(path) as stream:
+        lines = stream.read().splitlines()
     return tuple(line for line in lines if line.strip())
 
 
@@ -293,24 +289,12 @@ def _file_stamp(path: Path) -> str:
 
 def _texts_of(path: Path) -> Iterator[str]:
     """A file's texts, in pieces of bounded size."""
-    name = path.name.removesuffix(".gz")
-    with _opened(path) as stream:
-        pieces = _json_texts(path, stream) if name.endswith(".jsonl") else _chunks(stream)
-        while (piece := _read(path, lambda: next(pieces, None))) is not None:
-            yield piece
-
-
-def _opened(path: Path) -> TextIOWrapper:
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    stream: TextIOWrapper = _read(path, lambda: opener(path, "rt", encoding="utf-8"))
-    return stream
-
-
-def _read(path: Path, step: Callable[[], Any]) -> Any:
-    try:
-        return step()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise LexrayError(f"{path} cannot be read as UTF-8 text: {error}") from error
+    if has_json_lines(path):
+        for _, value in read_json_lines(path):
+            yield from _strings(value)
+        return
+    with open_text(path) as stream:
+        yield from _chunks(stream)
 
 
 def _chunks(stream: TextIOWrapper) -> Iterator[str]:
@@ -325,16 +309,6 @@ def _chunks(stream: TextIOWrapper) -> Iterator[str]:
             rest = rest[cut:]
     if rest:
         yield rest
-
-
-def _json_texts(path: Path, stream: TextIOWrapper) -> Iterator[str]:
-    for number, line in enumerate(stream, 1):
-        if line.strip():
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise LexrayError(f"{path}, line {number}: this is not JSON: {error}") from error
-            yield from _strings(value)
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -359,12 +333,6 @@ def _load_counts(path: Path, n_ids: int) -> NDArray[np.int64] | None:
 
 def _save_counts(path: Path, counts: NDArray[np.int64]) -> None:
     """Keeps counts for the next time; where nothing can be written, the next time counts again."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as stream:
-            np.savez_compressed(stream, counts=counts)
-        beside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+    packed = BytesIO()
+    np.savez_compressed(packed, counts=counts)
+    write_cache(path, packed.getvalue())

@@ -57,14 +57,14 @@ def test_lines_of_json(tmp_path: Path, ending: str) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "told"),
     [
-        ("a.jsonl", b'{"prompt": "x"}\n{', "line 2 is no JSON"),
+        ("a.jsonl", b'{"prompt": "x"}\n{', "line 2: this is not JSON"),
         ("a.jsonl", b'{"text": "x"}', "line 1 has no text under 'prompt'"),
         ("a.jsonl", b"[1]", "line 1 has no text"),
         ("a.jsonl", b'{"prompt": " "}', "line 1 has no text"),
         ("a.jsonl", b'{"prompt": "x", "answer": 3}', "not 3"),
         ("a.txt", b"\n \n", "no prompts"),
-        ("a.txt", b"\xff\xfe\x81", "not UTF-8"),
-        ("a.txt.gz", b"plain", "cannot read"),
+        ("a.txt", b"\xff\xfe\x81", "cannot be read as UTF-8"),
+        ("a.txt.gz", b"plain", "cannot be read"),
     ],
 )
 def test_files_that_are_wrong(tmp_path: Path, name: str, data: bytes, told: str) -> None:

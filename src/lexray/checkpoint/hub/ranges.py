@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-import os
-import tempfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -19,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lexray.checkpoint.hub.http import Identity, Span
-from lexray.files import cache_root
+from lexray.files import cache_root, write_cache
 
 Piece = tuple[int, bytes | bytearray]
 """Where in a file some bytes begin, and the bytes."""
@@ -124,8 +122,7 @@ class RangeCache:
     def keep(self, identity: Identity) -> None:
         """Note which file the ranges to come belong to."""
         self._use(identity)
-        with suppress(OSError):
-            _write(self._note, json.dumps(identity._asdict()).encode())
+        write_cache(self._note, json.dumps(identity._asdict()).encode())
 
     def forget(self) -> None:
         """Let the next reader find out anew which file it is."""
@@ -175,24 +172,11 @@ class RangeCache:
         """Keep a range."""
         assert self._blob is not None
         view = memoryview(data)
-        with suppress(OSError):
-            for at in range(0, len(data), CHUNK):
-                part = view[at : at + CHUNK]
-                path = self._blob / f"{start + at}-{start + at + len(part)}"
-                _write(path, _checksum(part), part)
+        for at in range(0, len(data), CHUNK):
+            part = view[at : at + CHUNK]
+            path = self._blob / f"{start + at}-{start + at + len(part)}"
+            write_cache(path, _checksum(part) + part)
 
 
 def _checksum(data: memoryview) -> bytes:
     return zlib.crc32(data).to_bytes(4, "little")
-
-
-def _write(path: Path, *parts: bytes | memoryview) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines(parts)
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise

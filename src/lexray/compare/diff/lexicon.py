@@ -16,10 +16,8 @@ least one and a half times both that and the share of the vectors before.
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +31,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.files import has_json_lines, read_json_lines
 from lexray.model.fold import at_least_float32
 from lexray.progress import track
 from lexray.result.readings import Token
@@ -78,7 +77,7 @@ class Lexicon:
     @classmethod
     def from_file(cls, path: Path, *, vocabulary: Vocabulary | None = None) -> Lexicon:
         """From labelled reviews (`.jsonl`, `.jsonl.gz`), or a list of words as `to_json` writes."""
-        if ".jsonl" in path.suffixes:
+        if has_json_lines(path):
             return cls.from_reviews(path, vocabulary=vocabulary)
         try:
             return cls._parsed(json.loads(path.read_text(encoding="utf-8")), str(path))
@@ -163,6 +162,15 @@ class Lexicon:
 
 
 SIDES = ("praise", "blame")
+LABELS: dict[str | float, int] = {
+    0: 0,
+    1: 1,
+    "negative": 0,
+    "neg": 0,
+    "positive": 1,
+    "pos": 1,
+}
+"""How files of reviews say what a review is."""
 
 
 def _odds(count: int, total: int) -> float:
@@ -172,28 +180,13 @@ def _odds(count: int, total: int) -> float:
 
 def read_reviews(path: Path) -> Iterator[tuple[int, str]]:
     """The label and text of each line."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _review(line, path, number)
-    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
-        raise LexrayError(f"cannot read the reviews {path}: {error}") from error
-
-
-def _review(line: str, path: Path, number: int) -> tuple[int, str]:
-    try:
-        found = json.loads(line)
-        label, text = found["label"], found["text"]
-        label = {"negative": 0, "neg": 0, "positive": 1, "pos": 1}.get(label, label)
-        if label in (0, 1) and isinstance(text, str):
-            return int(label), text
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise LexrayError(
-        f'{path}, line {number}: a review is a JSON object with "label" (0 or 1) and "text"'
-    )
+    expected = 'a review is a JSON object with "label" (0 or 1) and "text"'
+    for where, value in read_json_lines(path, expected):
+        match value:
+            case {"label": str() | int() | float() as label, "text": str(text)} if label in LABELS:
+                yield LABELS[label], text
+            case _:
+                raise LexrayError(f"{where}: {expected}")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ last layers of a fine-tuned B and its head. Both models must have the same vocab
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
@@ -30,6 +29,7 @@ from lexray.compare.opened import Given, opened
 from lexray.compare.stitch.kernels import KernelName, kernel, refuse_other_vocabulary
 from lexray.compare.stitch.run import Runner, States
 from lexray.errors import LexrayError
+from lexray.files import writing
 from lexray.trace.record.module import FINAL_NORM, MODULE, quiet
 
 if TYPE_CHECKING:
@@ -228,16 +228,14 @@ class Stitched(nn.Module):
         settings = {"after": self.after, "layers": self.layers, "recipe": asdict(self.recipe)}
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=target.parent, prefix=".stitch.") as scratch:
-                whole = Path(scratch) / "whole"
-                for part, model in zip(PARTS, self.models, strict=True):
-                    _save(model, whole / part)
-                tensors = {n: t.contiguous() for n, t in self.named_buffers(recurse=False)}
-                save_file(tensors, whole / WEIGHTS)
-                (whole / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
-                whole.rename(target)
         except OSError as error:
             raise LexrayError(f"cannot write {target}: {error.strerror}") from error
+        with writing(target) as whole:
+            for part, model in zip(PARTS, self.models, strict=True):
+                _save(model, whole / part)
+            tensors = {n: t.contiguous() for n, t in self.named_buffers(recurse=False)}
+            save_file(tensors, whole / WEIGHTS)
+            (whole / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
         return target
 
     @classmethod

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from lexray.compare.stitch.stitch import (
     stitch,
 )
 from lexray.errors import LexrayError
+from lexray.files import read_json_lines
 from lexray.progress import track
 from lexray.result.table import Result, Table
 
@@ -71,26 +70,19 @@ class Example:
 
 def read_examples(path: Path, limit: int | None = None, seed: int = 0) -> list[Example]:
     """The lines of a `.jsonl` file, perhaps `.gz`, with `text` and `label`; a random sample."""
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-            found = [_example(line, path, n) for n, line in enumerate(lines, 1) if line.strip()]
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise LexrayError(f"{path} cannot be read: {error}") from error
-    if not found:
-        raise LexrayError(f"{path} has no lines")
-    if limit is None or limit >= len(found):
-        return found
-    return Random(seed).sample(found, limit)
-
-
-def _example(line: str, path: Path, number: int) -> Example:
-    try:
-        match json.loads(line):
+    expected = 'this should be {"text": "…", "label": 0 or "name"}'
+    examples = []
+    for where, value in read_json_lines(path, expected):
+        match value:
             case {"text": str(text), "label": int() | str() as label} if text.strip():
-                return Example(text, label)
-    except ValueError:
-        pass
-    raise LexrayError(f'{path}, line {number}, should be {{"text": "…", "label": 0 or "name"}}')
+                examples.append(Example(text, label))
+            case _:
+                raise LexrayError(f"{where}: {expected}")
+    if not examples:
+        raise LexrayError(f"{path} has no lines")
+    if limit is None or limit >= len(examples):
+        return examples
+    return Random(seed).sample(examples, limit)
 
 
 def wilson(right: int, n: int) -> tuple[float, float]:

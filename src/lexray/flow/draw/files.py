@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
 from pathlib import Path
 
 from lexray.errors import LexrayError
+from lexray.files import write_whole
 
 
 def written(text: str, path: str | Path | None) -> str:
     """The text, also written to `path` if there is one."""
     if path is not None:
-        write_whole(Path(path), text.encode("utf-8", "backslashreplace"))
+        write_whole(Path(path), text)
     return text
 
 
@@ -43,14 +43,3 @@ def _zoom(svg: str, scale: float) -> float:
     size = _SIZE.search(svg)
     area = float(size[1]) * float(size[2]) if size else 1.0
     return min(scale, math.sqrt(MOST_PIXELS / area))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Never half a file: a new one takes the old one's place when it is complete."""
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            part = Path(folder) / path.name
-            part.write_bytes(content)
-            part.replace(path)
-    except OSError as error:
-        raise LexrayError(f"cannot write {path}: {error.strerror}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from lexray.errors import LexrayError
+from lexray.files import writing
 from lexray.result.plots import INK, NEGATIVE, POSITIVE, SANS, literal, save_plot
 
 OURS, CONTROL, THIRD = POSITIVE, NEGATIVE, "#3a9d5d"
@@ -117,8 +116,5 @@ def titled(figure: go.Figure, title: str, note: str) -> go.Figure:
 
 def save_whole(figure: go.Figure, path: Path) -> None:
     """`save_plot`, whole or not at all."""
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            save_plot(figure, Path(folder) / path.name).replace(path)
-    except OSError as error:
-        raise LexrayError(f"cannot write {path}: {error.strerror}") from error
+    with writing(path) as part:
+        save_plot(figure, part)

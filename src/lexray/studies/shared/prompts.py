@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from lexray.errors import LexrayError
+from lexray.files import has_json_lines, open_text, parse_json_lines, read_json_lines
 from lexray.model.model import Model
 
 OWN = "prompts.jsonl"
@@ -27,7 +25,7 @@ class Prompt:
 def own_prompts() -> list[Prompt]:
     """Plain facts with their answers, and openings of film reviews, which have none."""
     text = (files("lexray.studies.shared") / OWN).read_text(encoding="utf-8")
-    return list(_from_lines(text, Path(OWN)))
+    return [_prompt(*line) for line in parse_json_lines(text.split("\n"), OWN)]
 
 
 def read_prompts(path: Path | None) -> list[Prompt]:
@@ -37,40 +35,17 @@ def read_prompts(path: Path | None) -> list[Prompt]:
     """
     if path is None:
         return own_prompts()
-    text = _text(path)
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith((".jsonl", ".json")):
-        prompts = list(_from_lines(text, path))
+    if has_json_lines(path) or path.suffix.lower() == ".json":
+        prompts = [_prompt(*line) for line in read_json_lines(path)]
     else:
-        prompts = [Prompt(line.rstrip()) for line in text.splitlines() if line.strip()]
+        with open_text(path) as stream:
+            prompts = [Prompt(line.rstrip()) for line in stream.read().splitlines() if line.strip()]
     if not prompts:
         raise LexrayError(f"there are no prompts in {path}")
     return prompts
 
 
-def _text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix.lower() == ".gz" else data).decode("utf-8-sig")
-    except (OSError, EOFError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise LexrayError(f"cannot read the prompts of {path}: {said}") from error
-    except UnicodeDecodeError as error:
-        raise LexrayError(f"cannot read the prompts of {path}: it is not UTF-8 text") from error
-
-
-def _from_lines(text: str, path: Path) -> Iterator[Prompt]:
-    # split at "\n" only: JSON strings may contain other separators, such as U+2028
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield _parsed(line, f"{path}, line {number}")
-
-
-def _parsed(line: str, where: str) -> Prompt:
-    try:
-        row: Any = json.loads(line)
-    except ValueError as error:
-        raise LexrayError(f"{where} is no JSON: {error}") from error
+def _prompt(where: str, row: Any) -> Prompt:
     text = row.get("prompt") if isinstance(row, dict) else None
     if not isinstance(text, str) or not text.strip():
         raise LexrayError(f"{where} has no text under 'prompt'")

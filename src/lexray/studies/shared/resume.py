@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lexray.errors import LexrayError
+from lexray.files import append_json_line, appending, whole_lines
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.studies.shared.prompts import Prompt, answers_rightly, read_prompts
@@ -152,41 +152,20 @@ class Store:
     def keep(self, prompt: Prompt, numbers: Numbers | None) -> Numbers | None:
         """The numbers as JSON gives them back, so that a resumed run is the same as a whole one."""
         key = self.key(prompt)
-        line = json.dumps(
-            {"key": key, "prompt": prompt.text, "numbers": numbers}, ensure_ascii=False
-        )
-        self.known[key] = json.loads(line)["numbers"]
+        self.known[key] = json.loads(json.dumps(numbers))
         if self.path is not None:
-            _append(self.path, line.encode() + b"\n")
+            with appending(self.path) as stream:
+                append_json_line(stream, {"key": key, "prompt": prompt.text, "numbers": numbers})
         return self.known[key]
 
 
-def _append(path: Path, line: bytes) -> None:
-    try:
-        with path.open("ab", buffering=0) as stream:
-            stream.write(line)
-            os.fsync(stream.fileno())
-    except OSError as error:
-        raise LexrayError(f"cannot write {path}: {error.strerror}") from error
-
-
 def _lines(path: Path) -> dict[str, Numbers | None]:
-    """The whole lines of a file; a torn last one is cut off."""
-    try:
-        with path.open("a+b") as stream:
-            stream.seek(0)
-            data = stream.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            found = dict(_parsed(line, path) for line in whole.split(b"\n")[:-1])
-            if not whole and data and not data.startswith(b'{"key": '):
-                raise _foreign(path)
-            stream.truncate(len(whole))
-    except OSError as error:
-        raise LexrayError(f"cannot write {path}: {error.strerror}") from error
-    return found
+    """What the whole lines of a file hold, by key; a torn last one is cut off."""
+    with appending(path) as stream:
+        return dict(_parse(line, path) for line in whole_lines(stream, b'{"key":'))
 
 
-def _parsed(line: bytes, path: Path) -> tuple[str, Numbers | None]:
+def _parse(line: bytes, path: Path) -> tuple[str, Numbers | None]:
     try:
         row = json.loads(line)
         return str(row["key"]), row["numbers"]
