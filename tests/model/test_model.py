@@ -363,7 +363,7 @@ def test_the_last_registered_family_wins(saved: Path, monkeypatch: pytest.Monkey
         ({"model_type": None}, "no model_type; pass family="),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised by gptq, .*original"),
         ({"hidden_size": None}, "lacks 'hidden_size'.*pass config="),
-        ({"num_hidden_layers": "two"}, "rules of Llama cannot make sense of this config"),
+        ({"num_hidden_layers": "two"}, "num_hidden_layers should be a whole number, not .two."),
         (
             {"num_attention_heads": 0, "head_dim": None},
             "rules of Llama cannot make sense of this config",
@@ -390,39 +390,84 @@ def test_refused(saved: Path, tmp_path: Path, changes: dict[str, Any], message: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "address", "message"),
+    ("changes", "message"),
     [
-        ({"head_dim": 5}, "L0H0", r"q_proj\.weight has 24 × 24 .*config makes it 24 × 20 "),
-        ({"num_key_value_heads": 1}, "L0H0", r"k_proj\.weight has 24 × 12 .*makes it 24 × 6 "),
-        ({"hidden_size": 48}, "L1H0", r"q_proj\.weight has 24 × 24 .*makes it 48 × 24 "),
-        ({"intermediate_size": 19}, "L1N3", r"up_proj\.weight has 24 × 20 .*makes it 24 × 19 "),
+        ({"head_dim": 5}, r"q_proj\.weight has 24 × 24 .*config makes it 24 × 20 "),
+        ({"num_key_value_heads": 1}, r"k_proj\.weight has 24 × 12 .*makes it 24 × 6 "),
+        ({"hidden_size": 48}, r"embed_tokens\.weight has 37 × 24, .*makes it rows × 48"),
+        ({"intermediate_size": 19}, r"up_proj\.weight has 24 × 20 .*makes it 24 × 19 "),
     ],
     ids=str,
 )
 def test_a_config_that_does_not_fit_the_tensors(
-    saved: Path, tmp_path: Path, changes: dict[str, Any], address: str, message: str
+    saved: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     """Slices by its numbers would be read without complaint, and mean nothing."""
-    model = Model.from_pretrained(llama_by_another_name(saved, tmp_path / "m", **changes))
-    for folded in (False, True):
-        part = model.view(folded=folded)[address]
-        with pytest.raises(lx.LexrayError, match=message):
-            _ = part.W_in if "N" in address else (part.W_Q, part.W_K)
+    folder = llama_by_another_name(saved, tmp_path / "m", **changes)
+    with pytest.raises(lx.LexrayError, match=message):
+        Model.from_pretrained(folder)
 
 
 def test_a_fused_matrix_that_does_not_fit(tmp_path: Path) -> None:
     save("gpt2", tmp_path)
-    model = Model.from_pretrained(tmp_path, config={"n_head": 7})
     with pytest.raises(lx.LexrayError, match=r"c_attn\.weight has 24 × 72 .*makes it 24 × 63 "):
-        _ = model["L0H0"].W_V
+        Model.from_pretrained(tmp_path, config={"n_head": 7})
 
 
-def test_floats_of_eight_bits(tmp_path: Path) -> None:
-    save("llama", tmp_path, dtype=torch.float8_e4m3fn)
-    model = Model.from_pretrained(tmp_path)
-    assert model.checkpoint.info("lm_head.weight").dtype == torch.float8_e4m3fn
-    assert model["L0H0"].W_V.dtype == model.view(folded=True)["L0H0"].W_V.dtype == torch.float32
-    assert len(model["L0H0"].vo.top(3).pairs) == 3
+@pytest.mark.parametrize("scales", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8, torch.uint8])
+def test_packed_weights_are_refused_by_their_tensors(
+    tmp_path: Path, dtype: torch.dtype, scales: bool
+) -> None:
+    """The config says nothing of a quantisation; the numbers alone are not the weights."""
+    save("llama", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.mlp.down_proj.weight"
+    weights[name] = weights[name].to(dtype)
+    if scales:
+        weights[f"{name}_scale"] = torch.ones(24)
+    save_file(weights, tmp_path / "model.safetensors")
+    why = "its scales seem to be in .*down_proj.weight_scale" if scales else "without scales"
+    with pytest.raises(lx.LexrayError, match=rf"down_proj.weight is stored as \w+, .*{why}"):
+        Model.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head_dim": "6"}, "head_dim should be a whole number, not '6'"),
+        ({"hidden_size": [24]}, "hidden_size should be a whole number, not a list of 1"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps should be a number"),
+        ({"hidden_act": {"a": 1}}, "hidden_act should be a text"),
+        ({"rope_scaling": "yarn", "rope_parameters": None}, "rope_scaling should be an object"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": "x"}}, "factor should be a number"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings should be true or false"),
+        ({"num_hidden_layers": 9_999}, r"speaks of 9999 layers, but .* has only \d+ tensors"),
+        ({"num_hidden_layers": 3}, r"no tensor 'model\.layers\.2\..*config's 3 layers need it"),
+    ],
+    ids=str,
+)
+def test_configs_are_refused_field_by_field(
+    saved: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    folder = llama_by_another_name(saved, tmp_path / "m", **changes)
+    with pytest.raises(lx.LexrayError, match=message):
+        Model.from_pretrained(folder)
+
+
+def test_sizes_may_be_written_as_floats(saved: Path, tmp_path: Path) -> None:
+    folder = llama_by_another_name(saved, tmp_path / "m", hidden_size=24.0, head_dim=6.0)
+    assert Model.from_pretrained(folder)["L0H0"].W_Q.shape == (24, 6)
+
+
+def test_an_embedding_of_many_rows_without_width(saved: Path, tmp_path: Path) -> None:
+    """It takes no byte of the file, and would fill the memory with names for its tokens."""
+    folder = llama_by_another_name(saved, tmp_path / "m", vocab_size=9_000_000)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"] = torch.empty(10**9, 0)
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(lx.LexrayError, match=r"embed_tokens\.weight has 1000000000 × 0"):
+        Model.from_pretrained(folder)
 
 
 def test_entries_of_the_config_can_be_overridden(saved: Path, tmp_path: Path) -> None:

@@ -50,6 +50,10 @@ class Checkpoint(ABC):
     def info(self, name: str) -> TensorInfo:
         """Shape and dtype, without reading the tensor; a LexrayError if there is none."""
 
+    def peek(self, name: str) -> TensorInfo | None:
+        """The same where it is known without opening one more file; else None."""
+        return self.info(name)
+
     @abstractmethod
     def _read(self, name: str, box: Box) -> Tensor:
         """What lies inside `box`, not to be written to; adds to `bytes_read`."""

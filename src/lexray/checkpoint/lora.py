@@ -154,6 +154,10 @@ class LoraCheckpoint(Checkpoint):
         own = self.adapter.info(self._whole[name])
         return own if name in self._added else TensorInfo(own.shape, self.base.info(name).dtype)
 
+    def peek(self, name: str) -> TensorInfo | None:
+        known = name in self._whole or self.base.peek(name) is not None
+        return self.info(name) if known else None
+
     def touched(self) -> set[str]:
         """The tensors that the adapter changes or replaces."""
         return {*self._changes, *self._whole}

@@ -161,6 +161,9 @@ class TorchBinFolder(FolderCheckpoint):
         tensor = self._tensor(name)
         return TensorInfo(tuple(tensor.shape), tensor.dtype)
 
+    def peek(self, name: str) -> TensorInfo | None:
+        return self.info(name) if self._where.get(name) in self._open else None
+
     def _read(self, name: str, box: Box) -> Tensor:
         self.bytes_read += self._cost(name, box)
         self._file(self._where[name]).refuse_shorter()

@@ -13,7 +13,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lexray.checkpoint.fields import checked
 from lexray.errors import LexrayError
+from lexray.families.kinds import KINDS
 from lexray.families.spec import Architecture, Linear, Norm
 
 CORRECT = "correct config.json (GGUF: the metadata), pass config={...}, or another family=…"
@@ -31,7 +33,7 @@ class Config(Mapping[str, Any]):
         self._defaults = dict(defaults or {})
 
     def __getitem__(self, key: str) -> Any:
-        value = self._raw.get(key)
+        value = self._typed(key)
         if value is None:
             value = self._defaults.get(key)
         if value is None:
@@ -42,7 +44,12 @@ class Config(Mapping[str, Any]):
         return value
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self._raw[key] if key in self._raw else self._defaults.get(key, default)
+        return self._typed(key) if key in self._raw else self._defaults.get(key, default)
+
+    def _typed(self, key: str) -> Any:
+        """The value as the kind that it should be: a size given as a text is no size."""
+        value, kind = self._raw.get(key), KINDS.get(key)
+        return value if value is None or kind is None else checked(value, kind, key, "the config")
 
     def first(self, *keys: str) -> Any:
         """The value of the first key that has one: configs of one family differ in their words."""
@@ -107,13 +114,14 @@ class Family:
     def architecture(self, config: Mapping[str, Any], names: Collection[str]) -> Architecture:
         """What this family's rules make of a config and a checkpoint's names."""
         try:
-            _refuse_endless(config)
+            _refuse_endless(Config(config, self.defaults), len(names))
             found = self.describe(Config(config, self.defaults), Names(names))
             _refuse_absurd(found)
             return found
-        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        except NONSENSE as error:
             raise LexrayError(
-                f"the rules of {self.title} cannot make sense of this config: {error!r}; {CORRECT}"
+                f"the rules of {self.title} cannot make sense of this config: "
+                f"{repr(error)[:200]}; {CORRECT}"
             ) from error
 
 
@@ -126,7 +134,14 @@ LARGEST = 10_000_000
 """Tokens, dimensions, neurons: many times what models have."""
 
 
-def _refuse_endless(config: Mapping[str, Any]) -> None:
+NONSENSE = (
+    *(TypeError, ValueError, ArithmeticError, LookupError, AttributeError),
+    *(RuntimeError, MemoryError),
+)
+"""What Python and torch raise when values of a config do not go together."""
+
+
+def _refuse_endless(config: Config, n_tensors: int) -> None:
     """Raises for a config whose description alone would fill the memory."""
     layers, heads, experts = (
         max((n for key in keys if isinstance(n := config.get(key), int)), default=1)
@@ -136,6 +151,11 @@ def _refuse_endless(config: Mapping[str, Any]) -> None:
         raise LexrayError(
             f"the config speaks of {layers} layers, {heads} heads and {experts} experts, which is "
             f"no model; {CORRECT}"
+        )
+    if layers > max(n_tensors, 1):
+        raise LexrayError(
+            f"the config speaks of {layers} layers, but the checkpoint has only {n_tensors} "
+            f"tensors; {CORRECT}"
         )
 
 

@@ -14,7 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lexray.checkpoint.fields import checked
 from lexray.errors import LexrayError
+from lexray.families.kinds import KINDS
 
 MOST = 1 << 16
 """More dimensions than any head has."""
@@ -93,6 +95,9 @@ def rope_parameters(
     found = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     if layer_type is not None and isinstance(found.get(layer_type), Mapping):
         found = dict(found[layer_type])
+    for key, value in found.items():
+        if value is not None and key in KINDS:
+            found[key] = checked(value, KINDS[key], key, "the config's rotary embedding")
     found["rope_type"] = found.get("rope_type") or found.get("type") or "default"
     if found["rope_type"] not in _SCALED:
         raise LexrayError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lexray.checkpoint import Checkpoint
+from lexray.checkpoint import Checkpoint, TensorInfo
 from lexray.errors import LexrayError
 from lexray.families.registry import CORRECT
 from lexray.families.spec import Architecture, Attention, Block, Experts, FeedForward, Linear
@@ -18,7 +18,7 @@ def block_shapes(a: Architecture, block: Block) -> Shapes:
     shapes: Shapes = {}
     for linear, inputs, outputs in (
         *_attention(a, block.attention),
-        *(part for ff in _dense(block.ff) for part in _feed_forward(a, ff)),
+        *(part for ff in dense_parts(block.ff) for part in _feed_forward(a, ff)),
     ):
         end = linear.start + outputs
         shapes[linear.weight] = inputs, max(end, shapes.get(linear.weight, (0, 0))[1])
@@ -31,7 +31,8 @@ def _attention(a: Architecture, x: Attention) -> Iterator[tuple[Linear, int, int
     yield x.o, len(x.q.starts) * x.q.d_head, a.d_model
 
 
-def _dense(ff: FeedForward | Experts) -> list[FeedForward]:
+def dense_parts(ff: FeedForward | Experts) -> list[FeedForward]:
+    """The feed-forwards of a layer: one, or all experts and the shared one."""
     if isinstance(ff, FeedForward):
         return [ff]
     return [*ff.experts, *([ff.shared] if ff.shared else [])]
@@ -48,15 +49,37 @@ def check(linear: Linear, checkpoint: Checkpoint, shapes: Shapes) -> None:
     """Raises if a weight is not as large as it should be; each is looked at once."""
     if (expected := shapes.get(linear.weight)) is None:
         return
-    stored = checkpoint.info(linear.weight).shape
-    found = stored[-2:] if linear.in_first else stored[:-3:-1]
-    if found != expected:
+    info = checkpoint.info(linear.weight)
+    refuse_packed(info, linear.weight, checkpoint)
+    found = info.shape[-2:] if linear.in_first else info.shape[:-3:-1]
+    if found != expected or len(info.shape) != (2 if linear.expert is None else 3):
         raise LexrayError(
-            f"{checkpoint.name}: {linear.weight} has {_words(found)}, where the config makes it "
-            f"{_words(expected)}; {CORRECT}"
+            f"{checkpoint.name}: {linear.weight} has {_words(info.shape, linear)}, where the "
+            f"config makes it {_words(expected, None)}; {CORRECT}"
         )
     del shapes[linear.weight]
 
 
-def _words(shape: tuple[int, ...]) -> str:
-    return " × ".join(map(str, shape)) + " (in × out)"
+def _words(shape: tuple[int, ...], linear: Linear | None) -> str:
+    if linear is not None and len(shape) == 2 and not linear.in_first:
+        shape = shape[::-1]
+    return " × ".join(map(str, shape)) + (" (in × out)" if len(shape) == 2 else "")
+
+
+SCALES = ("scale", "scales", "scale_inv", "SCB", "absmax", "qzeros", "quant_map")
+"""How tensors end in which quantisers keep their scales."""
+
+
+def refuse_packed(info: TensorInfo, name: str, checkpoint: Checkpoint) -> None:
+    """Raises for whole numbers and 8-bit floats: without their scales they are not the weights."""
+    if info.dtype.is_floating_point and info.dtype.itemsize > 1:
+        return
+    stem = name.rpartition(".")[0]
+    beside = (n for n in checkpoint.names() if n.startswith(stem) and n.endswith(SCALES))
+    scale = next(beside, None)
+    why = f"its scales seem to be in {scale}" if scale else "without scales it means nothing"
+    raise LexrayError(
+        f"{checkpoint.name}: {name} is stored as {str(info.dtype).removeprefix('torch.')}, as "
+        f"quantised weights are ({why}), which lexray does not read; take the original weights, "
+        "or a GGUF file of the model"
+    )

@@ -15,9 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.checkpoint import Checkpoint
+from lexray.checkpoint.fields import text
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.errors import LexrayError
 from lexray.families import Architecture, Family, Linear, Norm, find_family
+from lexray.families.complete import check_complete
 from lexray.families.shapes import Shapes, block_shapes, check
 from lexray.families.spec import ALL
 from lexray.model import fold
@@ -55,6 +57,8 @@ class Weights:
             refuse_quantised(self.config, checkpoint.name)
         self.family: Family = find_family(self.config, family)
         self.architecture: Architecture = self.family.architecture(self.config, checkpoint.names())
+        if not isinstance(checkpoint, ModuleCheckpoint):
+            check_complete(self.architecture, checkpoint)
         self.device = torch.device(device)
         self.dtype = dtype
         self.options = View()
@@ -266,7 +270,7 @@ def refuse_quantised(config: dict[str, Any], name: str) -> None:
     """Weights that are stored with scales of their own are not what they seem."""
     quantised = config.get("quantization_config")
     if isinstance(quantised, dict):
-        method = quantised.get("quant_method", "an unknown method")
+        method = text(quantised.get("quant_method")) or "an unknown method"
         raise LexrayError(
             f"{name} is quantised by {method}, which lexray does not read; take the original "
             "weights, or a GGUF file of the model"

@@ -93,6 +93,10 @@ class RemoteCheckpoint(Checkpoint):
     def info(self, name: str) -> TensorInfo:
         return self._find(name)[1]
 
+    def peek(self, name: str) -> TensorInfo | None:
+        shard = self._shards.get(SAFETENSORS if self._index is None else self._index.get(name, ""))
+        return self.info(name) if shard is not None and shard.is_open else None
+
     def _read(self, name: str, box: Box) -> Tensor:
         shard, entry = self._find(name)
         data = shard.read(_spans(entry, box))
@@ -189,6 +193,11 @@ class RemoteShard:
         """Its tensors."""
         with self._lock:
             return self._entries
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the header was read already."""
+        return "_entries" in self.__dict__
 
     @cached_property
     def _entries(self) -> dict[str, Entry]:

@@ -1,0 +1,172 @@
+"""Does a checkpoint have every tensor that its config speaks of, and each in its size?
+
+Looked at when a model is opened, from names and headers alone: a config is a few bytes that may
+claim a thousand layers, and a slice of a tensor of another size would mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from lexray.checkpoint import Checkpoint
+from lexray.errors import LexrayError
+from lexray.families.registry import CORRECT
+from lexray.families.shapes import block_shapes, check, dense_parts, refuse_packed
+from lexray.families.spec import (
+    Architecture,
+    Attention,
+    Block,
+    Experts,
+    Linear,
+    Norm,
+    QKNorm,
+)
+
+Vectors = Iterator[tuple[str | None, int]]
+"""Names of gains and biases, and how many values each should have."""
+
+
+def check_complete(a: Architecture, checkpoint: Checkpoint) -> None:
+    """Raises for what is missing or of another size. The output embedding may be missing: base
+    models have none, and say so when it is asked for."""
+    _check_ends(a, checkpoint)
+    for block in a.blocks:
+        shapes = block_shapes(a, block)
+        outputs = {name: size for name, (_, size) in shapes.items()}
+        for linear in _linears(block):
+            if linear.weight not in checkpoint.names():
+                raise _missing(linear.weight, checkpoint, f"the config's {len(a.blocks)} layers")
+            if checkpoint.peek(linear.weight) is not None:
+                check(linear, checkpoint, shapes)
+            if linear.weight in outputs:
+                _check_vector(linear.bias, outputs[linear.weight], checkpoint, linear.expert)
+        for name, size in _norms(a, block):
+            _check_vector(name, size, checkpoint)
+        if isinstance(block.ff, Experts):
+            _check_experts(a, block.ff, checkpoint)
+
+
+def _check_ends(a: Architecture, checkpoint: Checkpoint) -> None:
+    """Embeddings, positions, and what stands before the first and after the last layer."""
+    width = _inner_width(a.project_in, a, checkpoint)
+    _check_matrix(a.embed, width, checkpoint)
+    if a.unembed in checkpoint.names():
+        _check_matrix(a.unembed, _inner_width(a.project_out, a, checkpoint), checkpoint)
+        rows = checkpoint.peek(a.unembed)
+        _check_vector(a.unembed_bias, rows.shape[0] if rows else None, checkpoint)
+    for name, width in ((a.positions, a.d_model), (a.token_types, a.d_model)):
+        if name is not None:
+            _check_matrix(name, width, checkpoint)
+    norms = [a.embed_norm, a.final_norm, *([a.head.norm] if a.head else [])]
+    for norm in norms:
+        for vector in _of(norm, a.d_model):
+            _check_vector(*vector, checkpoint)
+    if a.head is not None:
+        _check_matrix(a.head.dense.weight, a.d_model, checkpoint, a.d_model)
+        _check_vector(a.head.dense.bias, a.d_model, checkpoint)
+
+
+def _inner_width(project: Linear | None, a: Architecture, checkpoint: Checkpoint) -> int:
+    """The embedding's own width: the model's, or what a projection makes of it."""
+    if project is None:
+        return a.d_model
+    if project.weight not in checkpoint.names():
+        raise _missing(project.weight, checkpoint, "the config's projection of the embedding")
+    info = checkpoint.peek(project.weight)
+    if info is not None and (len(info.shape) != 2 or a.d_model not in info.shape):
+        raise _wrong(project.weight, info.shape, f"{a.d_model} on one side", checkpoint)
+    if info is None:
+        return a.d_model
+    return info.shape[0] if info.shape[1] == a.d_model else info.shape[1]
+
+
+def _linears(block: Block) -> Iterator[Linear]:
+    x, ff = block.attention, block.ff
+    yield from (x.q.linear, x.k.linear, x.v.linear, x.o)
+    for one in dense_parts(ff):
+        yield from (linear for linear in (one.w_in, one.w_gate, one.w_out) if linear is not None)
+
+
+def _norms(a: Architecture, block: Block) -> Vectors:
+    x, ff = block.attention, block.ff
+    for norm in (x.pre_norm, x.post_norm, x.sum_norm, ff.pre_norm, ff.post_norm, ff.sum_norm):
+        yield from _of(norm, a.d_model)
+    yield from _qk_norms(x)
+
+
+def _qk_norms(x: Attention) -> Vectors:
+    for norms, heads in ((x.q_norm, x.q), (x.k_norm, x.k)):
+        if norms is None:
+            continue
+        yield from _of(norms.joint, len(heads.starts) * heads.d_head)
+        yield from _head_norms(norms, heads.d_head).items()
+
+
+def _head_norms(norms: QKNorm, d_head: int) -> dict[str, int]:
+    """Each tensor once: all heads may share one, or each have a part of it."""
+    found: dict[str, int] = {}
+    for norm in norms.heads:
+        last = 1 if norm.part is None else norm.part[1]
+        for name in (norm.gain, norm.bias):
+            if name is not None:
+                found[name] = max(found.get(name, 0), last * d_head)
+    return found
+
+
+def _of(norm: Norm | None, size: int) -> Vectors:
+    if norm is not None and norm.part is None:
+        yield norm.gain, size
+        yield norm.bias, size
+
+
+def _check_experts(a: Architecture, ff: Experts, checkpoint: Checkpoint) -> None:
+    _check_matrix(ff.router.weight, a.d_model, checkpoint, len(ff.experts))
+    if ff.shared_gate is not None:
+        _check_matrix(ff.shared_gate.weight, a.d_model, checkpoint, 1)
+    stack = ff.experts[-1].w_in
+    info = checkpoint.peek(stack.weight) if stack.expert is not None else None
+    if info is not None and info.shape[0] != len(ff.experts):
+        raise _wrong(stack.weight, info.shape, f"{len(ff.experts)} experts", checkpoint)
+
+
+def _check_matrix(name: str, width: int, checkpoint: Checkpoint, rows: int | None = None) -> None:
+    """A matrix whose rows have this width, as embeddings have."""
+    if name not in checkpoint.names():
+        raise _missing(name, checkpoint, "the config's model")
+    if (info := checkpoint.peek(name)) is None:
+        return
+    refuse_packed(info, name, checkpoint)
+    sound = len(info.shape) == 2 and info.shape[1] == width and info.shape[0] > 0
+    if not sound or rows not in (None, info.shape[0]):
+        count = "rows" if rows is None else str(rows)
+        raise _wrong(name, info.shape, f"{count} × {width}", checkpoint)
+
+
+def _check_vector(
+    name: str | None, size: int | None, checkpoint: Checkpoint, expert: int | None = None
+) -> None:
+    if name is None:
+        return
+    if name not in checkpoint.names():
+        raise _missing(name, checkpoint, "the config's model")
+    if (info := checkpoint.peek(name)) is None or size is None:
+        return
+    refuse_packed(info, name, checkpoint)
+    shape = info.shape if expert is None else info.shape[1:]
+    if prod(shape) != size or len(shape) > 2:
+        raise _wrong(name, info.shape, f"{size} values", checkpoint)
+
+
+def _missing(name: str, checkpoint: Checkpoint, what: str) -> LexrayError:
+    return LexrayError(
+        f"{checkpoint.missing(name)}, but {what} need it: the files are incomplete, or they belong "
+        f"to another config; {CORRECT}"
+    )
+
+
+def _wrong(name: str, found: tuple[int, ...], expected: str, checkpoint: Checkpoint) -> LexrayError:
+    shape = " × ".join(map(str, found)) or "no axes"
+    return LexrayError(
+        f"{checkpoint.name}: {name} has {shape}, where the config makes it {expected}; {CORRECT}"
+    )

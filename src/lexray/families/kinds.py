@@ -1,0 +1,56 @@
+"""What kind of value each entry of a config is, where families read it.
+
+A `config.json` comes from others; an entry of the wrong kind is refused by name when it is read.
+Entries that are not listed here are left as they are: a registered family may have its own.
+"""
+
+from __future__ import annotations
+
+from lexray.checkpoint.fields import Kind, flag, listing, mapping, number, text, whole
+
+_WHOLE = """
+    hidden_size n_embd n_embed dim word_embed_proj_dim
+    num_attention_heads n_head n_heads num_heads num_key_value_heads num_kv_heads head_dim
+    num_hidden_layers n_layer n_layers num_layers
+    intermediate_size hidden_dim ffn_dim ffn_hidden_size n_inner
+    moe_intermediate_size shared_expert_intermediate_size
+    num_experts num_local_experts num_experts_per_tok decoder_sparse_step
+    vocab_size pad_token_id rotary_dim num_ln_in_parallel_attn
+    max_position_embeddings original_max_position_embeddings n_positions seq_length
+    sliding_window window_size local_attention max_window_layers
+    sliding_window_pattern _sliding_window_pattern global_attn_every_n_layers no_rope_layer_interval
+"""
+_NUMBER = """
+    layer_norm_eps layer_norm_epsilon rms_norm_eps norm_eps logit_scale
+    rope_theta local_rope_theta global_rope_theta rope_local_base_freq
+    rotary_pct rope_pct rotary_emb_base partial_rotary_factor
+    attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar clip_qkv
+    factor low_freq_factor high_freq_factor attention_factor beta_fast beta_slow
+    mscale mscale_all_dim
+"""
+_FLAG = """
+    tie_word_embeddings use_parallel_residual parallel_attn multi_query alibi
+    new_decoder_architecture use_sliding_window qk_layernorm use_qk_norm norm_topk_prob
+    scale_attn_weights scale_attn_by_inverse_layer_idx layer_norm_elementwise_affine is_decoder
+    do_layer_norm_before apply_residual_connection_post_layernorm _remove_final_layer_norm truncate
+"""
+_TEXT = """
+    model_type hidden_act activation_function activation hidden_activation classifier_activation
+    rope_type type
+"""
+_LIST = """
+    layer_types no_rope_layers mlp_only_layers attention_types attention_layers
+    short_factor long_factor
+"""
+KINDS: dict[str, Kind] = {
+    name: kind
+    for kind, names in (
+        (whole, _WHOLE),
+        (number, _NUMBER),
+        (flag, _FLAG),
+        (text, _TEXT),
+        (listing, _LIST),
+        (mapping, "rope_parameters rope_scaling"),
+    )
+    for name in names.split()
+}
