@@ -130,6 +130,8 @@ HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads", "num_key_value
 EXPERTS = ("num_experts", "num_local_experts")
 PARTS = 500_000
 """Heads and experts in all layers: several times what the largest models have."""
+MANY_LAYERS = 1000
+"""So many may be described even without tensors; more must have some each."""
 LARGEST = 10_000_000
 """Tokens, dimensions, neurons: many times what models have."""
 
@@ -152,7 +154,7 @@ def _refuse_endless(config: Config, n_tensors: int) -> None:
             f"the config speaks of {layers} layers, {heads} heads and {experts} experts, which is "
             f"no model; {CORRECT}"
         )
-    if layers > max(n_tensors, 1):
+    if layers > max(n_tensors, MANY_LAYERS):
         raise LexrayError(
             f"the config speaks of {layers} layers, but the checkpoint has only {n_tensors} "
             f"tensors; {CORRECT}"
