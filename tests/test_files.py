@@ -36,7 +36,7 @@ def test_one_cache_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variabl
     text.write_text("#1")
     filters.corpus(text).mask(Vocabulary.numbered(9), 9)
     assert [path.suffix for path in root.rglob("*") if path.is_file()] == [".npz"]
-    assert RangeCache("org/name", "commit", "file").folder.is_relative_to(root)
+    assert RangeCache("https://hub", "org/name", "commit", "file").folder.is_relative_to(root)
 
 
 def test_cache_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,8 @@ class Request:
     range: tuple[int, int] | None
     """(start, stop) as asked, stop not included."""
     headers: dict[str, str]
+    port: int = 0
+    """The other end's: the same for all that goes over one connection."""
     status: int = 0
     sent: int = 0
 
@@ -175,6 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
             file["file"] if file else None,
             (int(asked[1]), int(asked[2]) + 1) if asked else None,
             {key.lower(): value for key, value in self.headers.items()},
+            self.client_address[1],
         )
         self.hub.log.append(self.entry)
         if self.hub.unavailable:

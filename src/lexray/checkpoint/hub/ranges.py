@@ -16,7 +16,7 @@ from urllib.parse import quote
 import torch
 from torch import Tensor
 
-from lexray.checkpoint.hub.http import Identity, Span
+from lexray.checkpoint.hub.ranged import Identity, Span
 from lexray.files import cache_root, write_cache
 
 Piece = tuple[int, bytes | bytearray]
@@ -93,15 +93,16 @@ def ranges_root() -> Path:
 
 
 class RangeCache:
-    """Ranges of one file on disk: `<repository>/<commit>/<file>.json` says which file it is, and
-    `<repository>/blobs/<file's identity>/<start>-<stop>` holds bytes behind their checksum.
+    """Ranges of one file on disk: `<server>/<repository>/<commit>/<file>.json` says which file it
+    is, `<server>/<repository>/blobs/<file's identity>/<start>-<stop>` holds bytes behind their
+    checksum. What one server says of a file is never taken for another's word.
 
     Files are written beside and then renamed, so that processes may share a cache. What cannot be
     written is not kept; what is damaged is fetched again.
     """
 
-    def __init__(self, repo_id: str, commit: str, filename: str) -> None:
-        self.folder = ranges_root() / repo_id.replace("/", "--")
+    def __init__(self, server: str, repo_id: str, commit: str, filename: str) -> None:
+        self.folder = ranges_root() / quote(server, safe="") / repo_id.replace("/", "--")
         self._note = self.folder / quote(commit, safe="") / f"{quote(filename, safe='')}.json"
         self._fallback = f"{commit}/{filename}"
         self._blob: Path | None = None

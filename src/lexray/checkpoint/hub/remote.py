@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lexray.checkpoint.base import Box, Checkpoint, TensorInfo, runs
-from lexray.checkpoint.hub.http import ChangedError, Identity, RangeClient, RangedFile, Span
+from lexray.checkpoint.hub.ranged import ChangedError, Identity, RangeClient, RangedFile, Span
 from lexray.checkpoint.hub.ranges import Piece, RangeCache, coalesce, gather, ranges_root, subtract
 from lexray.checkpoint.hub.repository import (
     CONFIG,
@@ -156,7 +156,7 @@ def _index(repository: Repository) -> dict[str, str] | None:
     if (index := f"{SAFETENSORS}.index.json") in files:
         return weight_map(repository.download(index))
     if repository.offline:
-        if RangeCache(repository.id, repository.commit, SAFETENSORS).identity():
+        if RangeCache(endpoint(), repository.id, repository.commit, SAFETENSORS).identity():
             return None
         raise LexrayError(
             f"nothing of {repository.id}'s weights is in {ranges_root()}, and "
@@ -184,7 +184,7 @@ class RemoteShard:
     def __init__(self, repository: Repository, filename: str, client: RangeClient) -> None:
         self._where = f"{filename} of {repository.id} at {repository.commit[:12]}"
         self._file = RangedFile(client, repository.url(filename), self._where)
-        self._cache = RangeCache(repository.id, repository.commit, filename)
+        self._cache = RangeCache(endpoint(), repository.id, repository.commit, filename)
         self._offline = is_offline()
         self._lock = threading.Lock()
 

@@ -39,6 +39,8 @@ from lexray.checkpoint.hub.grammar import (
     is_file_name,
     split_id,
 )
+from lexray.checkpoint.hub.session import bounded
+from lexray.checkpoint.plain import LONGEST
 from lexray.checkpoint.safetensors import weight_map
 from lexray.errors import LexrayError
 
@@ -61,7 +63,15 @@ PICKLE = "pytorch_model.bin"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 TIMEOUT = 30.0
-"""Seconds to wait for the Hub's answer about a repository."""
+"""Seconds of silence to wait for when the Hub is asked about a repository."""
+LONGEST_ANSWER = 1 << 25
+"""Bytes of that answer: a repository of 10⁵ files needs a third of it."""
+ANSWER_WITHIN = 120.0
+FILE_WITHIN = 3600.0
+DOWNLOAD_WITHIN = 7 * 86400.0
+"""Seconds for the whole answer, a whole small file, a whole file of weights."""
+LARGE = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
+"""Files of weights, which may be as long as the server says."""
 
 
 def fetch_folder(repo_id: str, *, revision: str | None = None, token: Token = None) -> Path:
@@ -112,8 +122,11 @@ class Repository:
         if is_offline():
             return cls._cached(repo_id, revision, token)
         try:
-            api = HfApi(endpoint=endpoint(), token=token)
-            info = api.model_info(repo_id, revision=revision, timeout=TIMEOUT)
+            with bounded(f"{repo_id} at {revision}", LONGEST_ANSWER, ANSWER_WITHIN):
+                api = HfApi(endpoint=endpoint(), token=token)
+                info = api.model_info(repo_id, revision=revision, timeout=TIMEOUT)
+        except LexrayError:
+            raise
         # huggingface_hub lets through the errors of whichever HTTP library its version is built on.
         except Exception as error:
             if _is_outage(error):
@@ -165,16 +178,21 @@ class Repository:
 
     def _download(self, filename: str, revision: str) -> Path:
         check_file(filename, self.id)
+        large = filename.endswith(LARGE)
+        longest, seconds = (None, DOWNLOAD_WITHIN) if large else (LONGEST, FILE_WITHIN)
         try:
-            path = hf_hub_download(
-                self.id,
-                filename,
-                revision=revision,
-                token=self.token,
-                endpoint=endpoint(),
-                cache_dir=cache_dir(),
-                local_files_only=self.offline,
-            )
+            with bounded(f"{filename} of {self.id} at {self.revision}", longest, seconds):
+                path = hf_hub_download(
+                    self.id,
+                    filename,
+                    revision=revision,
+                    token=self.token,
+                    endpoint=endpoint(),
+                    cache_dir=cache_dir(),
+                    local_files_only=self.offline,
+                )
+        except LexrayError:
+            raise
         except Exception as error:  # as above
             raise explained(error, f"{filename} of {self.id} at {self.revision}") from error
         return Path(path)

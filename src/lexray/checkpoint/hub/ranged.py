@@ -1,4 +1,4 @@
-"""Byte ranges over HTTP: a client that follows, retries and counts.
+"""Byte ranges of one file on the Hub, through huggingface_hub's session and back-off.
 
 The Hub answers for a large file with a redirect to a content network. The token goes to the Hub
 alone, and the redirect's target is remembered until it stops working.
@@ -7,19 +7,17 @@ alone, and the redirect's target is remembered until it stops working.
 from __future__ import annotations
 
 import re
-import ssl
 import threading
 import time
-from base64 import b64encode
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import NamedTuple
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from typing import Any, NamedTuple
+from urllib.parse import urljoin, urlsplit
 
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import _http
+
+from lexray.checkpoint.hub.session import bounded
 from lexray.errors import LexrayError
 
 Span = tuple[int, int]
@@ -28,17 +26,19 @@ Span = tuple[int, int]
 TRIES = 4
 BACKOFF = 0.5
 """Seconds before the second try; doubled for each further one."""
-LONGEST_WAIT = 60.0
 TIMEOUT = 30.0
+"""Seconds of silence after which a try has failed."""
+WITHIN = 600.0
+"""Seconds that one range may take with all its tries, besides what its size takes."""
+SLOW = 20_000
+"""Bytes a second that a slow line brings."""
 MAX_REDIRECTS = 5
-BLOCK = 1 << 20
-"""Bytes taken from a socket at once."""
 
 
 class TransientError(Exception):
-    """A failure that may pass; `wait` is how many seconds the server asks for."""
+    """A failure that may pass; `wait` says whether it is worth waiting for that."""
 
-    def __init__(self, reason: str, wait: float | None = None) -> None:
+    def __init__(self, reason: str, wait: bool = True) -> None:
         super().__init__(reason)
         self.wait = wait
 
@@ -55,7 +55,7 @@ class Identity(NamedTuple):
 
 
 class RangeClient:
-    """Sends requests over connections that stay open; counts them and the bytes that come back."""
+    """Who asks: the Hub that may see the token, and counts of requests and of bytes that came."""
 
     def __init__(
         self,
@@ -66,103 +66,51 @@ class RangeClient:
         self.sleep = sleep
         self.requests = 0
         self.bytes_read = 0
-        self._hub = _origin(hub)
+        self._hub = origin(hub)
         self._secret = {k: v for k, v in headers.items() if k.lower() == "authorization"}
         self._headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
-        self._headers["Accept-Encoding"] = "identity"
-        self._idle: dict[str, list[HTTPConnection]] = defaultdict(list)
         self._lock = threading.Lock()
 
     def is_hub(self, url: str) -> bool:
         """Whether `url` is on the Hub itself, which may see the token."""
-        return _origin(url) == self._hub
+        return origin(url) == self._hub
+
+    def asked(self) -> None:
+        """Count a request; safe from several threads."""
+        with self._lock:
+            self.requests += 1
 
     def received(self, count: int) -> None:
-        """Add to `bytes_read`; safe from several threads."""
+        """Count bytes that came; safe from several threads."""
         with self._lock:
             self.bytes_read += count
 
     @contextmanager
-    def get(self, url: str, span: Span) -> Iterator[HTTPResponse]:
+    def get(self, url: str, span: Span) -> Iterator[Any]:
         """The answer to a request for a range, its body unread, redirects not followed."""
         headers = self._headers | {"Range": f"bytes={span[0]}-{span[1] - 1}"}
         if self.is_hub(url):
             headers |= self._secret
-        connection, response = self._exchange(url, headers)
-        try:
+        with _http.http_stream_backoff(
+            "GET",
+            url,
+            headers=headers,
+            timeout=TIMEOUT,
+            follow_redirects=False,
+            max_retries=TRIES - 1,
+            base_wait_time=BACKOFF,
+        ) as response:
             yield response
-        finally:
-            if response.isclosed() and not response.will_close:
-                with self._lock:
-                    self._idle[_origin(url)].append(connection)
-            else:
-                connection.close()
-
-    def _exchange(self, url: str, headers: dict[str, str]) -> tuple[HTTPConnection, HTTPResponse]:
-        with self._lock:
-            idle = self._idle[_origin(url)]
-            kept = idle.pop() if idle else None
-        if kept:
-            try:
-                return kept, self._send(kept, url, headers)
-            except ConnectionError:
-                pass  # closed by the server since it was last used, which says nothing about now
-        fresh = _connect(urlsplit(url))
-        return fresh, self._send(fresh, url, headers)
-
-    def _send(self, connection: HTTPConnection, url: str, headers: dict[str, str]) -> HTTPResponse:
-        parts = urlsplit(url)
-        target = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
-        if parts.scheme == "http" and (proxy := _proxy(parts)):
-            target, headers = url, headers | _proxy_authorization(proxy)
-        with self._lock:
-            self.requests += 1
-        try:
-            connection.request("GET", target, headers=headers)
-            return connection.getresponse()
-        except BaseException:
-            connection.close()
-            raise
 
 
-def _origin(url: str) -> str:
+def origin(url: str) -> str:
+    """Scheme, host and port."""
     try:
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
     except (ValueError, KeyError) as error:
-        raise LexrayError("a server redirects to an address that is no web address") from error
+        raise LexrayError(f"{url!r} is no web address") from error
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
-
-
-def _proxy(parts: SplitResult) -> SplitResult | None:
-    """The proxy that the environment names for this address."""
-    proxy = getproxies().get(parts.scheme)
-    if not proxy or proxy_bypass(parts.netloc):
-        return None
-    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-
-
-def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:
-    if proxy.username is None:
-        return {}
-    login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {b64encode(login.encode()).decode()}"}
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()
-
-
-def _connect(parts: SplitResult) -> HTTPConnection:
-    proxy = _proxy(parts)
-    host, port = (proxy or parts).hostname or "", (proxy or parts).port
-    if parts.scheme == "http":
-        return HTTPConnection(host, port, timeout=TIMEOUT)
-    connection = HTTPSConnection(host, port, timeout=TIMEOUT, context=_tls())
-    if proxy:
-        connection.set_tunnel(parts.hostname or "", parts.port, _proxy_authorization(proxy))
-    return connection
 
 
 class RangedFile:
@@ -191,20 +139,31 @@ class RangedFile:
     def fetch(self, span: Span) -> bytearray:
         """The bytes of one range, up to the file's end; goes on where a connection breaks."""
         body = bytearray()
-        for attempt in range(1, TRIES + 1):
-            try:
-                self._extend(body, span)
-                break
-            except (TransientError, OSError, HTTPException) as error:
-                reason = str(error) or type(error).__name__
-                if attempt == TRIES:
-                    raise LexrayError(
-                        f"{self.where} cannot be read after {TRIES} tries ({reason}); "
-                        "check the connection or try again later"
-                    ) from error
-                asked = error.wait if isinstance(error, TransientError) else None
-                self._client.sleep(BACKOFF * 2 ** (attempt - 1) if asked is None else asked)
+        length = span[1] - span[0]
+        with bounded(self.where, length, WITHIN + length / SLOW, self._client.asked):
+            for attempt in range(1, TRIES + 1):
+                try:
+                    self._extend(body, span)
+                    break
+                except TransientError as error:
+                    if attempt == TRIES:
+                        raise self._failed(error) from error
+                    if error.wait:
+                        self._client.sleep(BACKOFF * 2 ** (attempt - 1))
+                except LexrayError:
+                    raise
+                except Exception as error:  # whatever the HTTP library below raises
+                    raise self._failed(error) from error
         return body
+
+    def _failed(self, error: Exception) -> LexrayError:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        known = isinstance(error, HfHubHTTPError) and status is not None
+        reason = f"HTTP {status}" if known else str(error) or type(error).__name__
+        return LexrayError(
+            f"{self.where} cannot be read after {TRIES} tries ({reason[:200]}); "
+            "check the connection or try again later"
+        )
 
     def _extend(self, body: bytearray, span: Span) -> None:
         start, stop = span[0] + len(body), span[1]
@@ -216,43 +175,42 @@ class RangedFile:
                 raise self._changed(f"{self.size} bytes", f"{size} bytes")
             self.size = size
             missing = min(stop, size) - start
-            while missing:
-                block = response.read(min(BLOCK, missing))
-                if not block:
-                    raise TransientError(f"the server's answer is {missing} bytes short")
-                self._client.received(len(block))
-                body += block
+            # An error inside the block would look to the back-off like one of the request.
+            broken = self._take(response, body, missing)
+        if broken is not None:
+            raise TransientError(broken)
+
+    def _take(self, response: Any, body: bytearray, missing: int) -> str | None:
+        """Adds what comes to `body`; why it broke off, if it did."""
+        try:
+            for block in response.iter_raw():
+                self._client.received(min(len(block), missing))
+                body += block[:missing]
                 missing -= len(block)
+        except LexrayError:
+            raise
+        except Exception as error:  # whatever the HTTP library below raises
+            if missing > 0:
+                return f"the server's answer is {missing} bytes short: {error}"
+        return f"the server's answer is {missing} bytes short" if missing > 0 else None
 
     @contextmanager
-    def _answer(self, span: Span) -> Iterator[HTTPResponse]:
+    def _answer(self, span: Span) -> Iterator[Any]:
         """A 206 answer to a request for the range, redirects followed."""
         url = self._location
         for _ in range(MAX_REDIRECTS + 1):
             with self._client.get(url, span) as response:
                 self._check_tag(url, response)
-                if not (300 <= response.status < 400 and "Location" in response.headers):
+                if not (300 <= response.status_code < 400 and "Location" in response.headers):
                     self._check_status(url, response)
                     self._location = url
                     yield response
                     return
-                response.read(BLOCK)
-                url = self._redirected(url, response.headers["Location"])
+                url = urljoin(url, response.headers["Location"])  # the session has checked it
         raise LexrayError(f"{self.where}: the server redirects without end")
 
-    def _redirected(self, url: str, location: str) -> str:
-        try:
-            target = urljoin(url, location)
-        except ValueError:
-            target = ""
-        if not target.startswith(
-            "https://" if url.startswith("https://") else ("http://", "https://")
-        ):
-            raise LexrayError(f"{self.where}: the server redirects to an unsafe address")
-        return target
-
-    def _check_tag(self, url: str, response: HTTPResponse) -> None:
-        if response.status >= 400:
+    def _check_tag(self, url: str, response: Any) -> None:
+        if response.status_code >= 400:
             return
         tag = response.headers.get("X-Linked-Etag") or response.headers.get("ETag")
         if tag:
@@ -266,8 +224,8 @@ class RangedFile:
             "open the model again"
         )
 
-    def _check_status(self, url: str, response: HTTPResponse) -> None:
-        status = response.status
+    def _check_status(self, url: str, response: Any) -> None:
+        status = response.status_code
         if status == 206:
             return
         if status == 200:
@@ -275,14 +233,11 @@ class RangedFile:
                 f"{self.where}: the server ignores byte ranges and would send the whole file; "
                 "open the model without remote=True to download it"
             )
-        if status in (408, 429) or status >= 500:
-            wait = response.headers.get("Retry-After", "")
-            raise TransientError(
-                f"HTTP {status}", min(float(wait), LONGEST_WAIT) if wait.isdecimal() else None
-            )
         if status in (401, 403, 404, 410) and not self._client.is_hub(url):
             self._location = self._url  # the link has expired: ask the Hub for a new one
-            raise TransientError(f"HTTP {status} from the host that the Hub redirects to", wait=0)
+            raise TransientError(
+                f"HTTP {status} from the host that the Hub redirects to", wait=False
+            )
         raise LexrayError(
             f"{self.where}: {_REFUSALS.get(status, f'the server answers HTTP {status}')}"
         )
@@ -297,7 +252,7 @@ _REFUSALS = {
 }
 
 
-def _total(response: HTTPResponse, span: Span, where: str) -> int:
+def _total(response: Any, span: Span, where: str) -> int:
     """The file's size from `Content-Range`, which must be the range that was asked for."""
     answer = response.headers.get("Content-Range", "")
     found = re.fullmatch(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", answer.strip())
@@ -307,5 +262,5 @@ def _total(response: HTTPResponse, span: Span, where: str) -> int:
             return total
     raise LexrayError(
         f"{where}: asked for bytes {span[0]}-{span[1] - 1}, the server answers with "
-        f"Content-Range {answer!r}"
+        f"Content-Range {answer[:100]!r}"
     )
