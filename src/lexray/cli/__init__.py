@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -24,10 +23,12 @@ from lexray.cli import (
     sweep,
 )
 from lexray.cli.progress import Bars
+from lexray.cli.signals import INTERRUPTED, stoppable
+from lexray.cli.streams import prepared, tell, written
 from lexray.errors import LexrayError
 from lexray.progress import reported_by
 
-INTERRUPTED = 130
+MISTAKE = 2
 
 app = typer.Typer(
     name="lexray",
@@ -62,31 +63,47 @@ def root(
 
 def main(args: Sequence[str] | None = None) -> None:
     """Runs the command; a user's mistake is one clear line and exit code 2."""
-    bars = Bars()
     words = list(sys.argv[1:] if args is None else args)
+    with prepared(), stoppable() as stop:
+        code = _run(words or ["--help"])
+        if code == INTERRUPTED:
+            tell(stop.why)
+            code = stop.code
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    """The exit code; mistakes of ours, which nobody foresaw, are raised."""
+    bars = Bars()
     try:
-        with reported_by(bars):
-            code = app(words or ["--help"], prog_name="lexray", standalone_mode=False)
-        sys.stdout.flush()
+        with reported_by(bars), written():
+            return int(app(words, prog_name="lexray", standalone_mode=False) or 0)
     except LexrayError as error:
-        code = _mistake(str(error))
+        return _mistake(str(error))
     except (typer.Abort, KeyboardInterrupt):
-        code = INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # typer's own, about how it was called
-            raise
-        path = getattr(getattr(error, "ctx", None), "command_path", None) or "lexray"
-        code = _mistake(f"{error.format_message().rstrip('.')}; see `{path} --help`")
+        return INTERRUPTED
+    except typer.Exit as stopped:
+        return stopped.exit_code
+    except SystemExit:  # typer's answer to a pipe that nobody reads
+        return 0
+    except BaseException as error:
+        return _mistake(_foreign(error))
     finally:
         bars.stop()
-    if code == INTERRUPTED:
-        print("lexray: interrupted", file=sys.stderr)
-    sys.exit(code or 0)
+
+
+def _foreign(error: BaseException) -> str:
+    """What others' errors say; raises what is none of theirs."""
+    if hasattr(error, "format_message"):  # typer's own, about how it was called
+        path = getattr(getattr(error, "ctx", None), "command_path", None) or "lexray"
+        return f"{error.format_message().rstrip('.')}; see `{path} --help`"
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory for this {error}".rstrip()
+    if type(error).__name__ == "PanicException":  # of libraries in Rust; no Exception for Python
+        return f"a library gave up on what it was given: {error}"
+    raise error
 
 
 def _mistake(message: str) -> int:
-    print(f"lexray: {'; '.join(message.splitlines())}", file=sys.stderr)
-    return 2
+    tell(message)
+    return MISTAKE

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from lexray.clean import ascii_json, clean, is_unicode
+from lexray.cli.streams import say, written
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
@@ -300,9 +302,18 @@ class OutputOptions:
         Path | None,
         typer.Option("--output", "-o", help="Write to this file.", rich_help_panel=OUTPUT),
     ] = None
+    csv_raw: Annotated[
+        bool,
+        typer.Option(
+            "--csv-raw",
+            help="CSV with every token as it is; by default an apostrophe stands before = + - @, "
+            "which spreadsheets would run.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False
 
     def show(self, result: Result, limit: int | None = None) -> None:
-        show(result, self.format, self.output, limit=limit)
+        show(result, self.format, self.output, limit=limit, csv_raw=self.csv_raw)
 
 
 def open_model(
@@ -346,7 +357,12 @@ def open_model(
 
 
 def show(
-    result: Result, form: Format | None, output: Path | None, *, limit: int | None = None
+    result: Result,
+    form: Format | None,
+    output: Path | None,
+    *,
+    limit: int | None = None,
+    csv_raw: bool = False,
 ) -> None:
     """Prints a result, or writes it to a file, whole or not at all; a table has `limit` rows."""
     form = form or _by_ending(output)
@@ -355,13 +371,14 @@ def show(
 
         result = Shortened(result, limit)
     if output is not None:
-        write_file(output, _rendered(result, form))
+        write_file(output, _rendered(result, form, csv_raw))
     elif form is Format.TABLE and sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(result)
+        with written():
+            Console().print(result)
     else:
-        sys.stdout.write(_rendered(result, form))
+        say(_printed(result, form, csv_raw))
 
 
 def write_file(path: Path, text: str) -> None:
@@ -387,13 +404,28 @@ def _by_ending(output: Path | None) -> Format:
     return Format(ending) if ending in {form.value for form in Format} else Format.TABLE
 
 
-def _rendered(result: Result, form: Format) -> str:
+def _rendered(result: Result, form: Format, csv_raw: bool) -> str:
     match form:
         case Format.JSON:
             return result.to_json() + "\n"
         case Format.CSV:
-            return result.to_csv()
+            return result.to_csv(safe=not csv_raw)
         case Format.HTML:
             return result.to_html()
         case Format.TABLE:
-            return str(result) + "\n"
+            return f"{result}\n"
+
+
+def _printed(result: Result, form: Format, csv_raw: bool) -> str:
+    """As `_rendered`, for what stands behind stdout."""
+    encoding = sys.stdout.encoding
+    if form is Format.TABLE:
+        return result.to_text(encoding) + "\n"
+    text = _rendered(result, form, csv_raw)
+    if form is Format.CSV and sys.stdout.isatty():
+        return clean(text)
+    if is_unicode(encoding):
+        return text
+    if form is Format.JSON:
+        return ascii_json(text)
+    return text.encode("ascii", "xmlcharrefreplace").decode() if form is Format.HTML else text

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from lexray.clean import clean
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -22,7 +24,7 @@ class Bars:
     def _drawn(self, items: Iterable[Any], total: int, what: str) -> Iterator[Any]:
         display = self._display = self._display or _display()
         display.start()
-        task = display.add_task(what, total=total)
+        task = display.add_task(clean(what), total=total)
         try:
             for item in items:
                 yield item
@@ -44,5 +46,11 @@ def _display() -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+    # no markup: a model may be called [/red]
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Remaining(),
+    )
     return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from lexray.clean import clean
 from lexray.cli.groups import expanded
 from lexray.cli.options import OUTPUT, Format, OutputOptions, ReadingOptions, show, write_file
+from lexray.cli.streams import say, tell
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
@@ -115,8 +117,8 @@ def _all() -> Command:
         _make(folder)
         sections = [_section(name, opened, asdict(options), folder) for name in _names()]
         write_file(folder / REPORT, page(sections, f"{opened.name}: does it hold?", files=True))
-        print(tally(sections))
-        print(f"lexray: {folder / REPORT}", file=sys.stderr)
+        say(clean(tally(sections), sys.stdout.encoding) + "\n")
+        tell(str(folder / REPORT))
 
     run.__doc__ = f"{EVERY}\n\nlexray study all demo -o report"
     return _with_options(run, PromptOptions)

@@ -15,6 +15,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from lexray.clean import clean_json
+
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character: text that no file can hold."""
 
@@ -70,7 +72,7 @@ def escape(text: str) -> str:
 def dump_json(data: Any) -> str:
     """Strict, short JSON that a file can hold, whatever its texts contain."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+    return clean_json(text)
 
 
 def embed_json(data: Any) -> str:

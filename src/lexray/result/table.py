@@ -10,19 +10,24 @@ import csv
 import html
 import io
 import json
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
+
+from lexray.clean import clean, clean_json
 
 if TYPE_CHECKING:
     import pandas
 
 Cell = str | int | float | bool | None
 TEXT_WIDTH = 100
+FORMULA = re.compile(r"'*[\t\r\n]*[=+\-@＝＋－＠]")
+"""How formulas begin in a spreadsheet, in both widths."""
 
 
 @dataclass(frozen=True)
@@ -52,35 +57,44 @@ class Result(ABC):
         return Group(*(rich_table(table) for table in self.tables()))
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=TEXT_WIDTH, color_system=None)
+        return self.to_text()
+
+    def to_text(self, encoding: str | None = None) -> str:
+        """The tables as plain text; `encoding`: of a terminal that may lack some signs."""
+        console = Console(file=_Sheet(encoding), width=TEXT_WIDTH, color_system=None)
         with console.capture() as captured:
             console.print(self)
-        return "\n".join(line.rstrip() for line in captured.get().splitlines())
+        return "\n".join(line.rstrip() for line in captured.get().split("\n")).rstrip("\n")
 
     def _repr_html_(self) -> str:
         return "\n".join(html_table(table) for table in self.tables())
 
     def to_html(self) -> str:
         """A whole page, without scripts or links."""
-        title = html.escape(next((t.title for t in self.tables() if t.title), "lexray"))
+        title = html.escape(clean(next((t.title for t in self.tables() if t.title), "lexray")))
         return (
             f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
             f"<style>{PAGE_STYLE}</style>\n{self._repr_html_()}\n</html>\n"
         )
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
+        return clean_json(json.dumps(self.to_dict(), ensure_ascii=False, indent=2))
 
-    def to_csv(self) -> str:
-        """All tables below one another, each with its header; columns alike share one."""
+    def to_csv(self, *, safe: bool = True) -> str:
+        """All tables below one another, each with its header; columns alike share one.
+
+        Spreadsheets take text that begins with =, +, - or @ for a formula and run it, and there
+        are such tokens: `safe` puts an apostrophe before it, which they hide. Numbers are never
+        touched. For programs that read every token as it is: `safe=False`.
+        """
         out = io.StringIO()
         writer = csv.writer(_Lines(out))
         header: tuple[str, ...] | None = None
         for table in self.csv_tables():
             if table.columns != header:
-                writer.writerow(table.columns)
+                writer.writerow(map(_no_formula, table.columns) if safe else table.columns)
                 header = table.columns
-            writer.writerows(table.rows)
+            writer.writerows(map(_no_formula, row) if safe else row for row in table.rows)
         return out.getvalue()
 
     def csv_tables(self) -> list[Table]:
@@ -93,6 +107,37 @@ class Result(ABC):
 
         frames = [pd.DataFrame(t.rows, columns=list(t.columns)) for t in self.csv_tables()]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+class _Sheet(io.StringIO):
+    """What is written as for a terminal of some encoding."""
+
+    def __init__(self, encoding: str | None) -> None:
+        super().__init__()
+        self._encoding = encoding or "utf-8"
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+
+def _no_formula(cell: Cell) -> Cell:
+    """A cell that no spreadsheet runs: text that looks like a formula after an apostrophe.
+
+    So does text that looks as if that had been done already; who takes one apostrophe away where
+    `FORMULA` matches has what was there. Numbers, even as text, are no formulas.
+    """
+    if not isinstance(cell, str) or not FORMULA.match(cell) or _is_number(cell):
+        return cell
+    return f"'{cell}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class _Lines:
@@ -134,8 +179,10 @@ def _shown(cell: Cell) -> str:
             return "yes" if cell else "no"
         case float():
             return shown_number(cell)
-        case _:
+        case int():
             return str(cell)
+        case _:
+            return clean(cell)
 
 
 def _numeric(table: Table, column: int) -> bool:
@@ -145,28 +192,43 @@ def _numeric(table: Table, column: int) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A table as rich draws it, in the signs that the terminal has."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        def text(words: str, style: str = "") -> Text:
+            # Text, so that square brackets in tokens are not taken for markup
+            return Text(clean(words, options.encoding), style)
+
+        table, out = self.table, RichTable()
+        for i, column in enumerate(table.columns):
+            right = _numeric(table, i)
+            out.add_column(text(column), justify="right" if right else "left", overflow="fold")
+        for row in table.rows:
+            out.add_row(*(text(_shown(cell)) for cell in row))
+        if table.title:
+            yield text(table.title, "bold")
+        yield out
+        if table.note:
+            yield text(table.note, "dim")
+
+
 def rich_table(table: Table) -> RenderableType:
-    out = RichTable()
-    for i, column in enumerate(table.columns):
-        right = _numeric(table, i)
-        out.add_column(Text(column), justify="right" if right else "left", overflow="fold")
-    for row in table.rows:
-        # Text, so that square brackets in tokens are not taken for markup
-        out.add_row(*(Text(_shown(cell)) for cell in row))
-    title = [Text(table.title, style="bold")] if table.title else []
-    note = [Text(table.note, style="dim")] if table.note else []
-    return Group(*title, out, *note)
+    return Drawn(table)
 
 
 def html_table(table: Table) -> str:
     aligned = ["right" if _numeric(table, i) else "left" for i in range(len(table.columns))]
     head = "".join(
-        f'<th style="text-align:{side}">{html.escape(name)}</th>'
+        f'<th style="text-align:{side}">{html.escape(clean(name))}</th>'
         for name, side in zip(table.columns, aligned, strict=True)
     )
     body = "\n".join(f"<tr>{_html_row(table, row, aligned)}</tr>" for row in table.rows)
-    title = f"<caption>{html.escape(table.title)}</caption>" if table.title else ""
-    note = f"<p>{html.escape(table.note)}</p>" if table.note else ""
+    title = f"<caption>{html.escape(clean(table.title))}</caption>" if table.title else ""
+    note = f"<p>{html.escape(clean(table.note))}</p>" if table.note else ""
     return (
         f'<table class="lexray">{title}<thead><tr>{head}</tr></thead>'
         f"<tbody>\n{body}\n</tbody></table>{note}"

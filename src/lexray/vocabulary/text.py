@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lexray.clean import escaped
+
 # ------------------------------------------------------------------ what people see
 
 _MARKS = {"·": " ", "↵": "\n", "⇥": "\t"}
@@ -69,15 +71,7 @@ def _show_unit(match: re.Match[str]) -> str:
         return slashes * 2 + "\\" + unit
     if unit.isprintable():
         return slashes + unit
-    return slashes * 2 + _escaped(ord(unit))
-
-
-def _escaped(code: int) -> str:
-    if 0xDC80 <= code <= 0xDCFF:
-        return f"\\x{code - 0xDC00:02x}"
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return slashes * 2 + escaped(unit)
 
 
 def _unshow_unit(match: re.Match[str]) -> str:

@@ -14,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from lexray.clean import clean
 from lexray.result.table import Table
 
 TOKEN_WIDTH = 14
@@ -75,16 +76,19 @@ class Grid:
         return Table((self.corner, *self.columns), rows, self.title, self.note)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        def text(words: str, style: str = "") -> Text:
+            return Text(clean(words, options.encoding), style)
+
         shown = self.fitting(options.max_width)
         out = RichTable()
         for column in (shown.corner, *shown.columns):
-            out.add_column(Text(column), no_wrap=True)
+            out.add_column(text(column), no_wrap=True)
         for name, line in zip(shown.names, shown.cells, strict=True):
-            out.add_row(Text(name), *(Text(cell.text, _style(cell.strength)) for cell in line))
-        yield Text(shown.title, style="bold")
+            out.add_row(text(name), *(text(cell.text, _style(cell.strength)) for cell in line))
+        yield text(shown.title, "bold")
         yield out
         if shown.note:
-            yield Text(shown.note, style="dim")
+            yield text(shown.note, "dim")
 
     def to_html(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in (self.corner, *self.columns))
