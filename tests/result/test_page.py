@@ -6,12 +6,15 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from lexray.flow.draw.html import module
-from lexray.result.page import IMPORT, Script, embed_json, join_modules, page, read_asset
+from lexray.result.assets import IMPORT, join_modules, read_asset
+from lexray.result.page import Script, embed_json, page
+from lexray.result.theme import DARK, LIGHT, Theme, style_sheet, variables
 
 STATIC = Path(__file__).parents[2] / "src/lexray/flow/static"
 
@@ -55,3 +58,32 @@ def test_the_joined_module_is_javascript(tmp_path: Path) -> None:
 
 def test_assets_are_in_the_package() -> None:
     assert read_asset("lexray.flow", "static/flow.css").startswith(".lexray-flow")
+
+
+def test_one_theme_for_light_and_dark() -> None:
+    """Every colour that the style sheet names is one of the theme's, in both modes."""
+    sheet = style_sheet()
+    named = set(re.findall(r"var\(--lx-([a-z-]+)\)", sheet)) - {"sans", "mono"}
+    colours = {field.name.replace("_", "-") for field in fields(Theme)}
+    assert named == colours
+    assert not re.findall(r"#[0-9a-f]{3,8}", read_asset("lexray.result", "static/theme.css"))
+    for theme in (LIGHT, DARK):
+        assert sheet.count(variables(theme)) == 2  # by the system's wish, and by JupyterLab's
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_text_can_be_read(theme: Theme) -> None:
+    """WCAG AA: contrast of at least 4.5 for text on its ground."""
+    pairs = [
+        *((ink, ground) for ink in ("ink", "faint", "accent") for ground in ("paper", "card")),
+        *(("ink", "chip"), ("good", "good_ground"), ("bad", "bad_ground"), ("on_hot", "hot")),
+    ]
+    for ink, ground in pairs:
+        a, b = sorted(luminance(getattr(theme, name)) for name in (ink, ground))
+        assert (b + 0.05) / (a + 0.05) >= 4.5, (ink, ground)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return sum(w * x for w, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -15,8 +15,9 @@ from lexray.model.circuits import Circuit
 from lexray.model.model import Model
 from lexray.model.open import SMOLLM2, shipped_models, shipped_path
 from lexray.progress import track
+from lexray.result.format import show_bytes
 from lexray.result.readings import Directions, Pairs, Readings
-from lexray.result.table import Result, Table, shown_bytes
+from lexray.result.table import Result, Table
 from lexray.vocabulary import filters
 
 WORDS = filters.ascii & filters.starts_word
@@ -124,8 +125,8 @@ class Teller:
         size = sum(c.size(name) for name in c.names())
         self._command(f"lexray info {chapter.model}")
         self._say(
-            f"Opened in {perf_counter() - started:.2f} s after reading {shown_bytes(c.bytes_read)} "
-            f"of {shown_bytes(size)}: {model.family.title}, {model.n_layers} layers of "
+            f"Opened in {perf_counter() - started:.2f} s after reading {show_bytes(c.bytes_read)} "
+            f"of {show_bytes(size)}: {model.family.title}, {model.n_layers} layers of "
             f"{a.n_heads} heads and {a.d_mlp:,} neurons, {a.d_vocab:,} tokens. Weights are read "
             "when they are asked for, a head or a neuron at a time."
         )

@@ -14,6 +14,7 @@ from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.model.vectors import VECTORS_AT_ONCE, VectorGroup
 from lexray.progress import track
+from lexray.result.format import show_percent
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
 
@@ -58,8 +59,9 @@ class Related(Result):
             for n in self.neurons
         )
         title = (
-            f"{len(self.neurons):,} of {self.n_neurons:,} neurons ({100 * self.share:.1f} %) share "
-            f"at least {100 * self.overlap:g} % of the top {self.k} tokens of {self.read} and value"
+            f"{len(self.neurons):,} of {self.n_neurons:,} neurons ({show_percent(self.share, 1)}) "
+            f"share at least {100 * self.overlap:g} % of the top {self.k} tokens of {self.read} "
+            "and value"
         )
         columns = ("address", "shared", "|∩| / k", "Jaccard", "shared tokens")
         return [Table(columns, rows, title, str(self.source))]

@@ -11,7 +11,8 @@ from typing import Any
 from lexray.families import Attention, Experts, FeedForward, Linear, Norm, QKNorm
 from lexray.families.spec import ALL
 from lexray.model.weights import Weights
-from lexray.result.table import Result, Table, shown_bytes
+from lexray.result.format import show_bytes, show_percent
+from lexray.result.table import Result, Table
 
 Place = tuple[str, str, str, int]
 """Parameter, tensor's name with {n} for the layer, meaning, how many tensors."""
@@ -42,7 +43,7 @@ class Info(Result):
         facts.append(
             (
                 "parameters",
-                f"{self.n_parameters:,} in {self.n_tensors:,} tensors, {shown_bytes(self.bytes)}",
+                f"{self.n_parameters:,} in {self.n_tensors:,} tensors, {show_bytes(self.bytes)}",
             )
         )
         places = tuple(
@@ -50,11 +51,11 @@ class Info(Result):
             for p in self.parameters
         )
         reads = tuple(
-            (r["parameter"], r["tensor"], "×".join(map(str, r["shape"])), shown_bytes(r["bytes"]))
+            (r["parameter"], r["tensor"], "×".join(map(str, r["shape"])), show_bytes(r["bytes"]))
             for r in self.head["reads"]
         )
-        share = 100 * self.head["bytes"] / self.bytes if self.bytes else 0.0
-        note = f"{shown_bytes(self.head['bytes'])} in all, {share:.3g} % of the checkpoint"
+        share = self.head["bytes"] / self.bytes if self.bytes else 0.0
+        note = f"{show_bytes(self.head['bytes'])} in all, {show_percent(share)} of the checkpoint"
         return [
             Table(("", self.model), tuple(facts)),
             Table(

@@ -11,11 +11,10 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 from lexray.clean import clean_json
+from lexray.result.theme import SCOPE, style_sheet
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character: text that no file can hold."""
@@ -32,23 +31,35 @@ class Script:
     def __str__(self) -> str:
         if "</script" in self.text.lower():
             raise ValueError("a script that ends its own element early")
+        kind = "" if self.kind == "text/javascript" else f' type="{self.kind}"'
         id = f' id="{escape(self.id)}"' if self.id else ""
-        return f'<script type="{self.kind}"{id}>{self.text}</script>'
+        return f"<script{kind}{id}>{self.text}</script>"
 
 
-def page(title: str, body: str, *, style: str = "", scripts: Sequence[Script] = ()) -> str:
-    """A whole file. `body` is markup already; the title is text."""
+def page(
+    title: str,
+    body: str,
+    *,
+    style: str = "",
+    scripts: Sequence[Script] = (),
+    own_scripts: bool = False,
+) -> str:
+    """A whole file: `body` is markup already, the title is text, `style` is for this page alone.
+
+    `own_scripts`: the body holds scripts, as figures of plotly do.
+    """
+    allowed = policy(own_scripts or bool(scripts))
     parts = [
         "<!doctype html>",
         '<html lang="en">',
         "<head>",
         '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(bool(scripts))}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{allowed}">',
         f"<title>{escape(title)}</title>",
-        f"<style>\n{style}</style>",
+        f"<style>\n{style_sheet()}{style}</style>",
         "</head>",
-        "<body>",
+        f'<body class="{SCOPE}">',
         body,
         *map(str, scripts),
         "</body>",
@@ -83,32 +94,6 @@ def embed_json(data: Any) -> str:
     return text
 
 
-@cache
-def read_asset(package: str, name: str) -> str:
-    """A style sheet or a script that lies in a package."""
-    return files(package).joinpath(*name.split("/")).read_text("utf-8")
-
-
-IMPORT = re.compile(r'^import \{[^}]*\} from "\./([a-z]+\.js)";\n', re.MULTILINE)
-EXPORT = re.compile(r"^export (?=(?:class|function|const) )", re.MULTILINE)
-
-
-@cache
-def join_modules(package: str, entry: str) -> str:
-    """An ES module and all that it imports from beside it, as one module with the entry's exports.
-
-    The modules share one scope, so their top-level names have to differ.
-    """
-    folder = entry.rpartition("/")[0]
-    order: list[str] = []
-
-    def visit(name: str) -> None:
-        for other in IMPORT.findall(read_asset(package, f"{folder}/{name}")):
-            if other not in order:
-                visit(other)
-        order.append(name)
-
-    visit(entry.rpartition("/")[2])
-    texts = [IMPORT.sub("", read_asset(package, f"{folder}/{name}")).strip() for name in order]
-    inner = [EXPORT.sub("", text) for text in texts[:-1]]
-    return "\n\n".join([*inner, texts[-1]]) + "\n"
+def fragment(body: str) -> str:
+    """A part of a notebook in the pages' style."""
+    return f'<style>{style_sheet()}</style>\n<div class="{SCOPE}">{body}</div>'

@@ -18,12 +18,11 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.result.format import show_number, show_percent
 from lexray.result.readings import SIDES, Embeds, Pairs, Reading, Scored
-from lexray.result.table import shown_number
+from lexray.result.theme import LIGHT, MIDDLE, MONOSPACE, SANS
 
-POSITIVE, NEGATIVE, INK, FAINT = "#2b7bba", "#d4603a", "#22303c", "#8a97a3"
-MONOSPACE = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-SANS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+POSITIVE, NEGATIVE, INK, FAINT = LIGHT.positive, LIGHT.negative, LIGHT.ink, MIDDLE
 IMAGES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 ROW = 22
 """The height of a token's row in pixels."""
@@ -59,7 +58,7 @@ def _add_bars(figure: go.Figure, listed: Sequence[Scored], colour: str, col: int
             y=places,
             orientation="h",
             marker={"color": colour, "line": {"width": 0}},
-            text=[shown_number(score) for score in scores],
+            text=[show_number(score) for score in scores],
             textposition="outside",
             textfont={"color": FAINT, "size": 11},
             cliponaxis=False,
@@ -121,7 +120,7 @@ def token_map(reading: Reading, model: Embeds) -> go.Figure:
                 "opacity": 0.9,
             },
             customdata=[
-                [token.id, shown_number(score)] for token, score in zip(tokens, scores, strict=True)
+                [token.id, show_number(score)] for token, score in zip(tokens, scores, strict=True)
             ],
             hovertemplate="%{text} (id %{customdata[0]}): %{customdata[1]}<extra></extra>",
         )
@@ -134,7 +133,7 @@ def token_map(reading: Reading, model: Embeds) -> go.Figure:
     ):
         update(
             title={
-                "text": f"{name} direction, {100 * share:.0f} % of the variance",
+                "text": f"{name} direction, {show_percent(share, 0)} of the variance",
                 "font": {"size": 12, "color": FAINT},
             },
             range=_margins(values),
@@ -233,7 +232,7 @@ def _beads(shown: Sequence[Any], left: dict[int, float], right: dict[int, float]
         mode="markers",
         marker={"size": 10, "opacity": 0, "color": INK},
         text=[
-            f"{literal(pair.row.shown)} → {literal(pair.col.shown)}: {shown_number(pair.score)}"
+            f"{literal(pair.row.shown)} → {literal(pair.col.shown)}: {show_number(pair.score)}"
             for pair in shown
         ],
         hovertemplate="%{text}<extra></extra>",

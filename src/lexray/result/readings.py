@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.result.format import show_percent
 from lexray.result.table import Cell, Result, Table
 from lexray.view import View
 
@@ -337,7 +338,7 @@ class Directions(Result, Sequence[Direction]):
                     (
                         f"{i}{sign}",
                         direction.singular_value if sign == "+" else None,
-                        f"{100 * direction.share:.1f} %" if sign == "+" else "",
+                        show_percent(direction.share, 1) if sign == "+" else "",
                         _joined(getattr(direction.input, end)),
                         _joined(getattr(direction.output, end)),
                     )

@@ -20,6 +20,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from lexray.clean import clean, clean_json
+from lexray.result.format import show_number
+from lexray.result.page import page
+from lexray.result.theme import LIGHT
 
 if TYPE_CHECKING:
     import pandas
@@ -69,13 +72,14 @@ class Result(ABC):
     def _repr_html_(self) -> str:
         return "\n".join(html_table(table) for table in self.tables())
 
+    def html_body(self) -> str:
+        """What a page of this result holds; in notebooks some bring the pages' style along."""
+        return self._repr_html_()
+
     def to_html(self) -> str:
         """A whole page, without scripts or links."""
-        title = html.escape(clean(next((t.title for t in self.tables() if t.title), "lexray")))
-        return (
-            f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
-            f"<style>{PAGE_STYLE}</style>\n{self._repr_html_()}\n</html>\n"
-        )
+        title = next((table.title for table in self.tables() if table.title), "lexray")
+        return page(clean(title), f"<main>\n{self.html_body()}\n</main>")
 
     def to_json(self) -> str:
         return clean_json(json.dumps(self.to_dict(), ensure_ascii=False, indent=2))
@@ -151,26 +155,6 @@ class _Lines:
         return self._out.write(row.removesuffix("\r\n") + "\n")
 
 
-def shown_number(value: float) -> str:
-    """Three decimals, and at least three significant digits: 12.346, 0.500, 0.00123, 1.20e-05."""
-    size = abs(value)
-    if size == 0 or 0.1 <= size < 1000:
-        return f"{size if size == 0 else value:.3f}"
-    if 1e-3 <= size < 0.1:
-        return f"{value:#.3g}"
-    return f"{value:.0f}" if 1000 <= size < 1e5 else f"{value:.2e}"
-
-
-def shown_bytes(n: float) -> str:
-    """1.2 kB, 3.4 MB, …"""
-    unit = "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if n < 999.5:  # what would be shown as 1000 is one of the larger unit
-            break
-        n, unit = n / 1000, larger
-    return f"{n:.0f} {unit}" if unit == "bytes" or n >= 100 else f"{n:.3g} {unit}"
-
-
 def _shown(cell: Cell) -> str:
     match cell:
         case None:
@@ -178,7 +162,7 @@ def _shown(cell: Cell) -> str:
         case bool():
             return "yes" if cell else "no"
         case float():
-            return shown_number(cell)
+            return show_number(cell)
         case int():
             return str(cell)
         case _:
@@ -249,17 +233,5 @@ def _bar(table: Table, name: str, cell: Cell) -> str:
     column = table.columns.index(name)
     largest = max((abs(float(row[column] or 0)) for row in table.rows), default=0.0)
     share = 100 * abs(float(cell or 0)) / largest if largest else 0
-    colour = "#4a90c288" if float(cell or 0) >= 0 else "#e0704088"
-    return f";background:linear-gradient(90deg,{colour} {share:.1f}%,transparent {share:.1f}%)"
-
-
-PAGE_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem;
-  padding: 0 1.5rem; }
-table { border-collapse: collapse; margin: 1.2rem 0 .3rem; }
-caption { text-align: left; font-weight: 600; padding: .3rem 0; white-space: nowrap; }
-th, td { padding: .18rem .7rem; border-bottom: 1px solid #8884; }
-td { font-family: ui-monospace, monospace; }
-p { color: #777; margin: 0 0 1.2rem; }
-"""
+    colour = LIGHT.positive if float(cell or 0) >= 0 else LIGHT.negative  # half, so on dark too
+    return f";background:linear-gradient(90deg,{colour}80 {share:.1f}%,transparent {share:.1f}%)"

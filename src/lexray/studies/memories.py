@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.model.model import Model
+from lexray.result.format import show_percent
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
     OUTPUTS,
@@ -183,7 +184,7 @@ def _order(curves: Curves, best: dict[str, float]) -> Finding:
     said = ", ".join(f"{rank} {x:.2f}" for rank, x in zip(RANKS, means, strict=True))
     where = (
         f"first above second in {won} of {n} layers; the first is the first token's in "
-        f"{best['first_token']:.0%} of heads"
+        f"{show_percent(best['first_token'], 0)} of heads"
     )
     return finding(claim, rule, falling and won > n / 2, f"{said}; {where}")
 
@@ -199,7 +200,7 @@ def _all_heads(heads: Float[Tensor, "layers heads ranks"]) -> Finding:
     if not len(single):
         return finding(claim, rule, None, "no prompt has more than 3 tokens that a head sees")
     won, share = int((by_index > 0).sum()), float((single > 0).double().mean())
-    said = f"{won} of {len(by_index)} head indices, {share:.0%} of {len(single)} heads"
+    said = f"{won} of {len(by_index)} head indices, {show_percent(share, 0)} of {len(single)} heads"
     return finding(claim, rule, won == len(by_index) and share > 0.75, said)
 
 

@@ -30,6 +30,7 @@ from lexray.errors import LexrayError
 from lexray.families import Block, Norm
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
+from lexray.result.format import show_percent
 from lexray.result.plots import literal
 from lexray.result.table import Table
 from lexray.space.topk.arithmetic import full_precision
@@ -96,7 +97,10 @@ def run(model: Model, options: NormFilters) -> Evidence:
         ),
         tuple(findings(measured, base["words"])),
         lambda: draw(model, measured, changes, usual),
-        (f"{len(done)} prompts", f"{base['words']:.1%} of the vocabulary are function words"),
+        (
+            f"{len(done)} prompts",
+            f"{show_percent(base['words'], 1)} of the vocabulary are function words",
+        ),
     )
 
 
@@ -254,7 +258,9 @@ def _tokens(
 
     def said(ids: Sequence[int], layer: Mapping[int, float]) -> str:
         return ", ".join(
-            f"{model.space.token(i).shown} {layer[i]:+.1%} ({float(usual[i]):.2%})" for i in ids
+            f"{model.space.token(i).shown} {show_percent(layer[i], 1, sign=True)} "
+            f"({show_percent(float(usual[i]), 2)})"
+            for i in ids
         )
 
     rows = []
@@ -292,7 +298,8 @@ def _usual(norm: str, real: Curves) -> Finding:
         "in more than three quarters of the layers the falling tokens are more probable in the "
         "output, over all prompts, than the rising ones, and twice as probable on average",
         won > 0.75 * len(falls) and mean(falls) > 2 * mean(rises),
-        f"falling {mean(falls):.2%}, rising {mean(rises):.2%}; in {won} of {len(falls)} layers",
+        f"falling {show_percent(mean(falls), 2)}, rising {show_percent(mean(rises), 2)}; "
+        f"in {won} of {len(falls)} layers",
     )
 
 
@@ -303,7 +310,8 @@ def _words(norm: str, real: Curves, base: float) -> Finding:
         "the share of function words among the falling tokens is above a quarter, and one and a "
         "half times that among the rising ones",
         falls > max(0.25, 1.5 * rises),
-        f"function words: {falls:.0%} of falling, {rises:.0%} of rising, {base:.0%} of all tokens",
+        f"function words: {show_percent(falls, 0)} of falling, {show_percent(rises, 0)} of rising, "
+        f"{show_percent(base, 0)} of all tokens",
         "the, a, not fall; Microsoft, subsidiaries rise (GPT-2 medium, ln_1)",
     )
 
@@ -320,8 +328,9 @@ def _control(norm: str, kinds: Mapping[str, Curves]) -> Finding:
         "the falling tokens' usual probability exceeds the rising ones' by more than twice as much "
         "as with random vectors",
         gaps[0] > 2 * gaps[1] if gaps[0] > 0 else None,
-        f"{gaps[0]:+.2%}, random vectors {gaps[1]:+.2%}; probability moved {moved[0]:.0%}, "
-        f"random vectors {moved[1]:.0%}",
+        f"{show_percent(gaps[0], 2, sign=True)}, random vectors "
+        f"{show_percent(gaps[1], 2, sign=True)}; probability moved {show_percent(moved[0], 0)}, "
+        f"random vectors {show_percent(moved[1], 0)}",
     )
 
 
@@ -333,7 +342,7 @@ def _new(norm: str, real: Curves) -> Finding:
         "in more than half of the layers over a tenth of the first tokens behind the norm were not "
         "there before it",
         layers > len(new) / 2,
-        f"{mean(new):.0%} are new; over a tenth in {layers} of {len(new)} layers",
+        f"{show_percent(mean(new), 0)} are new; over a tenth in {layers} of {len(new)} layers",
     )
 
 
@@ -347,7 +356,7 @@ def _bare(norm: str, kinds: Mapping[str, Curves]) -> Finding:
         "falling and rising tokens together are usually less than half as probable in the output "
         "as with the final norm",
         None if any(map(isnan, sums)) else sums[1] < sums[0] / 2,
-        f"{sums[1]:.2%} without, {sums[0]:.2%} with it",
+        f"{show_percent(sums[1], 2)} without, {show_percent(sums[0], 2)} with it",
         "tokens look out of context (GPT-2 medium)",
     )
 

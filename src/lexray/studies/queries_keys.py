@@ -38,6 +38,7 @@ from lexray.model import fold
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
 from lexray.model.model import Model
+from lexray.result.format import show_percent
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
     RAW,
@@ -101,7 +102,10 @@ def run(model: Model, options: QueriesKeys) -> Evidence:
         ),
         tuple(findings(scores, fits, attended, chance)),
         lambda: draw(scores, fits, attended, options.k),
-        (f"{len(done)} prompts", f"the key is the first token's in {first:.0%} of heads"),
+        (
+            f"{len(done)} prompts",
+            f"the key is the first token's in {show_percent(first, 0)} of heads",
+        ),
     )
 
 

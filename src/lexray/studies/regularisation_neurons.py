@@ -27,6 +27,7 @@ from torch import Tensor
 
 from lexray.model import fold
 from lexray.model.model import Model
+from lexray.result.format import show_percent
 from lexray.result.plots import literal
 from lexray.result.table import Table
 from lexray.studies.shared import figures
@@ -259,7 +260,7 @@ def findings(
 EXIST = (
     "Each of the last layers has a neuron that is always active.",
     f"every layer of the last quarter has a neuron that is among the most active in more than "
-    f"{OFTEN:.0%} of the prompts",
+    f"{show_percent(OFTEN, 0)} of the prompts",
 )
 FUNCTION = (
     "In each of these layers, one of them reads as function words.",

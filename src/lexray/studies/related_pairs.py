@@ -19,6 +19,7 @@ import plotly.graph_objects as go
 from lexray.address import Address
 from lexray.find.related import Related, related
 from lexray.model.model import Model
+from lexray.result.format import show_percent
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
 from lexray.studies.shared import figures
@@ -82,8 +83,9 @@ def judged(shares: dict[str, float], options: RelatedPairs) -> Finding:
         PUBLISHED / 2 <= share <= 2 * PUBLISHED
         if (options.k, options.overlap) == (100, 0.15)
         else None,
-        f"{100 * share:.1f} % (by Jaccard index {100 * shares['share_by_jaccard']:.1f} %); two "
-        f"random lists share {shares['expected_shared']:.2f} tokens",
+        f"{show_percent(share, 1)} (by Jaccard index "
+        f"{show_percent(shares['share_by_jaccard'], 1)}); two random lists "
+        f"share {shares['expected_shared']:.2f} tokens",
         "about 5 % (GPT-2 medium)",
     )
 

@@ -90,7 +90,7 @@ def test_a_page_frames_the_assigned_cells(shape: tuple[int, int]) -> None:
     assert page.count("lexray-grid") > 4
     assert "<script" not in page
     assert "<i>a</i>" not in page
-    numbers = re.findall(r"rgba[^>]+>0\.\d{3}</td>", page)
+    numbers = re.findall(r"--heat[^>]+>0\.\d{3}</td>", page)
     assert bool(numbers) == (shape[1] <= 12)
 
 

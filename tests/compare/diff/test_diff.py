@@ -17,9 +17,10 @@ import lexray as lx
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.compare.diff.diff import diff
 from lexray.compare.diff.places import GROUPS
-from lexray.compare.diff.result import Change, Diff, percent
+from lexray.compare.diff.result import Change, Diff
 from lexray.errors import LexrayError
 from lexray.model.model import Model
+from lexray.result.format import show_percent
 from lexray.space.kinds import Kind
 from lexray.vocabulary.filters import ascii as only_ascii
 from lexray.vocabulary.sources import JsonSource
@@ -535,4 +536,4 @@ def test_the_report_escapes_tokens() -> None:
     ("share", "text"), [(0.5, "50 %"), (0.012, "1.2 %"), (1e-6, "<0.01 %"), (12.0, "1,200 %")]
 )
 def test_percent(share: float, text: str) -> None:
-    assert percent(share) == text
+    assert show_percent(share) == text

@@ -15,6 +15,8 @@ from lexray.flow import FlowGraph
 from lexray.flow.draw.html import module, style
 from lexray.flow.draw.layout import layout
 from lexray.flow.draw.palette import node_fill, palette, strongest, wire_style
+from lexray.flow.draw.shapes import shown_share
+from lexray.result.format import show_percent
 from tests.flow import synthetic
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -465,3 +467,29 @@ def test_the_module_serves_the_widget(browser: Any, tmp_path: Path, graph: FlowG
     assert out["height"] == 500
     assert out["set"] == {"selected": graph.nodes[4].id}
     assert out["left"] == 0
+
+
+def test_numbers_are_shown_as_in_python(browser: Any) -> None:
+    shares = [
+        0.0,
+        3e-6,
+        1.2e-4,
+        0.0009,
+        0.00123,
+        0.0077,
+        0.01234,
+        0.0994,
+        0.0996,
+        0.2541,
+        1.0,
+        12.3,
+    ]
+    page = browser.new_page()
+    source = module().replace("export default", "globalThis.widget =")
+    source = (
+        source.replace("export function", "function") + "globalThis.shown = [percent, cardShare];"
+    )
+    page.evaluate(f"(() => {{ {source} }})()")
+    shown = page.evaluate("(all) => all.map((x) => shown.map((by) => by(x)))", shares)
+    page.close()
+    assert shown == [[show_percent(x), shown_share(x)] for x in shares]

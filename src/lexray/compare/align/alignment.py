@@ -10,10 +10,12 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from lexray.compare.align.page import GRID_STYLE, grids
+from lexray.compare.align.page import grids
 from lexray.compare.align.similarity import Similarity, diagonal
 from lexray.compare.align.tokens import SharedTokens
 from lexray.errors import LexrayError
+from lexray.result.format import show_percent
+from lexray.result.page import fragment
 from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
 from lexray.space.kinds import GROUPS, Kind
@@ -97,9 +99,9 @@ class Alignment(Result, Sequence[GroupAlignment]):
         rows = tuple(
             (
                 group.kind,
-                _percent(group.embedding.share),
-                _percent(group.feature.share) if group.feature else None,
-                _percent(group.embedding.chance),
+                show_percent(group.embedding.share, 0),
+                show_percent(group.feature.share, 0) if group.feature else None,
+                show_percent(group.embedding.chance, 0),
                 group.embedding.gap,
                 group.feature.gap if group.feature else None,
             )
@@ -139,9 +141,12 @@ class Alignment(Result, Sequence[GroupAlignment]):
         return Table((" ", *columns, *names), rows, f"{group.kind}: S in embedding space", note)
 
     def _repr_html_(self) -> str:
+        return fragment(self.html_body())
+
+    def html_body(self) -> str:
         """The summary, and S as coloured grids: embedding space beside feature space."""
         below = [grids([(f"{g.kind}, {s.space} space", s) for s in g.spaces]) for g in self.groups]
-        return "\n".join([self.summary._repr_html_(), GRID_STYLE, *below])
+        return "\n".join([self.summary.html_body(), *below])
 
     def csv_tables(self) -> list[Table]:
         columns = ("group", "space", "layer_a", "layer_b", "S", "assigned", "diagonal")
@@ -182,10 +187,6 @@ class Alignment(Result, Sequence[GroupAlignment]):
 def _assigned(similarity: Similarity) -> dict[int, str]:
     on = set(similarity.diagonal)
     return {i: f"L{j}{'' if (i, j) in on else ' ×'}" for i, j in similarity.assignment}
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def _shaded(S: Float[NDArray[np.float64], "layers_a layers_b"]) -> list[str]:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 from lexray.compare.align.similarity import Similarity
+from lexray.result.format import show_percent
+from lexray.result.page import escape
 
 NUMBERS_UP_TO = 12
 """Columns of a grid with numbers in its cells; deeper models' appear under the pointer."""
-GRID_STYLE = """<style>
-.lexray-grids { display: flex; flex-wrap: wrap; gap: 0 2rem; align-items: start; }
-.lexray-grid { border-collapse: collapse; margin: .8rem 0; }
-.lexray-grid caption { text-align: left; font-weight: 600; padding: .3rem 0; white-space: nowrap; }
-.lexray-grid th, .lexray-grid td { padding: .1rem .35rem; border: 0; font: 12px ui-monospace,
-  monospace; text-align: right; }
-.lexray-grid td.assigned { outline: 2px solid #d4603a; outline-offset: -2px; font-weight: 700; }
-</style>"""
+DEEP = 0.6
+"""From here on a cell is dark enough for light text."""
 
 
 def grids(named: Sequence[tuple[str, Similarity]]) -> str:
@@ -38,8 +33,8 @@ def grid(title: str, similarity: Similarity) -> str:
             for j, x in enumerate(row)
         )
         body.append(f"<tr><th>L{i}</th>{cells}</tr>")
-    share, chance = (f"{100 * x:.0f} %" for x in (similarity.share, similarity.chance))
-    caption = html.escape(f"{title}: {share} on the diagonal, {chance} by chance")
+    share, chance = (show_percent(x, 0) for x in (similarity.share, similarity.chance))
+    caption = escape(f"{title}: {share} on the diagonal, {chance} by chance")
     return (
         f'<table class="lexray-grid"><caption>{caption}</caption>'
         f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
@@ -48,5 +43,6 @@ def grid(title: str, similarity: Similarity) -> str:
 
 def _cell(value: float, depth: float, assigned: bool, numbers: bool) -> str:
     marked = ' class="assigned"' if assigned else ""
+    ink = ";color:var(--lx-on-hot)" if depth > DEEP else ""
     shown = f">{value:.3f}" if numbers else f' title="{value:.4f}">'
-    return f'<td{marked} style="background:rgba(43,123,186,{0.85 * depth:.2f})"{shown}</td>'
+    return f'<td{marked} style="--heat:{100 * depth:.0f}%{ink}"{shown}</td>'

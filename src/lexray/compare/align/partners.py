@@ -36,6 +36,7 @@ from lexray.model.feedforward import Neuron
 from lexray.model.head import Head
 from lexray.model.vectors import Vector
 from lexray.progress import track
+from lexray.result.format import show_bytes
 from lexray.result.readings import Pairs, Reading
 from lexray.space.correlation import Kernels
 from lexray.space.kinds import Kind
@@ -279,6 +280,6 @@ def _matched(scores: Float[Tensor, "n m"], index: int) -> list[int]:
 def _refuse_large(n: int, m: int) -> None:
     if n * m > LARGEST_MATCHING:
         raise LexrayError(
-            f"a one-to-one matching of {n:,} with {m:,} vectors needs {8 * n * m / 2**30:.0f} GB; "
+            f"a one-to-one matching of {n:,} with {m:,} vectors needs {show_bytes(8 * n * m)}; "
             "the nearest partners, without one_to_one, need none of it"
         )

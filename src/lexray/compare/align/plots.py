@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from lexray.compare.align.similarity import Similarity
+from lexray.result.format import show_percent
 from lexray.result.plots import FAINT, INK, NEGATIVE, WIDTH, dress, literal
 from lexray.space.kinds import Kind
 
@@ -80,7 +81,7 @@ def _add_panel(figure: go.Figure, similarity: Similarity, row: int, col: int, be
         row=row,
         col=col,
     )
-    note = f"{100 * similarity.share:.0f} % on the diagonal{below}"
+    note = f"{show_percent(similarity.share, 0)} on the diagonal{below}"
     figure.update_xaxes(
         title=_small(note), range=[-0.5, cols - 0.5], **_ticks(cols), row=row, col=col
     )

@@ -34,6 +34,7 @@ from lexray.errors import LexrayError
 from lexray.files import has_json_lines, read_json_lines
 from lexray.model.fold import at_least_float32
 from lexray.progress import track
+from lexray.result.format import show_percent
 from lexray.result.readings import Token
 from lexray.result.table import Result, Table
 from lexray.space.kinds import Kind
@@ -238,15 +239,15 @@ class Sentiment(Result):
     def tables(self) -> list[Table]:
         rows = tuple(
             (
-                *(s.letter, s.vectors, _percent(s.share), _percent(s.rotated)),
-                *(_percent(s.before), s.p, s.reads),
+                *(s.letter, s.vectors, show_percent(s.share, 1), show_percent(s.rotated, 1)),
+                *(show_percent(s.before, 1), s.p, s.reads),
             )
             for s in self.shares
         )
         columns = ("group", "vectors", "share", "rotated", "before", "p", "sentiment")
         note = (
             f"{self.verdict} · share of the {self.k} words at each end of the most moved vectors "
-            f"that are words of praise or blame; by chance {_percent(self.chance)} "
+            f"that are words of praise or blame; by chance {show_percent(self.chance, 1)} "
             f"({self.words} tokens)"
         )
         return [Table(columns, rows, title="Words of praise and blame (ES App. D)", note=note)]
@@ -276,10 +277,6 @@ class Sentiment(Result):
 
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def count_words(

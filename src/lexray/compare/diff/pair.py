@@ -23,6 +23,7 @@ from lexray.compare.diff.places import Place, Round
 from lexray.errors import LexrayError
 from lexray.families.spec import ALL
 from lexray.model.fold import at_least_float32
+from lexray.result.format import show_percent
 
 if TYPE_CHECKING:
     from lexray.model.model import Model
@@ -272,8 +273,8 @@ def refuse_strangers(two: Two) -> None:
     ]
     shared = int((two.partners >= 0).sum()) / max(1, len(two.partners))
     hint = (
-        f"they share {100 * shared:.0f} % of the vocabulary: `lexray align` compares such models "
-        "through it"
+        f"they share {show_percent(shared, 0)} of the vocabulary: `lexray align` compares "
+        "such models through it"
         if shared > 0.5
         else "nor do they share a vocabulary through which `lexray align` could compare them"
     )
@@ -285,7 +286,7 @@ def refuse_strangers(two: Two) -> None:
     if shared < 0.1:
         raise LexrayError(
             f"{base.name} and {tuned.name} have the same width, but share only "
-            f"{100 * shared:.0f} % of the vocabulary: neither was made from the other"
+            f"{show_percent(shared, 0)} of the vocabulary: neither was made from the other"
         )
     if base.family != tuned.family:
         two.note(f"the models are of different families: {shape[0][2]} and {shape[1][2]}")

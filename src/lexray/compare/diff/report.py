@@ -1,19 +1,20 @@
-"""A comparison as one HTML file: heat map, ranked changes, search and sort; nothing is loaded.
+"""A comparison as a page: heat map, ranked changes, search and sort.
 
 Every token is escaped: vocabularies contain `<script`. The page works without its script too.
 """
 
 from __future__ import annotations
 
-import html
-from importlib.resources import files
 from math import log10
 from typing import TYPE_CHECKING
 
 from lexray.compare.diff.places import CIRCUITS, Group
-from lexray.compare.diff.result import RULE, Change, Diff, Size, percent
+from lexray.compare.diff.result import RULE, Change, Diff, Size
+from lexray.result import page as shell
+from lexray.result.assets import read_asset
+from lexray.result.format import show_number, show_percent
+from lexray.result.page import escape
 from lexray.result.readings import Pair, Scored
-from lexray.result.table import shown_number
 
 if TYPE_CHECKING:
     from lexray.compare.diff.lexicon import Lexicon
@@ -39,37 +40,25 @@ TITLES: dict[Group, str] = {
 
 def page(found: Diff) -> str:
     """The whole file."""
-    style, script = (
-        (files("lexray.compare.diff") / f"report.{kind}").read_text(encoding="utf-8")
-        for kind in ("css", "js")
-    )
-    title = html.escape(found.title)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f'<main class="lexray-diff">\n{_header(found)}\n{heat_map(found)}\n{_sentiment(found)}\n'
-        f"{_changes(found)}\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n"
-    )
+    body = f"{_header(found)}\n{heat_map(found)}\n{_sentiment(found)}\n{_changes(found)}"
+    script = read_asset("lexray.compare.diff", "report.js")
+    return shell.page(found.title, f"<main>\n{body}\n</main>", scripts=[shell.Script(script)])
 
 
 def fragment(found: Diff) -> str:
     """The same for a notebook, without the search."""
-    style = (files("lexray.compare.diff") / "report.css").read_text(encoding="utf-8")
-    return (
-        f'<style>{style}</style><div class="lexray-diff">{_header(found)}\n{heat_map(found)}\n'
-        f"{_sentiment(found)}\n{_table(found)}</div>"
-    )
+    parts = (_header(found), heat_map(found), _sentiment(found), _table(found))
+    return shell.fragment("\n".join(parts))
 
 
 def _header(found: Diff) -> str:
-    notes = "".join(f"<li>{html.escape(note)}</li>" for note in found.notes)
-    source = html.escape(f"{found.source}, in the {found.through} model's embedding")
+    notes = "".join(f"<li>{escape(note)}</li>" for note in found.notes)
+    source = escape(f"{found.source}, in the {found.through} model's embedding")
     return (
-        f"<header><h1><span>{html.escape(found.base)}</span> <i>→</i> "
-        f"<span>{html.escape(found.tuned)}</span></h1>"
-        f'<p class="lead">{html.escape(found.summary)}</p><p class="dim">{source}</p>'
-        + (f'<ul class="notes">{notes}</ul>' if notes else "")
+        f"<header><h1><span>{escape(found.base)}</span> <i>→</i> "
+        f"<span>{escape(found.tuned)}</span></h1>"
+        f'<p class="lead">{escape(found.summary)}</p><p class="note">{source}</p>'
+        + (f'<ul class="note">{notes}</ul>' if notes else "")
         + "</header>"
     )
 
@@ -89,11 +78,11 @@ def heat_map(found: Diff) -> str:
     )
     small = "" if numbered else " small"
     return (
-        '<section><h2>How far each group moved</h2><div class="scroll">'
+        '<section class="card"><h2>How far each group moved</h2><div class="scroll">'
         f'<table class="heat{small}"><thead><tr><th>layer</th>{names}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
-        '<p class="dim">the norm of the difference over the norm before; colours are logarithmic, '
-        f"the darkest {percent(largest)}</p></section>"
+        '<p class="note">the norm of the difference over the norm before; colours are logarithmic, '
+        f"the darkest {show_percent(largest)}</p></section>"
     )
 
 
@@ -108,8 +97,8 @@ def _cell(size: Size | None, largest: float, numbered: bool) -> str:
     if size.relative is None:
         return f'<td {data} class="new" title="{label}">{"new" if numbered else ""}</td>'
     heat = max(0.04, 1 + log10(max(size.relative / largest, 1e-9)) / DECADES)
-    text = percent(size.relative).replace(" ", "\u202f")
-    label += f", by {shown_number(size.absolute)} ({text})"
+    text = show_percent(size.relative).replace(" ", "\u202f")
+    label += f", by {show_number(size.absolute)} ({text})"
     deep = " deep" if heat > 0.7 else ""
     return (
         f'<td {data} class="moved{deep}" style="--heat:{100 * min(1.0, heat):.0f}%" '
@@ -123,21 +112,22 @@ def _sentiment(found: Diff) -> str:
     s = found.sentiment
     scale = max([share.share for share in s.shares] + [s.chance, 1e-9])
     rows = "".join(
-        f'<tr class="{"yes" if x.reads else "no"}"><th>{html.escape(x.letter)}</th>'
+        f'<tr class="{"yes" if x.reads else "no"}"><th>{escape(x.letter)}</th>'
         f'<td><span class="bar" style="width:{92 * x.share / scale:.1f}%"></span>'
-        f"<b>{100 * x.share:.1f} %</b></td><td>{100 * x.rotated:.1f} %</td>"
-        f"<td>{100 * x.before:.1f} %</td><td>{x.p:.3f}</td>"
+        f"<b>{show_percent(x.share, 1)}</b></td><td>{show_percent(x.rotated, 1)}</td>"
+        f"<td>{show_percent(x.before, 1)}</td><td>{x.p:.3f}</td>"
         f"<td>{'sentiment' if x.reads else '–'}</td></tr>"
         for x in s.shares
     )
     return (
-        "<section><h2>Words of praise and blame</h2>"
-        f'<p class="lead">{html.escape(s.verdict)}</p><table class="count"><thead><tr><th>group'
+        '<section class="card">'
+        "<h2>Words of praise and blame</h2>"
+        f'<p class="lead">{escape(s.verdict)}</p><table class="count"><thead><tr><th>group'
         "</th><th>share of top tokens</th><th>rotated</th><th>before</th><th>p</th><th></th></tr>"
-        f'</thead><tbody>{rows}</tbody></table><p class="dim">the {s.k} words at each end of the '
-        f"most moved vectors; by chance {100 * s.chance:.1f} %; “rotated”: the same differences "
-        f"turned at random; “before”: the base’s own vectors. {html.escape(s.lexicon.made)}</p>"
-        "</section>"
+        f'</thead><tbody>{rows}</tbody></table><p class="note">the {s.k} words at each end of the '
+        f"most moved vectors; by chance {show_percent(s.chance, 1)}; “rotated”: the same "
+        f"differences turned at random; “before”: the base’s own vectors. "
+        f"{escape(s.lexicon.made)}</p></section>"
     )
 
 
@@ -145,12 +135,13 @@ def _changes(found: Diff) -> str:
     groups = [g for g in found.groups if any(c.group == g for c in found.changes)]
     options = "".join(f'<option value="{g}">{TITLES.get(g, g)}</option>' for g in groups)
     return (
-        "<section><h2>The most telling changes</h2>"
+        '<section class="card">'
+        "<h2>The most telling changes</h2>"
         '<div class="tools"><input id="search" type="search" placeholder="search tokens and '
         'addresses" aria-label="search"><select id="group" aria-label="group"><option value="">'
         f'all groups</option>{options}</select><button id="clear" type="button" hidden></button>'
-        f'<span id="count" class="dim"></span></div>{_table(found)}'
-        f'<p class="dim">{html.escape(RULE)}</p></section>'
+        f'<span id="count" class="note"></span></div>{_table(found)}'
+        f'<p class="note">{escape(RULE)}</p></section>'
     )
 
 
@@ -183,18 +174,18 @@ def _row(rank: int, change: Change, lexicon: Lexicon | None, largest: float) -> 
         if circuit
         else [_tokens(tokens, lexicon) for tokens in (change.top, change.bottom)]
     )
-    relative = "new" if change.relative is None else percent(change.relative)
+    relative = "new" if change.relative is None else show_percent(change.relative)
     layer = "" if change.layer is None else change.layer
     said = change.token.shown if change.token else change.label
-    extra = f' <span class="tok">{html.escape(said)}</span>' if said else ""
+    extra = f' <span class="tok">{escape(said)}</span>' if said else ""
     return (
-        f'<tr data-rank="{rank}" data-address="{html.escape(change.address)}" '
+        f'<tr data-rank="{rank}" data-address="{escape(change.address)}" '
         f'data-group="{change.group}" data-layer="{layer}" data-telling="{change.telling:.6g}" '
         f'data-relative="{-1 if change.relative is None else change.relative:.6g}">'
-        f"<td>{rank}</td><th><code>{html.escape(change.address)}</code>{extra}</th>"
+        f"<td>{rank}</td><th><code>{escape(change.address)}</code>{extra}</th>"
         f'<td><span class="bar" style="width:{100 * change.telling / largest:.1f}%"></span>'
-        f"{shown_number(change.telling)}</td>"
-        f'<td title="by {shown_number(change.absolute)}">{relative}</td>'
+        f"{show_number(change.telling)}</td>"
+        f'<td title="by {show_number(change.absolute)}">{relative}</td>'
         f"<td>{ends[0]}</td><td>{ends[1]}</td></tr>"
     )
 
@@ -202,16 +193,16 @@ def _row(rank: int, change: Change, lexicon: Lexicon | None, largest: float) -> 
 def _tokens(tokens: tuple[Scored, ...], lexicon: Lexicon | None) -> str:
     return " ".join(
         f'<span class="tok {lexicon.side(s.token) if lexicon else ""}" '
-        f'title="{shown_number(s.score)}">{html.escape(s.token.shown)}</span>'
+        f'title="{show_number(s.score)}">{escape(s.token.shown)}</span>'
         for s in tokens
     )
 
 
 def _pairs(pairs: tuple[Pair, ...], lexicon: Lexicon | None) -> str:
     return " ".join(
-        f'<span class="pair" title="{shown_number(p.score)}">'
+        f'<span class="pair" title="{show_number(p.score)}">'
         + "<i>→</i>".join(
-            f'<span class="tok {lexicon.side(x) if lexicon else ""}">{html.escape(x.shown)}</span>'
+            f'<span class="tok {lexicon.side(x) if lexicon else ""}">{escape(x.shown)}</span>'
             for x in (p.row, p.col)
         )
         + "</span>"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lexray.compare.diff.places import GROUPS, Group
+from lexray.result.format import show_percent
 from lexray.result.readings import Pair, Scored, Source, Token
 from lexray.result.table import Cell, Result, Table
 
@@ -199,13 +200,13 @@ class Diff(Result):
             return ""
         if not size.moved:
             return "·"
-        return "new" if size.relative is None else percent(size.relative)
+        return "new" if size.relative is None else show_percent(size.relative)
 
     def _change_table(self) -> Table:
         rows = tuple(
             (
                 change.name,
-                "new" if change.relative is None else percent(change.relative),
+                "new" if change.relative is None else show_percent(change.relative),
                 " ".join(change.tokens),
                 " ".join(change.bottom_tokens),
                 change.telling,
@@ -264,10 +265,3 @@ class Diff(Result):
         from lexray.compare.diff.report import page  # as in `_repr_html_`
 
         return page(self)
-
-
-def percent(share: float) -> str:
-    """12 %, 0.45 %, <0.01 %."""
-    if 0 < share < 1e-4:
-        return "<0.01 %"
-    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:,.0f} %"

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from lexray.result.plots import FAINT, INK, SANS, WIDTH, literal
+from lexray.result.plots import FAINT, INK, NEGATIVE, POSITIVE, WIDTH, literal
+from lexray.result.theme import SANS
 
 if TYPE_CHECKING:
     from lexray.compare.stitch.sweep import Sweep
 
-COLOURS = ("#2b7bba", "#d4603a", "#3c9d5d", "#8d5fb8", "#c49a1a", "#3aa6a6", "#b8487a", "#6b6b6b")
+COLOURS = (POSITIVE, NEGATIVE, "#3c9d5d", "#8d5fb8", "#c49a1a", "#3aa6a6", "#b8487a", "#6b6b6b")
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 

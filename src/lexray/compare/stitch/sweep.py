@@ -26,6 +26,7 @@ from lexray.compare.stitch.stitch import (
 from lexray.errors import LexrayError
 from lexray.files import read_json_lines
 from lexray.progress import track
+from lexray.result.format import show_percent
 from lexray.result.table import Result, Table
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class Sweep(Result):
         return Table(
             (
                 *("variant", "best mean", "after", "mean of all layers"),
-                *(f"models ≥ {REACHED:.0%}", "best levelled"),
+                *(f"models ≥ {show_percent(REACHED, 0)}", "best levelled"),
             ),
             tuple(rows),
             "the variants",

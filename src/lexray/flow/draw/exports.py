@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lexray.errors import LexrayError
 from lexray.flow.draw.palette import node_fill, palette, strength, strongest, wire_style
+from lexray.result.format import show_percent
 
 if TYPE_CHECKING:
     import networkx
@@ -90,5 +91,9 @@ def _first(node: Node) -> str:
 def _said(graph: FlowGraph, node: Node) -> str:
     place = graph.place(node)
     words = " ".join(w.shown for w in node.projection.top) if node.projection else ""
-    status = f"; {graph.target.shown}: rank {place.rank}, {place.probability:.2%}" if place else ""
+    status = (
+        f"; {graph.target.shown}: rank {place.rank}, {show_percent(place.probability)}"
+        if place
+        else ""
+    )
     return f"{node.id}: {words}{status}"

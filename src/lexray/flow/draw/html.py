@@ -12,6 +12,7 @@ from lexray.flow.draw.svg import BAND, QUIET, about, prompt_shown
 from lexray.flow.graph import FlowGraph
 from lexray.flow.schema import to_dict
 from lexray.result import page as shell
+from lexray.result.assets import join_modules, read_asset
 
 DIGITS = 5
 """Significant digits of numbers in the page; JSON has all."""
@@ -40,11 +41,11 @@ WHOLE_WINDOW = "html, body, #flow { height: 100%; margin: 0; }\n"
 
 def module() -> str:
     """The renderer, one ES module of those in `static`."""
-    return shell.join_modules("lexray.flow", "static/flow.js")
+    return join_modules("lexray.flow", "static/flow.js")
 
 
 def style() -> str:
-    return shell.read_asset("lexray.flow", "static/flow.css")
+    return read_asset("lexray.flow", "static/flow.css")
 
 
 def page_data(graph: FlowGraph) -> dict[str, Any]:

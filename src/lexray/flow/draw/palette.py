@@ -12,10 +12,13 @@ from typing import Any
 
 from lexray.errors import LexrayError
 from lexray.flow.graph import Edge, EdgeKind, FlowGraph, Node, NodeKind
+from lexray.result.theme import DARK, LIGHT
 
 
 @dataclass(frozen=True)
 class Palette:
+    """The picture's colours; paper, line, ink, faint, accent and neutral are the theme's."""
+
     paper: str
     panel: str
     panel_ff: str
@@ -45,15 +48,15 @@ class Palette:
 
 
 PAPER_LIGHT = Palette(
-    paper="#fcfcfd",
+    paper=LIGHT.paper,
     panel="#f4f6f1",
     panel_ff="#f1f4f9",
-    line="#d5dbe2",
-    ink="#1b2530",
-    faint="#65717e",
-    accent="#2f6fde",
+    line=LIGHT.line,
+    ink=LIGHT.ink,
+    faint=LIGHT.faint,
+    accent=LIGHT.accent,
     good="#63c48f",
-    neutral="#eceff2",
+    neutral=LIGHT.chip,
     bad="#f08d80",
     bias="#f6bcd4",
     stream="#edf0f4",
@@ -70,15 +73,15 @@ PAPER_LIGHT = Palette(
     others="#a7b0ba",
 )
 PAPER_DARK = Palette(
-    paper="#12171d",
+    paper=DARK.paper,
     panel="#191f20",
     panel_ff="#181e27",
-    line="#333d49",
-    ink="#eef2f6",
-    faint="#95a2b0",
-    accent="#7aa9ff",
+    line=DARK.line,
+    ink=DARK.ink,
+    faint=DARK.faint,
+    accent=DARK.accent,
     good="#1b774b",
-    neutral="#2a323c",
+    neutral=DARK.chip,
     bad="#a6423a",
     bias="#8d4567",
     stream="#1d242d",

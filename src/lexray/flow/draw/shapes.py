@@ -6,6 +6,7 @@ import unicodedata
 from dataclasses import dataclass
 
 from lexray.flow.graph import FlowGraph, Node, NodeKind, Projection
+from lexray.result.format import show_percent
 
 FONT = "'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
 SIZES = {
@@ -158,8 +159,7 @@ def shown_share(probability: float) -> str:
     """
     if not probability >= 0.001:
         return ""
-    percent = 100 * probability
-    return f"{percent:.1f} %" if percent < 9.95 else f"{percent:.0f} %"
+    return show_percent(probability, 1 if probability < 0.0995 else 0)
 
 
 def fitted(text: str, role: str, room: float) -> str:

@@ -25,18 +25,22 @@ export function standing(rank, size) {
 
 // ------------------------------------------------------------ numbers, as in format.py
 
-export function percent(share) {
+export function percent(share, digits = null) {
   if (typeof share !== "number") return String(share);
   const value = 100 * share;
   const size = Math.abs(value);
-  if (size >= 9.95) return `${groupDigits(value.toFixed(0), ",")} %`;
-  if (size >= 0.0995) return `${value.toFixed(1)} %`;
-  if (size === 0) return "0 %";
-  return size >= 1e-4 ? `${Number(value.toPrecision(1))} %` : `${value.toExponential(0)} %`;
+  const fixed = (n) => `${groupDigits(value.toFixed(n), ",")} %`;
+  if (digits !== null) return fixed(digits);
+  if (size === 0 || size >= 9.95) return fixed(0);
+  if (size < 0.01) return value > 0 ? "<0.01 %" : ">−0.01 %";
+  return fixed(size >= 0.995 ? 1 : 2);
 }
 
-// On a card: nothing where it is next to nothing.
-export const cardShare = (share) => (share >= 0.001 ? percent(share) : "");
+// As on cards in shapes.py: nothing where it is next to nothing.
+export const cardShare = (p) => (p >= 0.001 ? percent(p, p < 0.0995 ? 1 : 0) : "");
+
+// In lists, where the smallest differ as well.
+export const chance = (p) => (p > 0 && p < 1e-4 ? `${(100 * p).toExponential(0)} %` : percent(p));
 
 export function number(value) {
   if (typeof value !== "number") return String(value);
@@ -45,7 +49,8 @@ export function number(value) {
   return size >= 100 ? value.toFixed(0) : value.toPrecision(3);
 }
 
-export const groupDigits = (n, by = "\u2009") => String(n).replace(/\B(?=(\d{3})+(?!\d))/g, by);
+export const groupDigits = (n, by = "\u2009") =>
+  String(n).replace(/(?<!\.\d*)\B(?=(\d{3})+(?!\d))/g, by);
 const fold = (text) => text.toLowerCase().replace(/^[·\s]+/, "");
 
 // ------------------------------------------------------------ the graph

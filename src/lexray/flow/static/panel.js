@@ -1,7 +1,7 @@
 // What is said about nodes and edges, in words: tooltips, the panel, the legend, the filters.
 // Every text goes through textContent. The sentences themselves come from lexray.flow.draw.legend.
 
-import { groupDigits, number, percent, STREAM } from "./graph.js";
+import { chance, groupDigits, number, percent, STREAM } from "./graph.js";
 
 export function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
@@ -26,7 +26,7 @@ export class Words {
   }
 
   // Tokens with bars as long as their probability (or score) is large.
-  list(words, title, shown = percent) {
+  list(words, title, shown = chance) {
     const most = Math.max(...words.map(([, weight]) => Math.abs(weight)), 1e-30);
     const target = this.graph.raw.candidates[this.state.target].id;
     const rows = words.map(([id, weight]) => {
@@ -47,7 +47,7 @@ export class Words {
     if (!seen) return "";
     const [rank, p] = seen.places[this.state.target];
     const size = groupDigits(this.graph.raw.d_vocab);
-    return `rank ${groupDigits(rank + 1)} of ${size}, ${percent(p)}`;
+    return `rank ${groupDigits(rank + 1)} of ${size}, ${chance(p)}`;
   }
 
   facts(node, all) {
@@ -123,8 +123,8 @@ export class Words {
     const readings = make(
       "div",
       { class: "lf-readings" },
-      column(node.other ? "this run" : "in this run", node.reading, percent),
-      column("other run", node.other, percent),
+      column(node.other ? "this run" : "in this run", node.reading, chance),
+      column("other run", node.other, chance),
       column("the parameter itself", node.static, number),
     );
     const i = this.graph.index.get(node.id);
@@ -146,7 +146,7 @@ export class Words {
     const rows = this.graph.raw.candidates.map((word, i) => {
       const [rank, p] = node.reading.places[i];
       const chosen = { class: i === this.state.target ? "lf-is-target" : null };
-      return row("td", [word.shown, groupDigits(rank + 1), percent(p)], chosen);
+      return row("td", [word.shown, groupDigits(rank + 1), chance(p)], chosen);
     });
     const head = make("thead", {}, row("th", ["word", "rank", "probability"]));
     const body = make("tbody", {}, ...rows);

@@ -10,13 +10,14 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from lexray.files import writing
-from lexray.result.plots import INK, NEGATIVE, POSITIVE, SANS, literal, save_plot
+from lexray.result.plots import INK, NEGATIVE, POSITIVE, literal, save_plot
+from lexray.result.theme import MIDDLE, SANS
 
 OURS, CONTROL, THIRD = POSITIVE, NEGATIVE, "#3a9d5d"
 """What was measured; what it is compared with; one more."""
 PUBLISHED = "#b8860b"
 """The paper's own figure."""
-MUTED, GRID = "#7d8893", "rgba(128, 138, 148, 0.25)"
+MUTED, GRID = MIDDLE, "rgba(128, 138, 148, 0.25)"
 HEIGHT = 420
 
 

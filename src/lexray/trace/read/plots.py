@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from lexray.result.plots import FAINT, MONOSPACE, NEGATIVE, POSITIVE, ROW, WIDTH, dress, literal
-from lexray.result.table import shown_number
+from lexray.result.format import show_number
+from lexray.result.plots import FAINT, NEGATIVE, POSITIVE, ROW, WIDTH, dress, literal
+from lexray.result.theme import MONOSPACE
 from lexray.trace.backwards import Kind
 from lexray.trace.read.grid import clipped
 
@@ -113,7 +114,7 @@ def _largest(found: Contributions) -> Any:
         orientation="h",
         showlegend=False,
         marker={"color": [POSITIVE if value >= 0 else NEGATIVE for value in values]},
-        text=[shown_number(value) for value in values],
+        text=[show_number(value) for value in values],
         textposition="auto",
         hovertemplate="%{y}: %{x:.4g}<extra></extra>",
     )
