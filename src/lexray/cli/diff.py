@@ -72,13 +72,13 @@ def diff(
     lexray diff demo demo-sentiment -o report.html
     """
     from lexray.compare.diff.diff import diff as compare
-    from lexray.compare.diff.diff import open_tuned
+    from lexray.compare.open import open_other
 
     first = base.open()
     options: dict[str, Any] = {"family": base.family, "remote": base.remote}
     found = compare(
         first,
-        open_tuned(first, tuned, revision=tuned_revision, **options),
+        open_other(first, tuned, on_first=True, revision=tuned_revision, **options),
         n=limit,
         k=k,
         each=each,

@@ -42,6 +42,13 @@ class Group:
             return self.weights.writer(self.owner.layer, self.linear, self.norm, at)
         return self.weights.reader(self.owner.layer, self.linear, self.norm, at).T
 
+    @property
+    def cost(self) -> int:
+        """The bytes that reading all of them reads."""
+        at = slice(self.start, self.start + self.n)
+        kept = {"inputs": at} if self.kind in WRITES else {"outputs": at}
+        return self.linear.cost(self.weights.checkpoint, **kept)
+
     def address_of(self, i: int) -> str:
         if self.owner.head is not None:
             return f"{self.owner}.{self.kind}{i}"

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from lexray.families import Attention, Experts, FeedForward, Linear, Norm, QKNorm
-from lexray.families.spec import ALL
+from lexray.families import Experts, Linear
+from lexray.families.walk import Named, tensors, walk
+from lexray.model.groups import head_group
 from lexray.model.weights import Weights
 from lexray.result.format import show_bytes, show_percent
 from lexray.result.table import Result, Table
-
-Place = tuple[str, str, str, int]
-"""Parameter, tensor's name with {n} for the layer, meaning, how many tensors."""
+from lexray.space.kinds import WRITES
 
 
 @dataclass(frozen=True)
@@ -183,102 +182,89 @@ def norms(model: Weights) -> str:
     return f"{kind} {' and '.join(used)} each sub-block"
 
 
+LABELS = {
+    "embed": "W_E (input embedding)",
+    "unembed": "W_U (output embedding, E)",
+    "unembed_bias": "b_U",
+    "positions": "W_pos",
+    "token_types": "W_type",
+    "embed_norm": "norm of the embedding",
+    "project_in": "E to d_model",
+    "project_out": "d_model to U",
+    "final_norm": "final norm",
+    "head.dense": "LM head",
+    "head.norm": "norm in the LM head",
+    "blocks.attention.pre_norm": "norm before attention",
+    "blocks.attention.q.linear": "Q",
+    "blocks.attention.k.linear": "K",
+    "blocks.attention.v.linear": "V",
+    "blocks.attention.q_norm": "norm of queries",
+    "blocks.attention.k_norm": "norm of keys",
+    "blocks.attention.o": "O",
+    "blocks.attention.post_norm": "norm on attention's output",
+    "blocks.attention.sum_norm": "norm after attention",
+    "blocks.ff.pre_norm": "norm before feed-forward",
+    "blocks.ff.router": "router",
+    "blocks.ff.shared_gate": "shared expert's gate",
+    "blocks.ff.w_in": "in (keys)",
+    "blocks.ff.w_gate": "gate",
+    "blocks.ff.w_out": "out (values)",
+    "blocks.ff.post_norm": "norm on feed-forward's output",
+    "blocks.ff.sum_norm": "norm after feed-forward",
+}
+"""What people call the parts of a model, in the order in which they are listed."""
+
+
 def parameters(model: Weights) -> list[dict[str, Any]]:
     """Each kind of parameter, the tensors that hold it, and one such tensor's shape and dtype."""
-    a = model.architecture
-    named: list[tuple[str, str | None]] = [
-        ("W_E (input embedding)", a.embed),
-        ("W_U (output embedding, E)", None if a.tied else a.unembed),
-        ("b_U", a.unembed_bias),
-        ("W_pos", a.positions),
-        ("W_type", a.token_types),
-        *_norm("norm of the embedding", a.embed_norm),
-        *_linear("E to d_model", a.project_in),
-        *_linear("d_model to U", a.project_out),
-        *_norm("final norm", a.final_norm),
-        *(_linear("LM head", a.head.dense) if a.head else []),
-        *(_norm("norm in the LM head", a.head.norm) if a.head else []),
-    ]
-    for block in a.blocks:
-        named += _attention(block.attention)
-        named += _feed_forward(block.ff)
-    groups: dict[tuple[str, str], list[str]] = {}
-    for label, name in named:
-        if name is not None and name in model.checkpoint.names():
-            pattern = re.sub(r"(?<=\.)\d+(?=\.)", "{n}", name, count=1)
-            pattern = re.sub(r"(?<=experts\.)\d+", "{e}", pattern)
-            pattern = re.sub(r"(?<=\.)\d+(?=\.)", "{i}", pattern)
-            groups.setdefault((label, pattern), []).append(name)
+    order = {label: i for i, label in enumerate(LABELS.values())}
+    groups: dict[tuple[int, str, str], list[str]] = {}
+    for path, part in walk(model.architecture):
+        if path == "unembed" and model.architecture.tied:
+            continue
+        label = LABELS[re.sub(r"\.(experts|shared)(?=\.)|\.(heads|joint)$", "", path)]
+        for said, name in zip(_labels(label, part), tensors(part), strict=True):
+            if name is not None and name in model.checkpoint.names():
+                groups.setdefault((order[label], said, _pattern(name)), []).append(name)
     return [
         {
-            "parameter": label,
+            "parameter": said,
             "tensor": pattern,
             "shape": list(model.checkpoint.info(found[0]).shape),
             "dtype": model.checkpoint.info(found[0]).stored
             or str(model.checkpoint.info(found[0]).dtype).removeprefix("torch."),
             "count": len(set(found)),
         }
-        for (label, pattern), found in groups.items()
+        for (_, said, pattern), found in sorted(groups.items(), key=lambda group: group[0][0])
     ]
 
 
-def _norm(label: str, norm: Norm | None) -> list[tuple[str, str | None]]:
-    return [] if norm is None else [(label, norm.gain), (f"{label}, bias", norm.bias)]
+def _labels(label: str, part: Named) -> tuple[str, str]:
+    """What a part's weight and bias are called."""
+    if isinstance(part, Linear):
+        return f"W_{label}", f"b_{label}"
+    return label, f"{label}, bias"
 
 
-def _qk_norm(label: str, norm: QKNorm | None) -> list[tuple[str, str | None]]:
-    found = [] if norm is None else [*norm.heads, *([norm.joint] if norm.joint else [])]
-    return [place for one in found for place in _norm(label, one)]
-
-
-def _linear(label: str, linear: Linear | None) -> list[tuple[str, str | None]]:
-    if linear is None:
-        return []
-    return [(f"W_{label}", linear.weight), (f"b_{label}", linear.bias)]
-
-
-def _attention(x: Attention) -> list[tuple[str, str | None]]:
-    return [
-        *_norm("norm before attention", x.pre_norm),
-        *_linear("Q", x.q.linear),
-        *_linear("K", x.k.linear),
-        *_linear("V", x.v.linear),
-        *_qk_norm("norm of queries", x.q_norm),
-        *_qk_norm("norm of keys", x.k_norm),
-        *_linear("O", x.o),
-        *_norm("norm on attention's output", x.post_norm),
-        *_norm("norm after attention", x.sum_norm),
-    ]
-
-
-def _feed_forward(x: FeedForward | Experts) -> list[tuple[str, str | None]]:
-    dense = [x] if isinstance(x, FeedForward) else [*x.experts, *([x.shared] if x.shared else [])]
-    return [
-        *_norm("norm before feed-forward", x.pre_norm),
-        *([] if isinstance(x, FeedForward) else _linear("router", x.router)),
-        *([] if isinstance(x, FeedForward) else _linear("shared expert's gate", x.shared_gate)),
-        *(p for ff in dense for p in _linear("in (keys)", ff.w_in)),
-        *(p for ff in dense for p in _linear("gate", ff.w_gate)),
-        *(p for ff in dense for p in _linear("out (values)", ff.w_out)),
-        *_norm("norm on feed-forward's output", x.post_norm),
-        *_norm("norm after feed-forward", x.sum_norm),
-    ]
+def _pattern(name: str) -> str:
+    """A tensor's name with {n} for the layer, {e} for the expert, {i} for what else is counted."""
+    pattern = re.sub(r"(?<=\.)\d+(?=\.)", "{n}", name, count=1)
+    pattern = re.sub(r"(?<=experts\.)\d+", "{e}", pattern)
+    return re.sub(r"(?<=\.)\d+(?=\.)", "{i}", pattern)
 
 
 def one_head(model: Weights) -> dict[str, Any]:
     """What the token pairs of one head need: E and the head's slices."""
     a, c = model.architecture, model.checkpoint
-    spec = a.blocks[0].attention
     reads = (
         [_reading("E", a.unembed, list(c.info(a.unembed).shape), c.cost(a.unembed))]
         if a.unembed in c.names()
         else []
     )
-    for label, heads in (("W_Q", spec.q), ("W_K", spec.k), ("W_V", spec.v)):
-        cost = heads.linear.cost(c, outputs=heads.outputs(0))
-        reads.append(_reading(label, heads.linear.weight, [a.d_model, a.d_head], cost))
-    cost = spec.o.cost(c, inputs=slice(0, a.d_head), outputs=ALL)
-    reads.append(_reading("W_O", spec.o.weight, [a.d_head, a.d_model], cost))
+    for kind in ("Q", "K", "V", "O"):
+        group = head_group(model, 0, 0, kind)
+        shape = [group.n, a.d_model] if kind in WRITES else [a.d_model, group.n]
+        reads.append(_reading(f"W_{kind}", group.linear.weight, shape, group.cost))
     return {"address": "L0H0", "reads": reads, "bytes": sum(r["bytes"] for r in reads)}
 
 

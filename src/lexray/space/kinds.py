@@ -7,12 +7,12 @@ from typing import Literal, get_args
 from lexray.errors import LexrayError
 
 Kind = Literal["value", "key", "gate", "Q", "K", "V", "O", "bias", "norm"]
-Group = Literal["values", "keys", "gates", "Q", "K", "V", "O"]
+GroupName = Literal["values", "keys", "gates", "Q", "K", "V", "O"]
 
 WRITES: frozenset[Kind] = frozenset({"value", "O", "bias"})
 """These add to the residual stream and are read with E; all others read from it, with E′."""
 
-GROUPS: dict[Group, Kind] = {
+GROUPS: dict[GroupName, Kind] = {
     "values": "value",
     "keys": "key",
     "gates": "gate",
@@ -27,6 +27,6 @@ def kind_of(group: str) -> Kind:
     """The kind of a group's vectors: "values" → "value"."""
     if group not in GROUPS:
         raise LexrayError(
-            f"no group {group!r} of parameters; there are {', '.join(get_args(Group))}"
+            f"no group {group!r} of parameters; there are {', '.join(get_args(GroupName))}"
         )
     return GROUPS[group]

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import lexray as lx
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.compare.diff.diff import diff
-from lexray.compare.diff.places import GROUPS
 from lexray.compare.diff.result import Change, Diff
+from lexray.compare.diff.stacks import GROUPS
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.result.format import show_percent

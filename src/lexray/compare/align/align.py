@@ -14,7 +14,7 @@ once for as many layers of A as fit into `HELD` bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -24,17 +24,15 @@ from torch import Tensor
 from lexray.compare.align.alignment import Alignment, GroupAlignment
 from lexray.compare.align.similarity import Similarity, Space
 from lexray.compare.align.tokens import shared_tokens
-from lexray.compare.opened import Given, opened
+from lexray.compare.open import Given, open_both
 from lexray.errors import LexrayError
 from lexray.model.layer import Layer
+from lexray.model.model import Model
 from lexray.progress import track
 from lexray.space.correlation import FEATURES, Kernel, Kernels, absolute_sum
 from lexray.space.kinds import GROUPS, Kind
 from lexray.space.topk.arithmetic import require_finite
 from lexray.vocabulary.filters import Filter
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 KINDS: tuple[Kind, ...] = ("key", "gate", "value", "Q", "K", "V", "O")
 HELD = 2**29
@@ -62,7 +60,7 @@ def align(
     >>> lx.align(a, b)["value"].embedding.assignment
     >>> lx.align(a.view(folded=True), b.view(folded=True), groups=["keys", "V"]).plot()
     """
-    a, b = opened(a, b)
+    a, b = open_both(a, b)
     kinds = wanted_kinds(a, b, groups)
     tokens = shared_tokens(a, b, filter)
     kernels = Kernels(a.space, b.space, tokens.a, tokens.b)

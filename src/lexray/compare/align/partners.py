@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -28,12 +28,13 @@ from lexray.address import Address, Matrix
 from lexray.compare.align.align import KINDS, blocks
 from lexray.compare.align.partnership import Part, Partner, Partners
 from lexray.compare.align.tokens import shared_tokens
-from lexray.compare.opened import Given, opened
+from lexray.compare.open import Given, open_both
 from lexray.errors import LexrayError
 from lexray.find.hits import at_least_one, own_address
 from lexray.model.circuits import Circuit
 from lexray.model.feedforward import Neuron
 from lexray.model.head import Head
+from lexray.model.model import Model
 from lexray.model.vectors import Vector
 from lexray.progress import track
 from lexray.result.format import show_bytes
@@ -42,9 +43,6 @@ from lexray.space.correlation import Kernels
 from lexray.space.kinds import Kind
 from lexray.space.topk.arithmetic import full_precision, require_finite
 from lexray.vocabulary.filters import Filter
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 LARGEST_MATCHING = 2**27
 """Entries of the matrix that a one-to-one matching of two layers needs at once (1 GB)."""
@@ -74,7 +72,7 @@ def partners(
     >>> lx.partners(a, "L3H2", b, one_to_one=True)
     """
     at_least_one(n)
-    a, b = opened(a, b)
+    a, b = open_both(a, b)
     at = Address.parse(address) if isinstance(address, str) else address
     target = a[at]
     shared = shared_tokens(a, b, filter)

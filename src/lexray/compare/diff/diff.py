@@ -17,21 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from lexray.checkpoint.lora import CONFIG as ADAPTER_CONFIG
-from lexray.checkpoint.lora import LoraCheckpoint
-from lexray.checkpoint.opening import open_checkpoint
 from lexray.compare.diff.ledger import Ledger
 from lexray.compare.diff.lexicon import Lexicon, Sentiment, count_words, suits
 from lexray.compare.diff.measure import measure, note_strangers
 from lexray.compare.diff.pair import Two
-from lexray.compare.diff.places import CIRCUITS, chosen
 from lexray.compare.diff.read import Reader
 from lexray.compare.diff.result import Diff
+from lexray.compare.diff.stacks import CIRCUITS, choose_groups
+from lexray.compare.open import Given, open_other
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.vocabulary.filters import Filter
@@ -43,8 +40,8 @@ HEADS = 8
 
 
 def diff(
-    base: Model | str | Path,
-    tuned: Model | str | Path,
+    base: Given,
+    tuned: Given,
     *,
     n: int = 50,
     k: int = 10,
@@ -71,9 +68,9 @@ def diff(
         raise LexrayError(f"asked for {n} changes with {k} tokens; both must be at least 1")
     if through not in ("base", "tuned"):
         raise LexrayError(f"changes are read through the base or the tuned model, not {through!r}")
-    wanted = chosen(tuple(groups))
+    wanted = choose_groups(tuple(groups))
     first = base if isinstance(base, Model) else Model.from_pretrained(base)
-    two = Two(first, open_tuned(first, tuned))
+    two = Two(first, open_other(first, tuned, on_first=True))
     automatic = lexicon == "auto"
     if lexicon == "auto":
         lexicon = Lexicon.shipped() if suits(two.tuned.config) else None
@@ -103,23 +100,6 @@ def diff(
         sum(size.vectors for size in sizes if size.group not in CIRCUITS),
         sentiment,
     )
-
-
-def open_tuned(base: Model, tuned: Model | str | Path, **options: Any) -> Model:
-    """The tuned model; an adapter's folder is opened on top of the base."""
-    if isinstance(tuned, Model):
-        return tuned
-    place: dict[str, Any] = {"device": base.device, "dtype": base.dtype}
-    if not (Path(tuned) / ADAPTER_CONFIG).exists():
-        return Model.from_pretrained(tuned, **place, **options)
-    under = base.checkpoint
-    if isinstance(under, LoraCheckpoint):
-        raise LexrayError(f"{under.name} is an adapter itself, and cannot be the base of {tuned}")
-    return Model(open_checkpoint(tuned, base=under), **place, **_families(options))
-
-
-def _families(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name == "family"}
 
 
 def _sentiment(

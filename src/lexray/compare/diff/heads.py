@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.compare.diff.pair import Delta, Two
-from lexray.compare.diff.places import Place
+from lexray.compare.diff.stacks import Stack
 from lexray.model.circuits import Circuit
 from lexray.model.head import Head
 from lexray.model.model import Model
@@ -71,20 +71,20 @@ class Moved:
 class HeadChanges:
     """The circuits of one layer's heads, from the changes of their subheads."""
 
-    def __init__(self, two: Two, layer: int, places: dict[str, tuple[Place, Place]]) -> None:
-        self.two, self.layer, self._places = two, layer, places
+    def __init__(self, two: Two, layer: int, stacks: dict[str, tuple[Stack, Stack]]) -> None:
+        self.two, self.layer, self._stacks = two, layer, stacks
         self._read: dict[str, Delta | None] = {}
 
     def subheads(self, name: str) -> Delta | None:
-        """How a place such as `L3H7.Q` moved, found once."""
+        """How a stack such as `L3H7.Q` moved, found once."""
         if name not in self._read:
-            self._read[name] = self.two.delta(*self._places[name])
+            self._read[name] = self.two.delta(*self._stacks[name])
         return self._read[name]
 
     def moved(self, head: int, matrix: Matrix) -> Moved | None:
         """How a head's circuit moved; None if it did not, or if a part of it is missing."""
         ends = [self._name(head, side) for side in SIDES[matrix]]
-        if not all(name in self._places for name in ends):
+        if not all(name in self._stacks for name in ends):
             return None
         deltas = [self.subheads(name) for name in ends]
         heads = [model.layers[self.layer].heads[head] for model in (self.two.base, self.two.tuned)]
@@ -115,7 +115,7 @@ class HeadChanges:
         return f"L{self.layer}H{head}.{side}"
 
     def _before(self, name: str) -> Tensor:
-        b, t = self._places[name]
+        b, t = self._stacks[name]
         return b.read(self.two.rounding(b, t)[0])
 
 

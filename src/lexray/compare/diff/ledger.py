@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.compare.diff.pair import Delta
-from lexray.compare.diff.places import Group, Place
 from lexray.compare.diff.result import Size
+from lexray.compare.diff.stacks import DiffGroup, Stack
 from lexray.space.kinds import Kind
 
 FLOOR = 0.1
@@ -31,7 +31,7 @@ class Candidate:
     """Something that moved far for its group, to be read in the end."""
 
     address: str
-    group: Group
+    group: DiffGroup
     layer: int | None
     kind: Kind | None
     absolute: float
@@ -66,30 +66,30 @@ class Ledger:
     keep: int
     """How many candidates to hold per group."""
     keep_circuits: int
-    best: dict[Group, list[tuple[float, int, Candidate]]] = field(default_factory=dict)
-    shares: dict[Group, list[Tensor]] = field(default_factory=dict)
-    _sums: dict[tuple[int | None, Group], _Sum] = field(default_factory=dict)
+    best: dict[DiffGroup, list[tuple[float, int, Candidate]]] = field(default_factory=dict)
+    shares: dict[DiffGroup, list[Tensor]] = field(default_factory=dict)
+    _sums: dict[tuple[int | None, DiffGroup], _Sum] = field(default_factory=dict)
     _waiting: list[tuple[float, list[Candidate], Tensor]] = field(default_factory=list)
     _order: count[int] = field(default_factory=count)
 
-    def unmoved(self, place: Place, n: int = 0) -> None:
-        self._sum(place.layer, place.group).n += n
+    def unmoved(self, stack: Stack, n: int = 0) -> None:
+        self._sum(stack.layer, stack.group).n += n
 
-    def add(self, place: Place, delta: Delta, tokens: Tensor | None = None) -> None:
-        """Takes note of a place that moved, or of some of its rows (whose `tokens` they are)."""
+    def add(self, stack: Stack, delta: Delta, tokens: Tensor | None = None) -> None:
+        """Takes note of a stack that moved, or of some of its rows (whose `tokens` they are)."""
         lengths = delta.before.norm(dim=1)
         moved = delta.sizes
-        self._count(place.layer, place.group, moved, lengths)
-        if place.kind is None and place.name != "b_U":
+        self._count(stack.layer, stack.group, moved, lengths)
+        if stack.kind is None and stack.name != "b_U":
             return
         best = moved.topk(min(self.keep, int((moved > 0).sum()))).indices
         rows, old = delta.rows(best), delta.before[best]
         found = [
             Candidate(
-                place.address(i if tokens is None else int(tokens[i])),
-                place.group,
-                place.layer,
-                place.kind,
+                stack.address(i if tokens is None else int(tokens[i])),
+                stack.group,
+                stack.layer,
+                stack.kind,
                 float(moved[i]),
                 float(lengths[i]),
                 0.0,
@@ -102,7 +102,7 @@ class Ledger:
         self._wait(lengths, found, moved)
 
     def add_circuits(
-        self, group: Group, layer: int, heads: dict[str, tuple[float, float]], n: int
+        self, group: DiffGroup, layer: int, heads: dict[str, tuple[float, float]], n: int
     ) -> None:
         """Takes note of the heads of a layer whose matrix moved: address → (moved, before)."""
         total = self._sum(layer, group)
@@ -150,19 +150,19 @@ class Ledger:
             for (layer, group), x in self._sums.items()
         )
 
-    def median(self, group: Group) -> float:
+    def median(self, group: DiffGroup) -> float:
         """What is usual among those of the group that moved, as a share."""
         found = self.shares.get(group)
         return float(torch.cat(found).median()) if found else 1.0
 
-    def candidates(self, group: Group) -> list[Candidate]:
+    def candidates(self, group: DiffGroup) -> list[Candidate]:
         """The farthest moved first."""
         return [item[2] for item in sorted(self.best.get(group, []), key=lambda x: (-x[0], -x[1]))]
 
-    def _sum(self, layer: int | None, group: Group) -> _Sum:
+    def _sum(self, layer: int | None, group: DiffGroup) -> _Sum:
         return self._sums.setdefault((layer, group), _Sum())
 
-    def _count(self, layer: int | None, group: Group, moved: Tensor, lengths: Tensor) -> None:
+    def _count(self, layer: int | None, group: DiffGroup, moved: Tensor, lengths: Tensor) -> None:
         total = self._sum(layer, group)
         total.moved += float(moved.square().sum())
         total.before += float(lengths.square().sum())

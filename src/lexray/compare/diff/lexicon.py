@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from math import log
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -33,6 +33,7 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.files import has_json_lines, read_json_lines
 from lexray.model.fold import at_least_float32
+from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.format import show_percent
 from lexray.result.readings import Token
@@ -41,9 +42,6 @@ from lexray.space.kinds import Kind
 from lexray.vocabulary import filters
 from lexray.vocabulary.filters import Filter
 from lexray.vocabulary.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 ROTATIONS = 99

@@ -13,15 +13,15 @@ from torch import Tensor
 from lexray.compare.diff.heads import HeadChanges
 from lexray.compare.diff.ledger import Candidate, Ledger
 from lexray.compare.diff.pair import ROWS_AT_ONCE, Delta, Two
-from lexray.compare.diff.places import (
+from lexray.compare.diff.stacks import (
     CIRCUITS,
-    Group,
-    Place,
+    DiffGroup,
     Round,
-    described,
-    layer_places,
-    model_places,
+    Stack,
+    layer_stacks,
+    model_stacks,
 )
+from lexray.families.walk import tensor_names
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.progress import track
@@ -30,14 +30,14 @@ UNRELATED = 0.9
 """Models that differ by so large a share of themselves have nothing to do with one another."""
 
 
-def measure(two: Two, ledger: Ledger, groups: tuple[Group, ...]) -> None:
+def measure(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...]) -> None:
     depth = min(two.base.n_layers, two.tuned.n_layers)
     for layer in track(range(depth), depth, f"comparing the layers of {two.base.name}"):
         _measure_layer(two, ledger, groups, layer)
-    places = [model_places(model) for model in (two.base, two.tuned)]
-    for b, t in two.matched(*places):
+    stacks = [model_stacks(model) for model in (two.base, two.tuned)]
+    for b, t in two.matched(*stacks):
         if b.group in groups:
-            _measure_place(ledger, b, two.delta(b, t))
+            _measure_stack(ledger, b, two.delta(b, t))
     two.describe_tokens()
     for group, name in (("embedding", "W_E"), ("unembedding", "W_U")):
         tied = group == "unembedding" and two.base.architecture.tied and two.tuned.architecture.tied
@@ -48,15 +48,15 @@ def measure(two: Two, ledger: Ledger, groups: tuple[Group, ...]) -> None:
     ledger.close()
 
 
-def _measure_layer(two: Two, ledger: Ledger, groups: tuple[Group, ...], layer: int) -> None:
+def _measure_layer(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...], layer: int) -> None:
     """One layer of both models: all that is held at a time."""
-    places = [layer_places(model, layer) for model in (two.base, two.tuned)]
-    pairs = {b.name: (b, t) for b, t in two.matched(*places)}
+    stacks = [layer_stacks(model, layer) for model in (two.base, two.tuned)]
+    pairs = {b.name: (b, t) for b, t in two.matched(*stacks)}
     heads = HeadChanges(two, layer, pairs)
     for name, (b, t) in pairs.items():
         if b.group in groups:
             subhead = b.group in ("Q", "K", "V", "O")
-            _measure_place(ledger, b, heads.subheads(name) if subhead else two.delta(b, t))
+            _measure_stack(ledger, b, heads.subheads(name) if subhead else two.delta(b, t))
     for matrix in CIRCUITS:
         if matrix in groups:
             number = len(two.base.layers[layer].heads)
@@ -70,14 +70,14 @@ def _measure_layer(two: Two, ledger: Ledger, groups: tuple[Group, ...], layer: i
     ledger.close()
 
 
-def _measure_place(ledger: Ledger, place: Place, delta: Delta | None) -> None:
+def _measure_stack(ledger: Ledger, stack: Stack, delta: Delta | None) -> None:
     if delta is None:
-        ledger.unmoved(place, place.n)
+        ledger.unmoved(stack, stack.n)
     else:
-        ledger.add(place, delta)
+        ledger.add(stack, delta)
 
 
-def _measure_embedding(two: Two, ledger: Ledger, group: Group) -> None:
+def _measure_embedding(two: Two, ledger: Ledger, group: DiffGroup) -> None:
     """Which tokens' embeddings moved, some rows at a time."""
     b, t = (_embedding(model, group) for model in (two.base, two.tuned))
     if b.missing or t.missing:
@@ -117,19 +117,19 @@ def _measure_embedding(two: Two, ledger: Ledger, group: Group) -> None:
 class _Rows:
     """Rows of an embedding, brought to the model's width."""
 
-    def __init__(self, place: Place, rounded: Round) -> None:
-        self._place, self._rounded, self._model = place, rounded, place.model
+    def __init__(self, stack: Stack, rounded: Round) -> None:
+        self._stack, self._rounded, self._model = stack, rounded, stack.model
         a, checkpoint = self._model.architecture, self._model.checkpoint
-        linear = a.project_in if place.group == "embedding" else a.project_out
+        linear = a.project_in if stack.group == "embedding" else a.project_out
         self._P = None if linear is None else self._model.place(linear.read(checkpoint))
-        if self._P is not None and place.group == "unembedding":
+        if self._P is not None and stack.group == "unembedding":
             self._P = self._P.T
 
     def __call__(self, ids: Int[Tensor, "some"]) -> Float[Tensor, "some d_model"]:
         """Neighbours are read together; what lies scattered is taken from the whole."""
         low, high = int(ids.min()), int(ids.max()) + 1
         if high - low <= 2 * ROWS_AT_ONCE:
-            read = self._model.checkpoint.read(self._place.tensors[0], slice(low, high))
+            read = self._model.checkpoint.read(self._stack.tensors[0], slice(low, high))
         else:
             read, low = self._whole, 0
         rows = read[(ids - low).to(read.device)]
@@ -140,15 +140,15 @@ class _Rows:
 
     @cached_property
     def _whole(self) -> Float[Tensor, "e width"]:
-        return self._model.checkpoint.read(self._place.tensors[0])
+        return self._model.checkpoint.read(self._stack.tensors[0])
 
 
-def _embedding(model: Model, group: Group) -> Place:
+def _embedding(model: Model, group: DiffGroup) -> Stack:
     a = model.architecture
     name, tensor = ("W_E", a.embed) if group == "embedding" else ("W_U", a.unembed)
     read = partial(model.checkpoint.read, tensor)
     kind: Literal["bias", "norm"] = "bias" if group == "embedding" else "norm"
-    return Place(
+    return Stack(
         *(model, group, None, name, kind, (tensor,)),
         read,
         address_of=lambda i: f"{name}[{i}]",
@@ -156,9 +156,9 @@ def _embedding(model: Model, group: Group) -> Place:
     )
 
 
-def _measure_rest(two: Two, ledger: Ledger, groups: tuple[Group, ...]) -> None:
+def _measure_rest(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...]) -> None:
     """Tensors that no family describes: classifiers above all."""
-    known = [described(model.architecture) for model in (two.base, two.tuned)]
+    known = [tensor_names(model.architecture) for model in (two.base, two.tuned)]
     ours, theirs = (
         {name for name in model.checkpoint.names() if name not in all_known}
         for model, all_known in zip((two.base, two.tuned), known, strict=True)
@@ -171,7 +171,7 @@ def _measure_rest(two: Two, ledger: Ledger, groups: tuple[Group, ...]) -> None:
         if name in theirs and name in ours:
             other = _classifier(two.base, name)
             if other is not None and rows.group in groups:
-                _measure_place(ledger, other, two.delta(other, rows))
+                _measure_stack(ledger, other, two.delta(other, rows))
         elif name in theirs:
             two.note(f"{name} is new: its {rows.n} rows are read whole")
             if rows.group in groups:
@@ -180,7 +180,7 @@ def _measure_rest(two: Two, ledger: Ledger, groups: tuple[Group, ...]) -> None:
             two.note(f"the tuned model has no {name}")
 
 
-def _classifier(model: Model, name: str) -> Place | None:
+def _classifier(model: Model, name: str) -> Stack | None:
     """The rows of a matrix that reads from the residual stream; None for other tensors."""
     info, d = model.checkpoint.info(name), model.d_model
     embed = model.architecture.embed
@@ -189,7 +189,7 @@ def _classifier(model: Model, name: str) -> Place | None:
         return None
     flipped = info.shape[1] != d
     n = info.shape[1] if flipped else info.shape[0]
-    return Place(
+    return Stack(
         *(model, "classifier" if n < d else "other", None, name, "norm", (name,)),
         lambda: model.checkpoint.read(name).T if flipped else model.checkpoint.read(name),
         address_of=lambda i: f"{name}[{i}]",
@@ -197,14 +197,14 @@ def _classifier(model: Model, name: str) -> Place | None:
     )
 
 
-def _new_rows(model: Model, place: Place) -> Iterator[Candidate]:
-    labels = model.config.get("id2label") if place.group == "classifier" else None
-    for i, row in enumerate(place.read(lambda x: x)):
+def _new_rows(model: Model, stack: Stack) -> Iterator[Candidate]:
+    labels = model.config.get("id2label") if stack.group == "classifier" else None
+    for i, row in enumerate(stack.read(lambda x: x)):
         size = float(row.norm())
         if size > 0 and size < float("inf"):
             said = str(labels.get(str(i), labels.get(i, ""))) if isinstance(labels, dict) else ""
             yield Candidate(
-                place.address(i), place.group, None, place.kind, size, 0.0, 1.0, row, label=said,
+                stack.address(i), stack.group, None, stack.kind, size, 0.0, 1.0, row, label=said,
                 new=True,
             )  # fmt: skip
 

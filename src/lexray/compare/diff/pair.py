@@ -7,10 +7,9 @@ what it changes comes from its factors, L·R, whose rows' lengths follow from r�
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
@@ -19,14 +18,12 @@ from torch import Tensor
 from lexray.checkpoint import Checkpoint
 from lexray.checkpoint.base import TensorInfo
 from lexray.checkpoint.lora import LoraCheckpoint
-from lexray.compare.diff.places import Place, Round
+from lexray.compare.diff.stacks import Round, Stack
 from lexray.errors import LexrayError
 from lexray.families.spec import ALL
 from lexray.model.fold import at_least_float32
+from lexray.model.model import Model
 from lexray.result.format import show_percent
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 ROWS_AT_ONCE = 4096
 HALF = {"F16": torch.float16, "BF16": torch.bfloat16}
@@ -73,7 +70,7 @@ class Two:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tuned = self.tuned.view(**asdict(self.base.options))
+        self.tuned = self.tuned.seen(self.base.options)
         refuse_strangers(self)
         self.lora = _adapter_on(self.base.checkpoint, self.tuned.checkpoint)
 
@@ -83,8 +80,8 @@ class Two:
 
     # ------------------------------------------------------------------ what moved
 
-    def delta(self, b: Place, t: Place) -> Delta | None:
-        """How the vectors of a place moved; None if they did not."""
+    def delta(self, b: Stack, t: Stack) -> Delta | None:
+        """How the vectors of a stack moved; None if they did not."""
         if not self.touched(*t.tensors):
             return None
         factors = self.factors(t)
@@ -101,14 +98,14 @@ class Two:
             change = self.compared(before[:n], after[:n], b.name)
         return change if bool(change.sizes.any()) else None
 
-    def _alike(self, before: Tensor, after: Tensor, place: Place) -> bool:
+    def _alike(self, before: Tensor, after: Tensor, stack: Stack) -> bool:
         """Whether there is something to subtract; positions may be more or fewer."""
         if before.shape == after.shape:
             return True
         sizes = f"{' × '.join(map(str, before.shape))} and {' × '.join(map(str, after.shape))}"
-        resized = place.group == "positions" and before.shape[1] == after.shape[1]
+        resized = stack.group == "positions" and before.shape[1] == after.shape[1]
         what = "only the common ones are compared" if resized else "not compared"
-        self.note(f"{place.name} has the sizes {sizes}: {what}")
+        self.note(f"{stack.name} has the sizes {sizes}: {what}")
         return resized
 
     def compared(self, before: Tensor, after: Tensor, name: str) -> Delta:
@@ -128,7 +125,7 @@ class Two:
             return not changed.isdisjoint(tensors)
         return self.base.checkpoint is not self.tuned.checkpoint
 
-    def factors(self, t: Place) -> tuple[Tensor, Tensor] | None:
+    def factors(self, t: Stack) -> tuple[Tensor, Tensor] | None:
         """L and R of a LoRA adapter, so that the vectors moved by L·R; None where it has none."""
         linear = t.linear
         if self.lora is None or linear is None or linear.expert is not None:
@@ -143,7 +140,7 @@ class Two:
             left, right = right.T, left.T
         return scale * left, t.folded(right)
 
-    def row_factors(self, t: Place) -> tuple[Tensor, Tensor] | None:
+    def row_factors(self, t: Stack) -> tuple[Tensor, Tensor] | None:
         """The same for the rows of a tensor as it is stored: an embedding."""
         found = None if self.lora is None else self.lora.factors(t.tensors[0])
         if found is None:
@@ -151,7 +148,7 @@ class Two:
         A, B = (at_least_float32(self.tuned.place(x)) for x in found[:2])
         return found[2] * B, A
 
-    def rounding(self, b: Place, t: Place) -> tuple[Round, Round]:
+    def rounding(self, b: Stack, t: Stack) -> tuple[Round, Round]:
         """Both tensors as the coarser of their dtypes has them: rounding is no change."""
         dtypes = [
             p.model.dtype or _precision(p.model.checkpoint.info(p.tensors[0])) for p in (b, t)
@@ -168,9 +165,9 @@ class Two:
 
         return rounded, rounded
 
-    def matched(self, ours: list[Place], theirs: list[Place]) -> Iterator[tuple[Place, Place]]:
-        """The places that both models have; what one lacks is noted."""
-        others = {place.name: place for place in theirs}
+    def matched(self, ours: list[Stack], theirs: list[Stack]) -> Iterator[tuple[Stack, Stack]]:
+        """The stacks that both models have; what one lacks is noted."""
+        others = {stack.name: stack for stack in theirs}
         for b in ours:
             t = others.pop(b.name, None)
             if t is None or t.missing or b.missing:
@@ -183,10 +180,10 @@ class Two:
         for t in others.values():
             self._lacking(self.base, t)
 
-    def _lacking(self, model: Model, place: Place) -> None:
+    def _lacking(self, model: Model, stack: Stack) -> None:
         which = "tuned" if model is self.tuned else "base"
-        where = "" if place.layer is None else f" of layer {place.layer}"
-        what = place.group if place.group not in ("norms", "biases", "other") else place.name
+        where = "" if stack.layer is None else f" of layer {stack.layer}"
+        what = stack.group if stack.group not in ("norms", "biases", "other") else stack.name
         self.note(f"the {which} model has no {what}{where}: not compared")
 
     # ------------------------------------------------------------------ tokens

@@ -15,8 +15,8 @@ from torch import Tensor
 from lexray.compare.diff.heads import HeadChanges, read_pairs
 from lexray.compare.diff.ledger import Candidate, Ledger
 from lexray.compare.diff.pair import Two
-from lexray.compare.diff.places import CIRCUITS, Group, Place, layer_places
 from lexray.compare.diff.result import Change
+from lexray.compare.diff.stacks import CIRCUITS, DiffGroup, Stack, layer_stacks
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.readings import Scored
@@ -46,7 +46,7 @@ class Reader:
     ) -> None:
         self.two, self.ledger, self.reader = two, ledger, reader
         self.k, self.filter = k, filter
-        self._found: dict[int, dict[str, tuple[Place, Place]]] = {}
+        self._found: dict[int, dict[str, tuple[Stack, Stack]]] = {}
         space = reader.space
         ids = space.admitted(filter)
         self._peak = sqrt(2 * log(max(2, space.n_rows if ids is None else len(ids))))
@@ -112,12 +112,12 @@ class Reader:
             )
         }
 
-    def _circuits(self, group: Group, candidates: list[Candidate]) -> Iterator[_Read]:
+    def _circuits(self, group: DiffGroup, candidates: list[Candidate]) -> Iterator[_Read]:
         for candidate in track(candidates, len(candidates), f"reading {group} of heads"):
             assert candidate.layer is not None
             circuit = self.two.base[candidate.address]
-            places = self._places(candidate.layer)
-            heads = HeadChanges(self.two, candidate.layer, places)
+            stacks = self._stacks(candidate.layer)
+            heads = HeadChanges(self.two, candidate.layer, stacks)
             moved = heads.moved(circuit.head.index, circuit.matrix)
             assert moved is not None
             found = read_pairs(self.two, self.reader, moved, circuit, self.k, self.filter)
@@ -125,11 +125,11 @@ class Reader:
             ends = {"pairs": found.top, "bottom_pairs": found.bottom}
             yield _Read(candidate, telling, found.legibility, partial(dict, ends))
 
-    def _places(self, layer: int) -> dict[str, tuple[Place, Place]]:
+    def _stacks(self, layer: int) -> dict[str, tuple[Stack, Stack]]:
         """Where the parts of a layer are, in both models: found once, nothing is read."""
         if layer not in self._found:
-            places = [layer_places(model, layer) for model in (self.two.base, self.two.tuned)]
-            self._found[layer] = {b.name: (b, t) for b, t in self.two.matched(*places)}
+            stacks = [layer_stacks(model, layer) for model in (self.two.base, self.two.tuned)]
+            self._found[layer] = {b.name: (b, t) for b, t in self.two.matched(*stacks)}
         return self._found[layer]
 
     def _change(self, read: _Read) -> Change:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from math import log10
 from typing import TYPE_CHECKING
 
-from lexray.compare.diff.places import CIRCUITS, Group
 from lexray.compare.diff.result import RULE, Change, Diff, Size
+from lexray.compare.diff.stacks import CIRCUITS, DiffGroup
 from lexray.result import page as shell
 from lexray.result.assets import read_asset
 from lexray.result.format import show_number, show_percent
@@ -23,7 +23,7 @@ DECADES = 3.0
 """The heat map's colours span so many powers of ten below the largest share."""
 NUMBERED = 24
 """Up to so many layers the cells hold their numbers."""
-TITLES: dict[Group, str] = {
+TITLES: dict[DiffGroup, str] = {
     "keys": "FF keys",
     "gates": "FF gates",
     "values": "FF values",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lexray.compare.diff.places import GROUPS, Group
+from lexray.compare.diff.stacks import GROUPS, DiffGroup
 from lexray.result.format import show_percent
 from lexray.result.readings import Pair, Scored, Source, Token
 from lexray.result.table import Cell, Result, Table
@@ -29,7 +29,7 @@ class Change:
     """One vector, or one head's matrix, and what it moved towards."""
 
     address: str
-    group: Group
+    group: DiffGroup
     layer: int | None
     absolute: float
     """How far it moved: the norm of the difference."""
@@ -97,7 +97,7 @@ class Size:
     """How far a group moved in one layer, all its vectors together."""
 
     layer: int | None
-    group: Group
+    group: DiffGroup
     absolute: float
     relative: float | None
     moved: int
@@ -161,11 +161,11 @@ class Diff(Result):
         return [*numbers, *([None] if None in found else [])]
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[DiffGroup]:
         found = {size.group for size in self.sizes}
         return [group for group in GROUPS if group in found]
 
-    def size(self, group: Group, layer: int | None) -> Size | None:
+    def size(self, group: DiffGroup, layer: int | None) -> Size | None:
         return next((s for s in self.sizes if (s.group, s.layer) == (group, layer)), None)
 
     def tables(self) -> list[Table]:
@@ -194,7 +194,7 @@ class Diff(Result):
         last = tables[-1]
         return [*tables[:-1], Table(last.columns, last.rows, last.title, note)]
 
-    def _percent(self, group: Group, layer: int | None) -> str:
+    def _percent(self, group: DiffGroup, layer: int | None) -> str:
         size = self.size(group, layer)
         if size is None:
             return ""

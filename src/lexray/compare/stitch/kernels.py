@@ -15,18 +15,16 @@ For a model and itself all but the last are the identity.
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.model.model import Model
 from lexray.space.kernels import RANK_TOLERANCE, gram
 from lexray.space.side import Side
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 KernelName = Literal["pinv", "whitened", "orthogonal", "regression", "transpose"]
 KERNELS: tuple[KernelName, ...] = get_args(KernelName)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -16,10 +16,8 @@ from torch import Tensor, nn
 
 from lexray.errors import LexrayError
 from lexray.model.cache import Drawer
+from lexray.model.model import Model
 from lexray.trace.record.module import block_modules, final_norm_path
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 States = Float[Tensor, "batch n d_model"]
 

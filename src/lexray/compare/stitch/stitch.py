@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 from jaxtyping import Float, Int
@@ -25,15 +25,13 @@ from torch.nn.functional import cross_entropy
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from lexray.checkpoint.plain import read_json
-from lexray.compare.opened import Given, opened
+from lexray.compare.open import Given, open_both
 from lexray.compare.stitch.kernels import KernelName, kernel, refuse_other_vocabulary
 from lexray.compare.stitch.run import Runner, States
 from lexray.errors import LexrayError
 from lexray.files import writing
+from lexray.model.model import Model
 from lexray.trace.record.module import FINAL_NORM, MODULE, quiet
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 SETTINGS, WEIGHTS, PARTS = "stitch.json", "stitch.safetensors", ("a", "b")
 From = Float[Tensor, "batch n d_a"]
@@ -247,7 +245,6 @@ class Stitched(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> Stitched:
         """What `save_pretrained` has written; nothing outside the folder is looked at."""
-        from lexray.model.model import Model
 
         home = Path(folder)
         settings = read_json(home / SETTINGS)
@@ -293,7 +290,7 @@ def stitch(
     some texts are needed (`calibrate`), on which the sizes of both models' states are measured.
     """
     how = Recipe.of(recipe, f"stitch({', '.join(f'{k}={v!r}' for k, v in recipe.items())})")
-    a, b = opened(a, b)
+    a, b = open_both(a, b)
     refuse_other_vocabulary(a, b)
     _check_layers(a, b, after, layers)
     if how.match != "none" and not calibrate:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -30,6 +30,7 @@ from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.checkpoint.plain import read_json
 from lexray.errors import LexrayError
 from lexray.families.gguf.names import GGUFModel
+from lexray.families.walk import tensor_names
 from lexray.model.anatomy import Anatomy
 from lexray.model.cache import Drawer
 
@@ -294,20 +295,8 @@ def _some(names: list[str]) -> str:
 
 def _read_by(model: Anatomy) -> set[str]:
     """The tensors of the body that readings use: those that the family's description names."""
-    found: set[str] = set()
-
-    def walk(part: Any) -> None:
-        if isinstance(part, str):
-            found.add(part)
-        elif isinstance(part, (tuple, list)):
-            for item in part:
-                walk(item)
-        elif is_dataclass(part):
-            for field in fields(part):
-                walk(getattr(part, field.name))
-
-    walk(replace(model.architecture, unembed="", unembed_bias=None, head=None))
-    return found & set(model.checkpoint.names())
+    body = replace(model.architecture, unembed="", unembed_bias=None, head=None)
+    return tensor_names(body) & set(model.checkpoint.names())
 
 
 @contextmanager

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast, get_args
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -152,37 +152,20 @@ def available_bytes(device: torch.device) -> int | None:
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":
         return None
-    found = [n for n in (_free_in_system(), _free_in_container()) if n is not None]
-    return min(found, default=None)
+    free = int(psutil.virtual_memory().available)
+    return min([free, *_free_in_container()])
 
 
-def _free_in_system() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-        return None
-    except (OSError, ValueError):
-        return _free_pages()
-
-
-def _free_pages() -> int | None:
-    """What systems without /proc say, if anything."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return None
-
-
-def _free_in_container() -> int | None:
-    """What is left of a control group's limit: containers and batch systems set one."""
+def _free_in_container() -> list[int]:
+    """What is left of a control group's limit, where containers or batch systems set one: psutil
+    sees only the machine."""
     try:
         limit, used = (
             int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current")
         )
-        return max(limit - used, 0)
+        return [max(limit - used, 0)]
     except (OSError, ValueError):
-        return None
+        return []
 
 
 def refuse_too_large(model: Anatomy, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:

@@ -1,34 +1,34 @@
 """Where a model keeps the vectors that a comparison looks at, group by group.
 
-A place is one stack of vectors: a layer's keys, a head's queries, a norm's gain. Two models are
-compared place by place, matched by address, whatever their tensors are called.
+A stack is some vectors that lie together: a layer's keys, a head's queries, a norm's gain. Two
+models are compared stack by stack, matched by address, whatever their tensors are called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.families.shapes import block_shapes, check
-from lexray.families.spec import ALL, Architecture, Heads, Linear, Norm, QKNorm
+from lexray.families.spec import ALL, Heads, Linear, Norm, QKNorm
+from lexray.families.walk import linears
 from lexray.model import fold
-from lexray.model.feedforward import FeedForward, Mixture
+from lexray.model.feedforward import Mixture
+from lexray.model.groups import layer_groups
 from lexray.model.layer import Layer
+from lexray.model.model import Model
 from lexray.model.weights import Weights
+from lexray.space.kinds import GROUPS as NAMES
 from lexray.space.kinds import Kind
 
-if TYPE_CHECKING:
-    from lexray.model.model import Model
-
-Group = Literal[
+DiffGroup = Literal[
     "keys",
     "gates",
     "values",
@@ -47,21 +47,23 @@ Group = Literal[
     "classifier",
     "other",
 ]
-GROUPS: tuple[Group, ...] = get_args(Group)
+GROUPS: tuple[DiffGroup, ...] = get_args(DiffGroup)
 CIRCUITS: tuple[Literal["VO", "QK"], ...] = ("VO", "QK")
+VECTORS: dict[DiffGroup, Kind] = {group: NAMES[group] for group in GROUPS if group in NAMES}
+"""The groups of vectors that `model.groups` finds, and their kinds."""
 Round = Callable[[Tensor], Tensor]
 """What is done to a tensor as it was stored, before norms are folded in."""
 
 
 @dataclass(frozen=True)
-class Place:
+class Stack:
     """Some vectors of one group, and how they are read."""
 
     model: Weights
-    group: Group
+    group: DiffGroup
     layer: int | None
     name: str
-    """By which the place is found in the other model: `L3H7.Q`, `L3.attn_norm`."""
+    """By which the stack is found in the other model: `L3H7.Q`, `L3.attn_norm`."""
     kind: Kind | None
     """As what its vectors are read; None if they do not live in the residual stream."""
     tensors: tuple[str, ...]
@@ -103,24 +105,24 @@ class Place:
         return fold.reader(X.T, self.norm, checkpoint).T
 
 
-def layer_places(model: Model, index: int) -> list[Place]:
-    """All places of a layer."""
+def layer_stacks(model: Model, index: int) -> list[Stack]:
+    """All stacks of a layer."""
     layer = model.layers[index]
     _check_shapes(model, index)
-    return [*_feed_forward(layer), *_attention(layer), *_norms(layer), *_biases(layer)]
+    return [*_vectors(layer), *_routers(layer), *_norms(layer), *_biases(layer)]
 
 
-def model_places(model: Model) -> list[Place]:
-    """The small places outside the layers: norms, biases and positions."""
+def model_stacks(model: Model) -> list[Stack]:
+    """The small stacks outside the layers: norms, biases and positions."""
     a, checkpoint = model.architecture, model.checkpoint
     norms = {
         "embed_norm": a.embed_norm,
         "final_norm": a.final_norm,
         "head_norm": a.head.norm if a.head else None,
     }
-    places = [place for name, norm in norms.items() for place in _norm(model, None, name, norm)]
+    stacks = [stack for name, norm in norms.items() for stack in _norm(model, None, name, norm)]
     if a.unembed_bias is not None:
-        places.append(_row(model, "biases", None, "b_U", None, a.unembed_bias))
+        stacks.append(_row(model, "biases", None, "b_U", None, a.unembed_bias))
     for name, tensor, offset in (
         ("W_pos", a.positions, a.position_offset),
         ("W_type", a.token_types, 0),
@@ -128,8 +130,8 @@ def model_places(model: Model) -> list[Place]:
         if tensor is not None:
             rows = slice(offset or None, None)
             n = checkpoint.info(tensor).shape[0] - offset if tensor in checkpoint.names() else 0
-            places.append(
-                Place(
+            stacks.append(
+                Stack(
                     *(model, "positions", None, name, "bias", (tensor,)),
                     partial(checkpoint.read, tensor, rows),
                     address_of=lambda i, name=name: f"{name}[{i}]",  # type: ignore[misc]
@@ -143,108 +145,46 @@ def model_places(model: Model) -> list[Place]:
         ("project_out", a.project_out),
     ):
         if linear is not None:
-            places.append(_linear(model, "other", None, name, None, linear, ALL, None))
-    return places
-
-
-def described(a: Architecture) -> set[str]:
-    """Every tensor that a family's description names."""
-    return set(_names(a))
-
-
-def _names(x: Any) -> Iterator[str]:
-    if isinstance(x, Linear):
-        yield from filter(None, (x.weight, x.bias))
-    elif isinstance(x, Norm):
-        yield from filter(None, (x.gain, x.bias))
-    elif isinstance(x, tuple):
-        for item in x:
-            yield from _names(item)
-    elif is_dataclass(x):
-        if isinstance(x, Architecture):
-            own = (x.embed, x.unembed, x.unembed_bias, x.positions, x.token_types)
-            yield from filter(None, own)
-        for field in fields(x):
-            yield from _names(getattr(x, field.name))
+            stacks.append(_linear(model, "other", None, name, None, linear, ALL, None))
+    return stacks
 
 
 # ---------------------------------------------------------------------- the parts of a layer
 
 
-def _feed_forward(layer: Layer) -> Iterator[Place]:
-    model, index = layer.weights, layer.index
-    for ff in layer.feed_forwards:
-        linears: dict[tuple[Group, Kind], Linear | None] = {
-            ("keys", "key"): ff.spec.w_in,
-            ("gates", "gate"): ff.spec.w_gate,
-            ("values", "value"): ff.spec.w_out,
-        }
-        for (group, kind), linear in linears.items():
-            if linear is not None:
-                norm = ff.norms.post_norm if kind == "value" else ff.norms.pre_norm
-                name = f"{ff.address}.{kind}"
-                place = _linear(model, group, index, name, kind, linear, ALL, norm)
-                yield replace(place, address_of=partial(_neuron, ff, kind))
-    if isinstance(layer.ff, Mixture):
-        spec, stem = layer.ff.spec, str(layer.address)
-        router = _linear(
-            model, "router", index, f"{stem}.router", "key", spec.router, ALL, spec.pre_norm
-        )
-        yield replace(router, address_of=lambda e: f"{stem}E{e}.router")
-        if spec.shared_gate is not None:
-            name = f"{stem}S.router"
-            yield _linear(model, "router", index, name, "key", spec.shared_gate, ALL, spec.pre_norm)
-
-
-def _neuron(ff: FeedForward, kind: str, i: int) -> str:
-    return f"{replace(ff.address, neuron=i)}.{kind}"
-
-
-def _attention(layer: Layer) -> Iterator[Place]:
-    model, index, spec = layer.weights, layer.index, layer.spec.attention
-    shared = len(spec.q.starts) // len(spec.k.starts)
-    sides: tuple[tuple[Literal["Q", "K", "V"], Heads, int], ...] = (
-        ("Q", spec.q, 1),
-        ("K", spec.k, shared),
-        ("V", spec.v, shared),
-    )
-    for side, heads, step in sides:
-        for i in range(len(heads.starts)):
-            yield _subheads(
-                model, index, i * step, side, heads.linear, heads.outputs(i), spec.pre_norm
+def _vectors(layer: Layer) -> Iterator[Stack]:
+    """The keys, gates and values of each feed-forward, and the subheads of each head."""
+    for group, kind in VECTORS.items():
+        for part in layer_groups(layer.weights, layer.index, kind):
+            at, name = slice(part.start, part.start + part.n), f"{part.owner}.{kind}"
+            stack = _linear(
+                layer.weights, group, layer.index, name, kind, part.linear, at, part.norm
             )
-    for i in range(len(spec.q.starts)):
-        rows = slice(i * spec.q.d_head, (i + 1) * spec.q.d_head)
-        yield _subheads(model, index, i, "O", spec.o, rows, spec.post_norm)
+            yield replace(stack, address_of=part.address_of)
 
 
-def _subheads(
-    model: Weights,
-    layer: int,
-    head: int,
-    side: Literal["Q", "K", "V", "O"],
-    linear: Linear,
-    at: slice,
-    norm: Norm | None,
-) -> Place:
-    def address_of(i: int) -> str:
-        return str(Address(layer, head=head, subhead=side, index=i))
-
-    name = f"L{layer}H{head}.{side}"
-    place = _linear(model, side, layer, name, side, linear, at, norm)
-    return replace(place, address_of=address_of)
+def _routers(layer: Layer) -> Iterator[Stack]:
+    """What chooses among experts: a direction for each."""
+    if not isinstance(layer.ff, Mixture):
+        return
+    spec, stem = layer.ff.spec, str(layer.address)
+    router = partial(_linear, layer.weights, "router", layer.index)
+    each = router(f"{stem}.router", "key", spec.router, ALL, spec.pre_norm)
+    yield replace(each, address_of=lambda e: f"{stem}E{e}.router")
+    if spec.shared_gate is not None:
+        yield router(f"{stem}S.router", "key", spec.shared_gate, ALL, spec.pre_norm)
 
 
 def _linear(
     model: Weights,
-    group: Group,
+    group: DiffGroup,
     layer: int | None,
     name: str,
     kind: Kind | None,
     linear: Linear,
     at: slice,
     norm: Norm | None,
-) -> Place:
+) -> Stack:
     """The rows of a matrix that writes (values, O), or the columns of one that reads."""
     writes = kind in ("value", "O")
     checkpoint = model.checkpoint
@@ -255,7 +195,7 @@ def _linear(
         return linear.read(checkpoint, outputs=at).T
 
     gain = (norm.gain,) if norm is not None and norm.gain and model.options.folded else ()
-    return Place(
+    return Stack(
         *(model, group, layer, name, kind, (linear.weight, *gain), stored, norm, writes),
         linear=linear,
         at=at,
@@ -276,14 +216,14 @@ def _number(model: Weights, linear: Linear, at: slice, writes: bool) -> int:
     return shape[0 if writes == linear.in_first else 1]
 
 
-def _norms(layer: Layer) -> Iterator[Place]:
+def _norms(layer: Layer) -> Iterator[Stack]:
     """The first norm of a sub-block has the address that `lexray.address` gives it."""
     spec = layer.spec
     for part, block in (("attn", spec.attention), ("mlp", spec.ff)):
         found = {"pre": block.pre_norm, "post": block.post_norm, "sum": block.sum_norm}
-        present = {place: norm for place, norm in found.items() if norm is not None}
-        for i, (place, norm) in enumerate(present.items()):
-            label = f"{part}_{place}_norm" if i else f"{part}_norm"
+        present = {where: norm for where, norm in found.items() if norm is not None}
+        for i, (where, norm) in enumerate(present.items()):
+            label = f"{part}_{where}_norm" if i else f"{part}_norm"
             yield from _norm(layer.weights, layer.index, f"{layer.address}.{label}", norm)
     for side, joined in (("Q", spec.attention.q_norm), ("K", spec.attention.k_norm)):
         for i, norm in enumerate(dict.fromkeys(_each(joined))):
@@ -299,7 +239,7 @@ def _each(norm: QKNorm | None) -> tuple[Norm, ...]:
 
 def _norm(
     model: Weights, layer: int | None, name: str, norm: Norm | None, kind: Kind | None = "norm"
-) -> Iterator[Place]:
+) -> Iterator[Stack]:
     if norm is None:
         return
     for tensor, ending, read in (
@@ -307,7 +247,7 @@ def _norm(
         (norm.bias, "_bias", norm.read_bias),
     ):
         if tensor is not None:
-            yield Place(
+            yield Stack(
                 model, "norms", layer, name + ending, kind, (tensor,), partial(_one, model, read)
             )
 
@@ -318,27 +258,27 @@ def _one(model: Weights, read: Callable[[Any], Tensor | None]) -> Tensor:
     return found[None]
 
 
-def _biases(layer: Layer) -> Iterator[Place]:
+def _biases(layer: Layer) -> Iterator[Stack]:
     model, stem, spec = layer.weights, str(layer.address), layer.spec.attention
     for side, heads in (("Q", spec.q), ("K", spec.k), ("V", spec.v)):
         bias = heads.linear.bias
         if bias is not None:
-            yield Place(
+            yield Stack(
                 *(model, "biases", layer.index, f"{stem}.b_{side}", None, (bias,)),
                 partial(_head_biases, model, heads),
             )
-    linears: list[tuple[str, Linear | None, Kind | None, Norm | None]] = [
+    others: list[tuple[str, Linear | None, Kind | None, Norm | None]] = [
         (f"{stem}.b_O", spec.o, "bias", spec.post_norm)
     ]
     for ff in layer.feed_forwards:
-        linears += [
+        others += [
             (f"{ff.address}.b_in", ff.spec.w_in, None, None),
             (f"{ff.address}.b_gate", ff.spec.w_gate, None, None),
             (f"{ff.address}.b_out", ff.spec.w_out, "bias", ff.norms.post_norm),
         ]
-    for name, linear, kind, norm in linears:
+    for name, linear, kind, norm in others:
         if linear is not None and linear.bias is not None:
-            yield Place(
+            yield Stack(
                 *(model, "biases", layer.index, name, kind, (linear.bias,)),
                 partial(_one, model, linear.read_bias),
                 norm=norm,
@@ -352,9 +292,9 @@ def _head_biases(model: Weights, heads: Heads) -> Tensor:
 
 
 def _row(
-    model: Model, group: Group, layer: int | None, name: str, kind: Kind | None, tensor: str
-) -> Place:
-    return Place(
+    model: Model, group: DiffGroup, layer: int | None, name: str, kind: Kind | None, tensor: str
+) -> Stack:
+    return Stack(
         *(model, group, layer, name, kind, (tensor,)),
         lambda: model.checkpoint.read(tensor).flatten()[None],
     )
@@ -365,23 +305,12 @@ def _check_shapes(model: Model, layer: int) -> None:
     block = model.architecture.blocks[layer]
     shapes = block_shapes(model.architecture, block)
     names = model.checkpoint.names()
-    for linear in _linears(block):
+    for linear in linears(block):
         if linear.weight in names:
             check(linear, model.checkpoint, shapes)
 
 
-def _linears(x: Any) -> Iterator[Linear]:
-    if isinstance(x, Linear):
-        yield x
-    elif isinstance(x, tuple):
-        for item in x:
-            yield from _linears(item)
-    elif is_dataclass(x):
-        for field in fields(x):
-            yield from _linears(getattr(x, field.name))
-
-
-def chosen(groups: tuple[str, ...]) -> tuple[Group, ...]:
+def choose_groups(groups: tuple[str, ...]) -> tuple[DiffGroup, ...]:
     """The groups that were asked for; all if none were."""
     unknown = [group for group in groups if group not in GROUPS]
     if unknown:

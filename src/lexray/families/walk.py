@@ -1,0 +1,54 @@
+"""One walk over everything that a family's description names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from lexray.families.spec import Architecture, Linear, Norm
+
+TENSORS = ("embed", "unembed", "unembed_bias", "positions", "token_types")
+"""The fields of an `Architecture` that are names of tensors themselves."""
+
+Named = Linear | Norm | str
+"""What tensors belong to: a linear map, a norm, or (an embedding) just its name."""
+
+
+def walk(x: Any, path: str = "") -> Iterator[tuple[str, Named]]:
+    """Each linear map, norm and embedding of a description, and the fields that lead to it.
+
+    >>> dict(walk(model.architecture.blocks[0]))["attention.q.linear"].weight
+    'transformer.h.0.attn.c_attn.weight'
+    """
+    if isinstance(x, Linear | Norm):
+        yield path, x
+    elif isinstance(x, tuple):
+        for item in x:
+            yield from walk(item, path)
+    elif is_dataclass(x):
+        for field in fields(x):
+            value = getattr(x, field.name)
+            where = f"{path}.{field.name}" if path else field.name
+            if isinstance(x, Architecture) and field.name in TENSORS:
+                if value is not None:
+                    yield where, value
+            else:
+                yield from walk(value, where)
+
+
+def tensors(part: Named) -> tuple[str | None, str | None]:
+    """The names of a weight (or gain) and of its bias; None where there is none."""
+    if isinstance(part, Linear):
+        return part.weight, part.bias
+    return (part.gain, part.bias) if isinstance(part, Norm) else (part, None)
+
+
+def tensor_names(x: Any) -> set[str]:
+    """Every tensor that a description, or a part of one, names."""
+    return {name for _, part in walk(x) for name in tensors(part) if name is not None}
+
+
+def linears(x: Any) -> Iterator[Linear]:
+    """Every linear map of a description, or of a part of one."""
+    return (part for _, part in walk(x) if isinstance(part, Linear))
