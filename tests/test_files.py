@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -148,3 +153,140 @@ def test_lines_are_appended_and_a_torn_one_is_cut_off(tmp_path: Path) -> None:
     with appending(path) as stream:
         assert list(whole_lines(stream, b'{"key":'))[-1] == b"mine", "not ours: not cut off"
     assert path.read_bytes() == whole + b"mine"
+
+
+# ---------------------------------------------------------------------- what is no plain file
+
+
+def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    real, link = tmp_path / "real" / "a.txt", tmp_path / "link.txt"
+    real.parent.mkdir()
+    real.write_text("before")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    write_whole(link, "after")
+    assert link.is_symlink()
+    assert real.read_text() == "after"
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["a.txt", "link.txt", "real"]
+
+
+def test_a_link_to_what_is_not_there_yet(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    write_whole(tmp_path / "link", "x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "new").read_text() == "x"
+
+
+def test_the_longest_name_there_can_be(tmp_path: Path) -> None:
+    write_whole(tmp_path / ("x" * 255), "x")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_devices_and_pipes_are_written_through(tmp_path: Path, lines: bool) -> None:
+    def write(path: Path) -> None:
+        if lines:
+            with appending(path) as stream:
+                assert list(whole_lines(stream, b"")) == []
+                append_json_line(stream, ["x"] * 30_000)
+        else:
+            write_whole(path, "x" * 200_000)
+
+    device = Path("/dev/null").stat().st_rdev
+    write(Path("/dev/null"))
+    assert Path("/dev/null").stat().st_rdev == device
+    with pytest.raises(LexrayError, match="cannot write /dev/full: No space left"):
+        write(Path("/dev/full"))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        write(pipe)
+        assert len(read.result()) == (120_002 if lines else 200_000)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_open_streams_are_not_replaced(tmp_path: Path) -> None:
+    """As -o /dev/stdout with >> log: what was in the log stays."""
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    with log.open("a") as stream:
+        write_whole(Path(f"/dev/fd/{stream.fileno()}"), "after\n")
+    assert log.read_text() == "before\nafter\n"
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, pathlib; from lexray.files import writing\n"
+        "with writing(pathlib.Path(sys.argv[1])) as part:\n"
+        "    part.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "a.txt"], check=False)
+    (left,) = tmp_path.iterdir()
+    with writing(tmp_path / "b.txt") as living:
+        living.write_text("b")
+        os.utime(left, (0, 0))
+        os.utime(living.parent, (0, 0))
+        write_whole(tmp_path / "c.txt", "c")
+        assert not left.exists()
+        assert living.exists(), "the folder of one who lives is left alone"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["b.txt", "c.txt"]
+
+
+# ---------------------------------------------------------------------- lines, guarded
+
+
+@pytest.mark.parametrize("only", [b'{"key": "of another program"}', b'{"key', b'{"kez": 1'])
+def test_a_users_only_line_is_not_cut_off(tmp_path: Path, only: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(only)
+    with appending(path) as stream:
+        for line in whole_lines(stream, b'{"key":'):
+            assert line == only
+            break
+    assert path.read_bytes() == only
+
+
+def test_a_last_line_without_its_end_is_completed(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"key":1}')
+    with appending(path) as stream:
+        assert list(whole_lines(stream, b'{"key":')) == [b'{"key":1}']
+        append_json_line(stream, {"key": 2})
+    assert path.read_bytes() == b'{"key":1}\n{"key":2}\n'
+
+
+def test_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lexray.files.PATIENCE", 2)
+    path = tmp_path / "a.jsonl"
+    with appending(path) as stream:
+        append_json_line(stream, 1)
+        with (
+            pytest.raises(LexrayError, match=r"another process is writing .*a\.jsonl; wait"),
+            appending(path),
+        ):
+            pytest.fail("two at a time")
+    with appending(path) as stream:
+        append_json_line(stream, 2)
+    assert path.read_bytes() == b"1\n2\n"
+
+
+def test_a_line_that_does_not_fit_leaves_none(tmp_path: Path) -> None:
+    """A disk that is full after 4 kB: the limit of a file's size stands for it."""
+    code = (
+        "import resource, signal, sys, pathlib\n"
+        "from lexray.files import append_json_line, appending\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "with appending(pathlib.Path(sys.argv[1])) as stream:\n"
+        "    for n in range(9): append_json_line(stream, 'x' * 998)"
+    )
+    path = tmp_path / "a.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], check=False, capture_output=True, text=True
+    )
+    assert "LexrayError: cannot write" in done.stderr
+    assert "File too large" in done.stderr
+    assert path.read_bytes() == (b'"' + b"x" * 998 + b'"\n') * 4

@@ -6,20 +6,40 @@ leaves the old one as it was. A file that grows line by line is on disk up to it
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
+import re
+import shutil
+import stat
 import tempfile
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
+from io import BufferedReader, FileIO, TextIOWrapper
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from platformdirs import user_cache_path
 
+from lexray.clean import clean_json
 from lexray.errors import LexrayError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+PART = ".lexray-"
+"""How the folders begin in which something is being made."""
+SETTLED = 10
+"""Seconds after which a folder that nobody holds is what a killed process left."""
+PATIENCE = 20
+"""How often to try for a file that another process holds, twenty times a second."""
+STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 
 
 def cache_root() -> Path:
@@ -40,18 +60,113 @@ def cache_root() -> Path:
 def writing(path: Path) -> Iterator[Path]:
     """A place beside `path`, of the same name; what is made there takes the place of `path`.
 
-    Files and folders alike. Nothing happens to `path` if the body raises.
+    Files and folders alike. Nothing happens to `path` if the body raises. A link stays a link, and
+    a file keeps its mode; into what is no file (a device, a pipe, `/dev/stdout`) it is written.
 
     >>> with writing(Path("heads.html")) as part:
     ...     figure.write_html(part)
     """
     try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            part = Path(folder) / path.name
-            yield part
-            part.replace(path)
+        if _is_stream(path):
+            with tempfile.TemporaryDirectory() as folder:
+                yield (part := Path(folder) / path.name)
+                _pour(part, path)
+            return
+        target = Path(os.path.realpath(path))
+        with _beside(target) as folder:
+            yield (part := folder / path.name)
+            _keep_mode(target, part)
+            part.replace(target)
     except OSError as error:
-        raise LexrayError(f"cannot write {path}: {error.strerror or error}") from error
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> LexrayError:
+    return LexrayError(f"cannot write {path}: {error.strerror or error}")
+
+
+def _descriptor(path: Path) -> int | None:
+    """The number of the open stream that a path stands for: /dev/stdout, /dev/fd/3, …"""
+    if str(path) in STANDARD:
+        return STANDARD[str(path)]
+    found = DESCRIPTOR.fullmatch(str(path))
+    return int(found[1]) if found else None
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether there is something that cannot be replaced: neither a file nor a folder."""
+    if _descriptor(path) is not None:
+        return True
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _open_stream(path: Path) -> FileIO:
+    number = _descriptor(path)
+    return FileIO(path if number is None else os.dup(number), "wb")
+
+
+def _pour(part: Path, path: Path) -> None:
+    with part.open("rb") as source, _open_stream(path) as stream:
+        while data := source.read(1 << 20):
+            _write_all(stream, data)
+
+
+def _write_all(stream: FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[stream.write(left) :]
+
+
+def _keep_mode(target: Path, part: Path) -> None:
+    """The new file is as private as the old one, and its owner's."""
+    if not target.is_file():
+        return
+    old, new = target.stat(), part.stat()
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        with suppress(OSError, AttributeError):  # only root may; and Windows has no owners
+            os.chown(part, old.st_uid, old.st_gid)
+    part.chmod(stat.S_IMODE(old.st_mode))
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A folder for what is being made, which goes when it is done; those of the dead go first."""
+    for old in target.parent.glob(f"{PART}*"):
+        _remove_dead(old)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=PART) as name:
+        folder = Path(name)
+        with _held(folder):
+            yield folder
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Inside, others see that the folder's maker lives: the system ends the lock with it."""
+    if fcntl is None:
+        yield
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(number, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(number)
+
+
+def _remove_dead(folder: Path) -> None:
+    """Removes what a process that was killed has left behind, once it is surely dead."""
+    if fcntl is None:
+        return
+    with suppress(OSError):
+        if time.time() - folder.stat().st_mtime < SETTLED:
+            return
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(number)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -122,34 +237,83 @@ def has_json_lines(path: Path) -> bool:
 
 
 @contextmanager
-def appending(path: Path) -> Iterator[BinaryIO]:
-    """A file to read and to add to; it is made if it is not there."""
+def appending(path: Path) -> Iterator[FileIO]:
+    """A file to read and to add to, made if it is not there; no two processes at a time.
+
+    What is no file (a device, a pipe, `/dev/stdout`) is only written to.
+    """
     try:
-        with path.open("a+b") as stream:
+        with _open_stream(path) if _is_stream(path) else FileIO(path, "a+") as stream:
+            if stream.readable():
+                _lock(stream, path)
             yield stream
     except OSError as error:
-        raise LexrayError(f"cannot write {path}: {error.strerror or error}") from error
+        raise cannot_write(path, error) from error
 
 
-def append_json_line(stream: BinaryIO, value: Any) -> None:
-    """One whole line, on disk before the next one is made."""
-    line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    stream.write(line.encode("utf-8", "surrogatepass") + b"\n")
-    stream.flush()
-    os.fsync(stream.fileno())
+def _lock(stream: FileIO, path: Path) -> None:
+    """Waits a moment: others may be adding a line."""
+    for _ in range(PATIENCE if fcntl is not None else 0):
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)
+        except OSError:  # some network file systems have no locks
+            return
+        else:
+            return
+    if fcntl is not None:
+        raise LexrayError(
+            f"another process is writing {path}; wait until it is done, or choose another file"
+        )
 
 
-def whole_lines(stream: BinaryIO, start: bytes) -> Iterator[bytes]:
+def append_json_line(stream: FileIO, value: Any) -> None:
+    """One whole line, on disk before the next one is made; on a full disk none at all."""
+    line = clean_json(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    before = os.fstat(stream.fileno()).st_size
+    try:
+        _write_all(stream, line.encode() + b"\n")
+        os.fsync(stream.fileno())
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOTSUP):  # pipes and devices have no disk
+            return
+        if stream.readable():
+            stream.truncate(before)
+        raise
+
+
+def whole_lines(stream: FileIO, start: bytes) -> Iterator[bytes]:
     """The lines of a file that `append_json_line` made; a torn last one is cut off.
 
     `start` is how all of its lines begin: a last line that begins otherwise is not ours, and is
-    given out like the others.
+    given out like the others. So is the only line of a file, unless it is clearly ours and torn:
+    it may be the user's.
     """
+    if not stream.readable():
+        return
     stream.seek(0)
+    reader = BufferedReader(stream)
     whole = 0
-    for line in stream:
-        if not line.endswith(b"\n") and line.startswith(start[: len(line)]):
-            break
-        whole += len(line)
-        yield line
-    stream.truncate(whole)
+    try:
+        for line in reader:
+            torn = not line.endswith(b"\n")
+            if torn and line.startswith(start[: len(line)]) and (whole or _is_torn(line, start)):
+                stream.truncate(whole)
+                break
+            yield line
+            whole += len(line)
+            if torn and line.startswith(start):
+                _write_all(stream, b"\n")
+    finally:
+        with suppress(ValueError):  # the file may be closed already
+            reader.detach()
+
+
+def _is_torn(line: bytes, start: bytes) -> bool:
+    """Whether a line begins as ours do, and ends too early."""
+    try:
+        json.loads(line)
+    except ValueError:
+        return line.startswith(start)
+    return False
