@@ -323,10 +323,10 @@ class FlowGraph(Result):
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The interactive page as one text without any outside links; also written to `path`."""
-        from lexray.flow.draw.files import written
+        from lexray.flow.draw.files import write_text
         from lexray.flow.draw.html import page
 
-        return written(page(self), path)
+        return write_text(page(self), path)
 
     def to_svg(
         self,
@@ -337,10 +337,10 @@ class FlowGraph(Result):
         palette: str = "paper",
     ) -> str:
         """The picture as SVG: which blocks are open (few layers: all) and in which colours."""
-        from lexray.flow.draw.files import written
+        from lexray.flow.draw.files import write_text
         from lexray.flow.draw.svg import drawing
 
-        return written(drawing(self, open_layers, dark=dark, palette=palette), path)
+        return write_text(drawing(self, open_layers, dark=dark, palette=palette), path)
 
     def to_png(
         self,

@@ -164,7 +164,7 @@ def principal_plane(
 def threads(pairs: Pairs, n: int = 50) -> go.Figure:
     """The n best pairs as threads from row tokens to column tokens; strong ones are thick."""
     shown = list(pairs)[:n]
-    rows, cols = _untangled([(pair.row.id, pair.col.id) for pair in shown])
+    rows, cols = _untangle([(pair.row.id, pair.col.id) for pair in shown])
     texts = {pair.row.id: pair.row for pair in shown}, {pair.col.id: pair.col for pair in shown}
     height = max(len(rows), len(cols), 1)
     left, right = (_spread(order, height) for order in (rows, cols))
@@ -239,7 +239,7 @@ def _beads(shown: Sequence[Any], left: dict[int, float], right: dict[int, float]
     )
 
 
-def _untangled(pairs: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+def _untangle(pairs: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
     """Orders of both sides with few crossings: each token at the mean place of its partners."""
     rows, cols = list(dict.fromkeys(i for i, _ in pairs)), list(dict.fromkeys(j for _, j in pairs))
     for _ in range(8):

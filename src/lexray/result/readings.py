@@ -339,8 +339,8 @@ class Directions(Result, Sequence[Direction]):
                         f"{i}{sign}",
                         direction.singular_value if sign == "+" else None,
                         show_percent(direction.share, 1) if sign == "+" else "",
-                        _joined(getattr(direction.input, end)),
-                        _joined(getattr(direction.output, end)),
+                        _join(getattr(direction.input, end)),
+                        _join(getattr(direction.output, end)),
                     )
                 )
         return [
@@ -380,5 +380,5 @@ class Directions(Result, Sequence[Direction]):
         }
 
 
-def _joined(listed: tuple[Scored, ...]) -> str:
+def _join(listed: tuple[Scored, ...]) -> str:
     return " ".join(scored.token.shown for scored in listed)

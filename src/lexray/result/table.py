@@ -155,7 +155,7 @@ class _Lines:
         return self._out.write(row.removesuffix("\r\n") + "\n")
 
 
-def _shown(cell: Cell) -> str:
+def _show_cell(cell: Cell) -> str:
     match cell:
         case None:
             return "–"
@@ -192,7 +192,7 @@ class Drawn:
             right = _numeric(table, i)
             out.add_column(text(column), justify="right" if right else "left", overflow="fold")
         for row in table.rows:
-            out.add_row(*(text(_shown(cell)) for cell in row))
+            out.add_row(*(text(_show_cell(cell)) for cell in row))
         if table.title:
             yield text(table.title, "bold")
         yield out
@@ -223,7 +223,7 @@ def _html_row(table: Table, row: tuple[Cell, ...], aligned: list[str]) -> str:
     cells = []
     for name, cell, side in zip(table.columns, row, aligned, strict=True):
         bar = _bar(table, name, cell) if name in table.bars else ""
-        text = html.escape(_shown(cell))
+        text = html.escape(_show_cell(cell))
         cells.append(f'<td style="text-align:{side};white-space:pre{bar}">{text}</td>')
     return "".join(cells)
 

@@ -15,7 +15,7 @@ from lexray.flow import FlowGraph
 from lexray.flow.draw.html import module, style
 from lexray.flow.draw.layout import layout
 from lexray.flow.draw.palette import node_fill, palette, strongest, wire_style
-from lexray.flow.draw.shapes import shown_share
+from lexray.flow.draw.shapes import show_share
 from lexray.result.format import show_percent
 from tests.flow import synthetic
 
@@ -46,7 +46,7 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Opener]:
     asked: list[str] = []
     pages = []
 
-    def opened(graph: FlowGraph, state: str = "", **options: Any) -> Any:
+    def choose_open(graph: FlowGraph, state: str = "", **options: Any) -> Any:
         path = tmp_path / f"{len(pages)}.html"
         graph.to_html(path)
         page = browser.new_page(
@@ -117,7 +117,7 @@ def test_the_page_draws_what_the_svg_draws(
     layers = [3, 5] if state.endswith("3.5") else []
     picture = layout(many)
     expected = {
-        box.node: (piece.x, box) for piece in picture.placed(layers) for box in piece.form.boxes
+        box.node: (piece.x, box) for piece in picture.place(layers) for box in piece.form.boxes
     }
     shapes = page.evaluate(SHAPES)
     assert {shape["node"] for shape in shapes} == set(expected)
@@ -492,4 +492,4 @@ def test_numbers_are_shown_as_in_python(browser: Any) -> None:
     page.evaluate(f"(() => {{ {source} }})()")
     shown = page.evaluate("(all) => all.map((x) => shown.map((by) => by(x)))", shares)
     page.close()
-    assert shown == [[show_percent(x), shown_share(x)] for x in shares]
+    assert shown == [[show_percent(x), show_share(x)] for x in shares]

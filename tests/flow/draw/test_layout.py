@@ -17,7 +17,7 @@ from lexray.errors import LexrayError
 from lexray.flow import FlowGraph, NodeKind
 from lexray.flow.draw import arrange
 from lexray.flow.draw.layout import Layout, layout
-from lexray.flow.draw.shapes import SIZES, Box, Label, fitted, text_width
+from lexray.flow.draw.shapes import SIZES, Box, Label, fit, text_width
 from lexray.flow.graph import STREAM
 from tests.flow import synthetic
 
@@ -38,13 +38,13 @@ def picture(graph: FlowGraph) -> Layout:
 
 
 def boxes(picture: Layout, layers: tuple[int, ...]) -> Iterator[tuple[float, Box]]:
-    for piece in picture.placed(layers):
+    for piece in picture.place(layers):
         for box in piece.form.boxes:
             yield piece.x, box
 
 
 def labels(picture: Layout, layers: tuple[int, ...]) -> Iterator[Rectangle]:
-    for piece in picture.placed(layers):
+    for piece in picture.place(layers):
         for label in (
             *piece.form.labels,
             *(label for box in piece.form.boxes for label in box.labels),
@@ -118,7 +118,7 @@ def test_everything_flows_to_the_right(graph: FlowGraph, picture: Layout) -> Non
 def test_wires_begin_and_end_at_their_nodes(graph: FlowGraph, picture: Layout) -> None:
     place = {graph.nodes[box.node].id: (x, box) for x, box in boxes(picture, picture.openable)}
     drawn = []
-    for piece in picture.placed(picture.openable):
+    for piece in picture.place(picture.openable):
         for wire in piece.form.wires:
             edge = graph.edges[wire.edge]
             numbers = [float(n) for n in re.findall(r"-?[\d.]+", wire.path)]
@@ -144,7 +144,7 @@ def test_wires_begin_and_end_at_their_nodes(graph: FlowGraph, picture: Layout) -
 
 
 def test_opening_a_block_only_shifts_what_is_right_of_it(picture: Layout) -> None:
-    closed, opened = picture.placed(()), picture.placed((15,))
+    closed, opened = picture.place(()), picture.place((15,))
     for before, after in zip(closed, opened, strict=True):
         if before.segment.layer < 15 or (
             before.segment.layer == 15 and before.segment.kind != "block"
@@ -162,7 +162,7 @@ def test_the_same_graph_gives_the_same_picture(graph: FlowGraph, picture: Layout
 def test_a_whole_model_fits_a_screen() -> None:
     picture = layout(synthetic.graph(range(24), detail=False, embed=True))
     assert picture.openable == ()
-    last = picture.placed(())[-1]
+    last = picture.place(())[-1]
     assert last.x + last.form.width < 3000
 
 
@@ -170,9 +170,9 @@ def test_few_blocks_are_open_at_first() -> None:
     assert layout(synthetic.graph((3,))).at_first == (3,)
     many = layout(synthetic.graph((3, 4, 5), heads=1, neurons=(1, 0)))
     assert many.at_first == ()
-    assert many.opened([4]) == (4,)
+    assert many.choose_open([4]) == (4,)
     with pytest.raises(LexrayError, match="block 9"):
-        many.opened([9])
+        many.choose_open([9])
 
 
 def test_positive_neurons_stand_above_negative_ones_and_others_last() -> None:
@@ -205,7 +205,7 @@ def test_spacing_is_the_best_there_is(wishes: list[tuple[float, float]]) -> None
     wanted, gaps = [wish for wish, _ in wishes], [gap for _, gap in wishes[1:]]
     offsets = np.concatenate([[0.0], np.cumsum(gaps)])
     best = isotonic_regression(np.array(wanted) - offsets).x + offsets
-    np.testing.assert_allclose(arrange.spaced(wanted, gaps), best, atol=1e-6)
+    np.testing.assert_allclose(arrange.space_out(wanted, gaps), best, atol=1e-6)
 
 
 @given(st.integers(0, 10**6))
@@ -217,7 +217,7 @@ def test_crossings_are_counted_right(seed: int) -> None:
     before, after = arrange.neighbours([*left, *right], pairs)
     expected = sum((a - c) * (b - d) < 0 for (a, b), (c, d) in itertools.combinations(pairs, 2))
     assert arrange.crossings([left, right], after) == expected
-    swept = arrange.ordered([left, right], before, after, {})
+    swept = arrange.order([left, right], before, after, {})
     assert arrange.crossings(swept, after) <= expected
     assert [sorted(stack) for stack in swept] == [left, right]
 
@@ -227,7 +227,7 @@ def test_tangled_edges_are_untangled() -> None:
     pairs = [(i, 10 + (5 * i) % 8) for i in left]
     before, after = arrange.neighbours([*left, *right], pairs)
     assert arrange.crossings([left, right], after) > 5
-    assert arrange.crossings(arrange.ordered([left, right], before, after, {}), after) == 0
+    assert arrange.crossings(arrange.order([left, right], before, after, {}), after) == 0
 
 
 def test_what_is_left_over_stands_below_its_siblings() -> None:
@@ -235,7 +235,7 @@ def test_what_is_left_over_stands_below_its_siblings() -> None:
     pairs = [(0, 10), (1, 10), (2, 11), (3, 11), (4, 10), (5, 11)]
     before, after = arrange.neighbours([*range(6), 10, 11], pairs)
     stacks = [[5, 0, 2, 4, 1, 3], [11, 10]]
-    left, right = arrange.ordered(stacks, before, after, {4: [0, 1], 5: [2, 3]})
+    left, right = arrange.order(stacks, before, after, {4: [0, 1], 5: [2, 3]})
     assert left == [0, 1, 4, 2, 3, 5]
     assert right == [10, 11]
 
@@ -248,6 +248,6 @@ def test_a_cycle_is_refused() -> None:
 
 @given(st.text(max_size=40), st.sampled_from(sorted(SIZES)), st.floats(0, 200))
 def test_text_is_cut_to_its_room(text: str, role: str, room: float) -> None:
-    cut = fitted(text, role, room)
+    cut = fit(text, role, room)
     assert text_width(cut, role) <= room
     assert cut == text or cut == "" or (cut.endswith("…") and text.startswith(cut[:-1]))

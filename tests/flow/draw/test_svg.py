@@ -13,7 +13,7 @@ from lexray.errors import LexrayError
 from lexray.flow import EdgeKind, FlowGraph, NodeKind
 from lexray.flow.draw.palette import (
     PALETTES,
-    mixed,
+    mix,
     node_fill,
     palette,
     standing,
@@ -100,10 +100,10 @@ def test_ranks_from_top_to_bottom() -> None:
 
 
 def test_colours_mix() -> None:
-    assert mixed("#000000", "#ffffff", 0.0) == "#000000"
-    assert mixed("#000000", "#ffffff", 1.0) == mixed("#000000", "#ffffff", 7.0) == "#ffffff"
-    assert mixed("#000000", "#ff8000", 0.5) == "#804000"
-    assert mixed("#102030", "#ffffff", math.nan) == "#102030"
+    assert mix("#000000", "#ffffff", 0.0) == "#000000"
+    assert mix("#000000", "#ffffff", 1.0) == mix("#000000", "#ffffff", 7.0) == "#ffffff"
+    assert mix("#000000", "#ff8000", 0.5) == "#804000"
+    assert mix("#102030", "#ffffff", math.nan) == "#102030"
 
 
 def test_nodes_are_coloured_by_the_target(graph: FlowGraph) -> None:

@@ -50,7 +50,7 @@ def columns(before: Neighbours, after: Neighbours, late: Callable[[int], bool]) 
     return {node: used[old] for node, old in column.items()}
 
 
-def ordered(
+def order(
     stacks: Sequence[list[int]],
     before: Neighbours,
     after: Neighbours,
@@ -60,19 +60,19 @@ def ordered(
 
     A node in `follows` stands right below the nodes of its column that are listed there.
     """
-    best = [_sorted(stack, {node: float(node) for node in stack}, follows) for stack in stacks]
+    best = [_sort(stack, {node: float(node) for node in stack}, follows) for stack in stacks]
     fewest = crossings(best, after)
     current = best
     for sweep in range(SWEEPS):
         forth = sweep % 2 == 0
-        current = _swept(current, before if forth else after, follows, forth)
+        current = _sweep(current, before if forth else after, follows, forth)
         crossed = crossings(current, after)
         if crossed < fewest:
             best, fewest = current, crossed
     return best
 
 
-def _swept(
+def _sweep(
     stacks: list[list[int]], towards: Neighbours, follows: Neighbours, forth: bool
 ) -> list[list[int]]:
     place = {node: (i + 0.5) / len(stack) for stack in stacks for i, node in enumerate(stack)}
@@ -84,12 +84,12 @@ def _swept(
             else place[node]
             for node in stacks[c]
         }
-        out[c] = _sorted(stacks[c], mean, follows)
+        out[c] = _sort(stacks[c], mean, follows)
         place |= {node: (i + 0.5) / len(out[c]) for i, node in enumerate(out[c])}
     return out
 
 
-def _sorted(stack: list[int], wish: Mapping[int, float], follows: Neighbours) -> list[int]:
+def _sort(stack: list[int], wish: Mapping[int, float], follows: Neighbours) -> list[int]:
     def key(node: int) -> tuple[float, bool]:
         above = [wish[other] for other in follows.get(node, ()) if other in wish]
         return (max(above), True) if above else (wish[node], node in follows)
@@ -121,17 +121,17 @@ def heights(
     y: dict[int, float] = {}
     for stack in sorted(stacks, key=len, reverse=True):
         gaps = [pitch(a, b) for a, b in pairwise(stack)]
-        wanted = [_wanted(node, y, before, after) for node in stack]
+        wanted = [_mean_of_neighbours(node, y, before, after) for node in stack]
         known = [(i, want) for i, want in enumerate(wanted) if want is not None]
         if len(stack) == 1 or not known:
             places = _even(gaps)
         else:
-            places = spaced(_filled(wanted, gaps), gaps)
+            places = space_out(_fill_in(wanted, gaps), gaps)
         y |= dict(zip(stack, places, strict=True))
     return y
 
 
-def _wanted(
+def _mean_of_neighbours(
     node: int, y: Mapping[int, float], before: Neighbours, after: Neighbours
 ) -> float | None:
     placed = [y[other] for other in (*before[node], *after[node]) if other in y]
@@ -145,7 +145,7 @@ def _even(gaps: Sequence[float]) -> list[float]:
     return places
 
 
-def _filled(wanted: Sequence[float | None], gaps: Sequence[float]) -> list[float]:
+def _fill_in(wanted: Sequence[float | None], gaps: Sequence[float]) -> list[float]:
     """Nodes without a wish follow the one above (or, at the top, precede the one below)."""
     first = next(i for i, want in enumerate(wanted) if want is not None)
     out: list[float] = []
@@ -159,10 +159,10 @@ def _filled(wanted: Sequence[float | None], gaps: Sequence[float]) -> list[float
     return out
 
 
-def spaced(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:
+def space_out(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:
     """The places nearest to the wanted ones (least squares) that keep order and gaps.
 
-    >>> spaced([0.0, 0.0, 10.0], [2.0, 2.0])
+    >>> space_out([0.0, 0.0, 10.0], [2.0, 2.0])
     [-1.0, 1.0, 10.0]
     """
     offset = [0.0]

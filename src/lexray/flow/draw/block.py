@@ -19,7 +19,7 @@ from lexray.flow.draw.shapes import (
     card,
     pill,
 )
-from lexray.flow.draw.wires import Ends, wired
+from lexray.flow.draw.wires import Ends, draw_wires
 from lexray.flow.graph import STREAM, FlowGraph, Node, NodeKind
 
 BODY = 112.0
@@ -75,18 +75,14 @@ def open_form(
     boxes = block.boxes()
     width = max((box.right for box in boxes), default=0.0) + LEAD
     around = {box.node: box for box in left}
-    around |= {node: _moved(box, width) for node, box in right_of.items()}
+    around |= {node: box.shift(width) for node, box in right_of.items()}
     known = around | {box.node: box for box in boxes}
     edges = [Ends(edge, known[source], known[target]) for edge, source, target in pairs]
     panels = block.panels(boxes)
     title = Label(width / 2, TITLE_HEIGHT, "title", f"layer {layer}", "middle")
     bottom = max((panel.y + panel.height for panel in panels), default=CARD_HEIGHT)
     labels = (title, *block.headings(boxes), *_part_labels(panels))
-    return Form(width, bottom, tuple(boxes), wired(graph, edges), tuple(panels), labels)
-
-
-def _moved(box: Box, x: float) -> Box:
-    return Box(box.node, box.x + x, box.y, box.width, box.height, box.labels)
+    return Form(width, bottom, tuple(boxes), draw_wires(graph, edges), tuple(panels), labels)
 
 
 def _part_labels(panels: Sequence[Panel]) -> list[Label]:
@@ -147,7 +143,7 @@ class _Block:
             stacks = [[i for i in members if self.column[i] == c] for c in used]
             near = _only(before, members), _only(after, members)
             if stacks:
-                out[part] = arrange.ordered(stacks, *near, self._left_over(members))
+                out[part] = arrange.order(stacks, *near, self._left_over(members))
         return out
 
     def _left_over(self, members: Sequence[int]) -> dict[int, list[int]]:

@@ -10,8 +10,8 @@ from lexray.errors import LexrayError
 from lexray.files import write_whole
 
 
-def written(text: str, path: str | Path | None) -> str:
-    """The text, also written to `path` if there is one."""
+def write_text(text: str, path: str | Path | None) -> str:
+    """Gives the text back, and writes it to `path` if there is one."""
     if path is not None:
         write_whole(Path(path), text)
     return text

@@ -8,7 +8,7 @@ from lexray.flow.draw import legend
 from lexray.flow.draw.layout import TOP, Layout, layout
 from lexray.flow.draw.palette import for_page
 from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Box, Form, Label
-from lexray.flow.draw.svg import BAND, QUIET, about, prompt_shown
+from lexray.flow.draw.svg import BAND, QUIET, about, show_prompt
 from lexray.flow.graph import FlowGraph
 from lexray.flow.schema import to_dict
 from lexray.result import page as shell
@@ -20,7 +20,7 @@ DIGITS = 5
 
 def page(graph: FlowGraph) -> str:
     """The graph as an HTML text without outside links; works from a file, without network."""
-    title = f"{prompt_shown(graph.run)} → {graph.target.shown} · lexray flow"
+    title = f"{show_prompt(graph.run)} → {graph.target.shown} · lexray flow"
     start = (
         'show(document.getElementById("flow"), '
         'JSON.parse(document.getElementById("data").textContent), { hash: true });\n'
@@ -52,8 +52,8 @@ def page_data(graph: FlowGraph) -> dict[str, Any]:
     """What `show` in flow.js takes: the graph, its positioned shapes, and how to paint them."""
     arrangement = layout(graph)
     return {
-        "graph": _rounded(to_dict(graph)),
-        "prompt": prompt_shown(graph.run),
+        "graph": _round(to_dict(graph)),
+        "prompt": show_prompt(graph.run),
         "about": about(graph),
         "layout": _layout(arrangement),
         "paint": for_page(),
@@ -111,11 +111,11 @@ def _short(value: float) -> float:
     return round(value, 1)
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, list):
-        return [_rounded(item) for item in value]
+        return [_round(item) for item in value]
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
+        return {key: _round(item) for key, item in value.items()}
     return value

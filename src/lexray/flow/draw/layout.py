@@ -50,7 +50,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Placed:
+class Piece:
     """A form at its place in the picture."""
 
     x: float
@@ -73,17 +73,17 @@ class Layout:
         """The blocks that are open if nobody says which."""
         return self.openable if len(self.openable) <= MOST_OPEN else ()
 
-    def placed(self, layers: Collection[int]) -> list[Placed]:
+    def place(self, layers: Collection[int]) -> list[Piece]:
         """The pieces from left to right with these blocks open."""
-        out: list[Placed] = []
+        out: list[Piece] = []
         x = 0.0
         for segment in self.segments:
             form = segment.form(layers)
-            out.append(Placed(x, form, segment))
+            out.append(Piece(x, form, segment))
             x += form.width
         return out
 
-    def opened(self, layers: Collection[int] | None) -> tuple[int, ...]:
+    def choose_open(self, layers: Collection[int] | None) -> tuple[int, ...]:
         """Which blocks to open: those asked for, if they can be."""
         if layers is None:
             return self.at_first
@@ -168,7 +168,7 @@ class _Between:
         closed = self._closed(own)
         if {self.graph.nodes[i].kind for i in self.inside} <= {*STREAM, *SUMMARIES}:
             return Segment("block", self.layer, closed)
-        left = tuple(_shifted(box, -CARD_WIDTH) for box in self.left)
+        left = tuple(box.shift(-CARD_WIDTH) for box in self.left)
         right = {box.node: box for box in self.right}
         opened = open_form(self.graph, self.layer, self.inside, own, left, right)
         return Segment("block", self.layer, closed, opened)
@@ -210,7 +210,3 @@ class _Between:
             for i, box in enumerate(boxes)
             if box.node in leaving
         ]
-
-
-def _shifted(box: Box, x: float) -> Box:
-    return Box(box.node, box.x + x, box.y, box.width, box.height, box.labels)

@@ -12,7 +12,7 @@ from lexray.flow.graph import EdgeKind, FlowGraph, NodeKind
 
 
 @dataclass(frozen=True)
-class Entry:
+class LegendLine:
     short: str
     long: str
     colours: tuple[str, ...]
@@ -106,58 +106,58 @@ def for_page() -> dict[str, Any]:
     }
 
 
-NODES = Entry(
+NODES = LegendLine(
     "target at the top / nowhere / at the bottom",
     "A box is a vector, read as the words it stands for. Green: the target word is near the top of "
     "its list, so the vector speaks for the target. Red: it is near the bottom. Grey: neither.",
     ("good", "neutral", "bad"),
     is_node=True,
 )
-CHANGED = Entry(
+CHANGED = LegendLine(
     "target rose / stayed / fell",
     "A box is a vector in both runs. Green: the target word stands higher in this run than in the "
     "other. Red: it stands lower. Grey: no change.",
     ("good", "neutral", "bad"),
     is_node=True,
 )
-BIAS = Entry("bias", "A bias: added whatever the input is.", ("bias",), is_node=True)
-CHANGED_EDGES = Entry(
+BIAS = LegendLine("bias", "A bias: added whatever the input is.", ("bias",), is_node=True)
+CHANGED_EDGES = LegendLine(
     "grew / shrank",
     "An edge's colour says whether it carries more or less than in the other run; its width says "
     "how much changed.",
     ("positive", "negative"),
 )
 EDGES = {
-    EdgeKind.SUM: Entry(
+    EdgeKind.SUM: LegendLine(
         "summed (dark: sure)",
         "Vectors that are added up: wide ones are long vectors, dark ones are sure of few words.",
         ("sum_low", "sum_high"),
     ),
-    EdgeKind.ATTENTION: Entry(
+    EdgeKind.ATTENTION: LegendLine(
         "attention, low to high",
         "How much a head looks at an earlier token: from the query to its keys, and from the "
         "values to the head.",
         ("attention_low", "attention_high"),
     ),
-    EdgeKind.ACTIVATION: Entry(
+    EdgeKind.ACTIVATION: LegendLine(
         "activation + / −",
         "How strongly a neuron fires. A negative coefficient adds the opposite of the neuron's "
         "vector, and it is this opposite that its box shows.",
         ("positive", "negative"),
     ),
-    EdgeKind.NORM: Entry("norm", "A layer norm: the same vector, rescaled.", ("norm",)),
-    EdgeKind.QUERY: Entry("query", "What a head asks for.", ("query",)),
-    EdgeKind.RESIDUAL_ATTN: Entry(
+    EdgeKind.NORM: LegendLine("norm", "A layer norm: the same vector, rescaled.", ("norm",)),
+    EdgeKind.QUERY: LegendLine("query", "What a head asks for.", ("query",)),
+    EdgeKind.RESIDUAL_ATTN: LegendLine(
         "skip past attention",
         "The residual stream past attention: what was there stays there.",
         ("residual_attn",),
     ),
-    EdgeKind.RESIDUAL_FF: Entry(
+    EdgeKind.RESIDUAL_FF: LegendLine(
         "skip past feed-forward",
         "The residual stream past the feed-forward.",
         ("residual_ff",),
     ),
-    EdgeKind.OTHERS: Entry(
+    EdgeKind.OTHERS: LegendLine(
         "all others",
         "Everything that is not drawn, added up, so that sums stay whole.",
         ("others",),
@@ -165,7 +165,7 @@ EDGES = {
 }
 
 
-def entries(graph: FlowGraph) -> list[Entry]:
+def entries(graph: FlowGraph) -> list[LegendLine]:
     """Only what occurs in this graph."""
     nodes = {node.kind for node in graph.nodes}
     edges = {edge.kind for edge in graph.edges}

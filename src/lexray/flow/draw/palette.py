@@ -1,6 +1,6 @@
 """Colours and widths: the paper's palette and a colour-blind one, each for light and dark.
 
-The page draws with the same numbers: it receives the palettes as data and repeats `mixed`,
+The page draws with the same numbers: it receives the palettes as data and repeats `mix`,
 `standing` and `wire_style` in JavaScript, which a browser test compares with these.
 """
 
@@ -184,7 +184,7 @@ def for_page() -> dict[str, Any]:
     }
 
 
-def mixed(a: str, b: str, share: float) -> str:
+def mix(a: str, b: str, share: float) -> str:
     """The colour that lies `share` of the way from a to b."""
     share = min(1.0, max(0.0, share)) if share == share else 0.0
     parts = (
@@ -215,7 +215,7 @@ def node_fill(graph: FlowGraph, node: Node, colours: Palette) -> str:
     if graph.is_difference:
         share = share - _standing(graph, node, other=True)
     pole = colours.good if share >= 0 else colours.bad
-    return mixed(colours.neutral, pole, min(1.0, abs(share)) ** CONTRAST)
+    return mix(colours.neutral, pole, min(1.0, abs(share)) ** CONTRAST)
 
 
 def _standing(graph: FlowGraph, node: Node, other: bool = False) -> float:
@@ -258,9 +258,9 @@ def _wire_colour(graph: FlowGraph, edge: Edge, colours: Palette) -> str:
         case EdgeKind.SUM:
             flat = math.log(max(2, graph.d_vocab))
             share = 0.35 if edge.entropy is None else 1 - edge.entropy / flat
-            return mixed(colours.sum_low, colours.sum_high, share)
+            return mix(colours.sum_low, colours.sum_high, share)
         case EdgeKind.ATTENTION:
-            return mixed(colours.attention_low, colours.attention_high, edge.score)
+            return mix(colours.attention_low, colours.attention_high, edge.score)
         case EdgeKind.ACTIVATION:
             return colours.positive if edge.sign >= 0 else colours.negative
         case EdgeKind.BIAS:

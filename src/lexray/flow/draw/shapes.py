@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lexray.flow.graph import FlowGraph, Node, NodeKind, Projection
 from lexray.result.format import show_percent
@@ -66,6 +66,10 @@ class Box:
     def right(self) -> float:
         return self.x + self.width
 
+    def shift(self, x: float) -> Box:
+        """The box as a neighbour sees it whose coordinates begin elsewhere; its texts stay."""
+        return replace(self, x=self.x + x)
+
 
 @dataclass(frozen=True)
 class Wire:
@@ -101,7 +105,7 @@ class Form:
 def card(index: int, node: Node, graph: FlowGraph, x: float, middle: float) -> Box:
     """A node on its own: what it is, its first word, and the target's probability."""
     y = middle - CARD_HEIGHT / 2
-    word = fitted(first_word(node), "token", CARD_WIDTH - 18)
+    word = fit(first_word(node), "token", CARD_WIDTH - 18)
     labels = (*_head(node.label, node, graph, x, y), Label(x + 9, y + 35, "token", word))
     return Box(index, x, y, CARD_WIDTH, CARD_HEIGHT, labels)
 
@@ -109,8 +113,8 @@ def card(index: int, node: Node, graph: FlowGraph, x: float, middle: float) -> B
 def _head(name: str, node: Node, graph: FlowGraph, x: float, y: float) -> tuple[Label, Label]:
     """The first line of a card: its name, and room for the probability of any target."""
     place = graph.place(node)
-    share = shown_share(place.probability) if place else ""
-    caption = fitted(name, "caption", CARD_WIDTH - 18 - SHARE_ROOM)
+    share = show_share(place.probability) if place else ""
+    caption = fit(name, "caption", CARD_WIDTH - 18 - SHARE_ROOM)
     return (
         Label(x + 9, y + 16, "caption", caption),
         Label(x + CARD_WIDTH - 9, y + 16, "share", share, "end"),
@@ -121,9 +125,9 @@ def pill(index: int, node: Node, x: float, middle: float) -> Box:
     """A node among many: its name small, its first word beside it."""
     y = middle - PILL_HEIGHT / 2
     others = node.kind == NodeKind.OTHERS and node.count is not None
-    tag = fitted(f"+{node.count}" if others else node.label, "tag", 44.0)
+    tag = fit(f"+{node.count}" if others else node.label, "tag", 44.0)
     start = x + 8 + (text_width(tag, "tag") + 6 if tag else 0)
-    word = fitted(first_word(node), "word", x + PILL_WIDTH - 7 - start)
+    word = fit(first_word(node), "word", x + PILL_WIDTH - 7 - start)
     baseline = y + 17.2
     labels = (Label(x + 8, baseline, "tag", tag), Label(start, baseline, "word", word))
     shown = tuple(label for label in labels if label.text)
@@ -136,7 +140,7 @@ def summary(index: int, node: Node, graph: FlowGraph, name: str, x: float, y: fl
     seen = _seen(node)
     for i, word in enumerate(seen.top[:LINES] if seen else ()):
         role = "token" if i == 0 else "line"
-        text = fitted(word.shown, role, CARD_WIDTH - 18)
+        text = fit(word.shown, role, CARD_WIDTH - 18)
         labels.append(Label(x + 9, y + 35 + LINE * i, role, text))
     height = CARD_HEIGHT + LINE * (LINES - 1)
     return Box(index, x, y, CARD_WIDTH, height, tuple(labels))
@@ -151,10 +155,10 @@ def _seen(node: Node) -> Projection | None:
     return node.projection or node.other
 
 
-def shown_share(probability: float) -> str:
+def show_share(probability: float) -> str:
     """A probability in few characters, nothing if it is next to nothing.
 
-    >>> shown_share(0.254), shown_share(0.0123), shown_share(0.00001)
+    >>> show_share(0.254), show_share(0.0123), show_share(0.00001)
     ('25 %', '1.2 %', '')
     """
     if not probability >= 0.001:
@@ -162,7 +166,7 @@ def shown_share(probability: float) -> str:
     return show_percent(probability, 1 if probability < 0.0995 else 0)
 
 
-def fitted(text: str, role: str, room: float) -> str:
+def fit(text: str, role: str, room: float) -> str:
     """The text if there is room for it, else its beginning and an ellipsis."""
     if text_width(text, role) <= room:
         return text

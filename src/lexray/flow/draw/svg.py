@@ -6,9 +6,9 @@ import html
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from lexray.flow.draw.layout import TOP, Layout, Placed, layout
+from lexray.flow.draw.layout import TOP, Layout, Piece, layout
 from lexray.flow.draw.legend import entries
-from lexray.flow.draw.palette import Palette, mixed, node_fill, palette, strongest, wire_style
+from lexray.flow.draw.palette import Palette, mix, node_fill, palette, strongest, wire_style
 from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Box, Form, Label, Panel, text_width
 from lexray.flow.draw.wires import free_path, n
 from lexray.flow.graph import EdgeKind, FlowGraph, Node, NodeKind, Run
@@ -35,7 +35,7 @@ class _Drawing:
         self.graph = graph
         self.colours: Palette = palette(name, dark)
         self.layout: Layout = layout(graph)
-        self.pieces: list[Placed] = self.layout.placed(self.layout.opened(layers))
+        self.pieces: list[Piece] = self.layout.place(self.layout.choose_open(layers))
         self.most = strongest(graph)
 
     def text(self) -> str:
@@ -51,7 +51,7 @@ class _Drawing:
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{n(width)}" height="{n(height)}" '
             f'viewBox="0 0 {n(width)} {n(height)}" font-family="{html.escape(FONT)}" role="img">',
-            f"<title>{escaped(self._title())}</title>",
+            f"<title>{escape_xml(self._title())}</title>",
             f'<rect width="100%" height="100%" fill="{self.colours.paper}"/>',
             self._group(MARGIN, 0.0, (self._label(label) for label in words)),
             self._group(left, HEADER - TOP, self._picture()),
@@ -65,7 +65,7 @@ class _Drawing:
 
     def _header(self) -> list[Label]:
         run = self.graph.run
-        first = Label(0.0, 46.0, "title", f"{prompt_shown(run)}  →  {self.graph.target.shown}")
+        first = Label(0.0, 46.0, "title", f"{show_prompt(run)}  →  {self.graph.target.shown}")
         return [first, Label(0.0, 66.0, "heading", about(self.graph))]
 
     def _picture(self) -> Iterable[str]:
@@ -123,14 +123,14 @@ class _Drawing:
     def _box(self, box: Box) -> str:
         node = self.graph.nodes[box.node]
         fill = node_fill(self.graph, node, self.colours)
-        edge = mixed(fill, self.colours.ink, 0.16)
+        edge = mix(fill, self.colours.ink, 0.16)
         radius = min(9.0, box.height / 2)
         rect = (
             f'<rect class="node" x="{n(box.x)}" y="{n(box.y)}" width="{n(box.width)}" '
             f'height="{n(box.height)}" rx="{n(radius)}" fill="{fill}" stroke="{edge}"'
-            f"{_dashed(node)}/>"
+            f"{_dash(node)}/>"
         )
-        said = f"<title>{escaped(self._said(node))}</title>"
+        said = f"<title>{escape_xml(self._said(node))}</title>"
         return f"<g>{said}{rect}{''.join(map(self._label, box.labels))}</g>"
 
     def _said(self, node: Node) -> str:
@@ -146,7 +146,7 @@ class _Drawing:
         anchor = f' text-anchor="{label.anchor}"' if label.anchor != "start" else ""
         return (
             f'<text x="{n(label.x)}" y="{n(label.y)}" font-size="{SIZES[label.role]:g}" '
-            f'fill="{fill}"{weight}{quiet}{anchor}>{escaped(label.text)}</text>'
+            f'fill="{fill}"{weight}{quiet}{anchor}>{escape_xml(label.text)}</text>'
         )
 
     def _legend(self) -> tuple[list[str], float]:
@@ -156,7 +156,7 @@ class _Drawing:
             for i, key in enumerate(entry.colours):
                 colour = getattr(self.colours, key)
                 if entry.is_node:
-                    stroke = mixed(colour, self.colours.ink, 0.16)
+                    stroke = mix(colour, self.colours.ink, 0.16)
                     out.append(
                         f'<rect x="{n(x + 15 * i)}" y="-10" width="13" height="13" rx="4" '
                         f'fill="{colour}" stroke="{stroke}"/>'
@@ -181,7 +181,7 @@ def about(graph: FlowGraph) -> str:
     return note + (f", compared to {other.model}: {other.prompt[-80:]}" if other else "")
 
 
-def prompt_shown(run: Run, most: int = 90) -> str:
+def show_prompt(run: Run, most: int = 90) -> str:
     """What was read up to the position: the text itself, or its tokens if it goes on."""
     whole = run.position == len(run.tokens) - 1
     text = run.prompt if whole else "".join(run.tokens[: run.position + 1])
@@ -189,13 +189,13 @@ def prompt_shown(run: Run, most: int = 90) -> str:
     return text if len(text) <= most else "…" + text[1 - most :]
 
 
-def _dashed(node: Node) -> str:
+def _dash(node: Node) -> str:
     return ' stroke-dasharray="4 3"' if node.kind == NodeKind.OTHERS else ""
 
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def escaped(text: str) -> str:
+def escape_xml(text: str) -> str:
     """Text for XML: no markup, and none of the characters that XML cannot hold."""
     return html.escape(_FORBIDDEN.sub("\ufffd", text))

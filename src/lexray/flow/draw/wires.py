@@ -25,7 +25,7 @@ class Ends:
     target: Box
 
 
-def wired(graph: FlowGraph, edges: Sequence[Ends]) -> tuple[Wire, ...]:
+def draw_wires(graph: FlowGraph, edges: Sequence[Ends]) -> tuple[Wire, ...]:
     """The edges' curves, the residual skips first so that they lie beneath."""
     leaving = _ports(graph, edges, outward=True)
     reaching = _ports(graph, edges, outward=False)
