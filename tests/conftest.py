@@ -10,10 +10,18 @@ install_import_hook("lexray", "tests.typecheck.check")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
+settings.register_profile(
+    "lexray",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("lexray")  # the same examples everywhere, however busy the machine
 torch.set_num_threads(1)  # the tensors are tiny: a second thread only waits
 
 ORACLES = pytest.StashKey[dict[str, list[str]]]()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -24,11 +24,7 @@ from lexray.checkpoint.plain import MOST_VALUES
 from lexray.checkpoint.safetensors import DTYPES, SafetensorsFile, SafetensorsFolder, parse_header
 from lexray.errors import LexrayError
 
-quick = settings(
-    max_examples=100,
-    deadline=2000,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+quick = settings(max_examples=100)
 
 
 def raw_file(path: Path, header: Any, data: bytes = b"") -> Path:

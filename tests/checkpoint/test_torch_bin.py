@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexray.checkpoint import pickles
@@ -173,11 +173,7 @@ def test_a_dict_inside_itself(tmp_path: Path) -> None:
     assert list(folder_with(tmp_path, loop).names()) == ["a"]
 
 
-@settings(
-    max_examples=60,
-    deadline=5000,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=60)
 @given(data=st.data(), legacy=st.booleans())
 def test_fuzz_damaged_files(tmp_path: Path, data: st.DataObject, legacy: bool) -> None:
     path = tmp_path / "pytorch_model.bin"

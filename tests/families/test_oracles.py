@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from lexray.families import families
 from lexray.model.model import Model
-from tests.families.oracles import ORACLES, NotApplicableError
+from tests.families.oracles import check_all
 from tests.families.zoo import VARIANTS, Variant, build
 
 
@@ -29,21 +29,16 @@ def models(module: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) ->
     return {"live": Model.from_module(module), "disk": Model.from_pretrained(folder)}
 
 
-@pytest.mark.parametrize("source", ["live", "disk"])
-@pytest.mark.parametrize("oracle", ORACLES)
-def test_oracle(
-    oracle: str,
-    source: str,
+def test_oracles(
     variant: Variant,
     module: PreTrainedModel,
     models: dict[str, Model],
     oracle_log: dict[str, list[str]],
+    subtests: pytest.Subtests,
 ) -> None:
-    try:
-        ORACLES[oracle](module, models["live"], models[source])
-    except NotApplicableError:
-        return
-    oracle_log.setdefault(variant.name, []).append(oracle)
+    log = oracle_log.setdefault(variant.name, [])
+    for source, model in models.items():
+        check_all(subtests, log, module, models["live"], model, source=source)
 
 
 def test_every_family_has_oracles() -> None:

@@ -41,7 +41,7 @@ def test_json_of_a_difference_graph_round_trips() -> None:
     number=st.floats(allow_nan=False),
     neurons=st.tuples(st.integers(0, 3), st.integers(0, 3)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_text_and_number_round_trips(
     text: str, number: float, neurons: tuple[int, int]
 ) -> None:

@@ -37,7 +37,7 @@ def reference(X: Tensor, A: Tensor, B: Tensor, k: int) -> float:
     return float(truth @ found / size) if size else 0.0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(2, 9), st.integers(2, 6), st.integers(2, 40), st.integers(0, 999))
 def test_cosines_of_random_matrices(n: int, d: int, e: int, seed: int) -> None:
     torch.manual_seed(seed)

@@ -112,7 +112,7 @@ COMBINED = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(COMBINED, COMBINED)
 def test_combinations_follow_logic(a: filters.Filter, b: filters.Filter) -> None:
     vocabulary = vocabulary_of(TOKENS)

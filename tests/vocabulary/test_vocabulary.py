@@ -256,7 +256,6 @@ HOSTILE = st.text(alphabet=st.sampled_from("\\·↵⇥∅xuU0f8 \n\t\x00é\udc80
 )
 
 
-@settings(deadline=None)
 @given(st.one_of(st.binary(max_size=12), HOSTILE, st.text().map(str.encode)))
 def test_shown_keeps_everything_apart_and_on_one_line(data: bytes) -> None:
     seen = shown(data)
@@ -265,7 +264,6 @@ def test_shown_keeps_everything_apart_and_on_one_line(data: bytes) -> None:
     assert " " not in seen
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_plain_text_stands_for_itself(text: str) -> None:
     if not set(text) & set("\\·↵⇥∅"):
@@ -302,7 +300,7 @@ def test_no_tokenizer_marker_is_ever_shown(any_vocabulary: Vocabulary) -> None:
         assert "<0x" not in text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.binary(min_size=1, max_size=6), unique=True, min_size=1, max_size=20))
 def test_round_trip_over_the_byte_alphabet(tokens: list[bytes]) -> None:
     letters = {byte: letter for letter in pre_tokenizers.ByteLevel.alphabet()
@@ -319,7 +317,7 @@ WILD = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(WILD, unique=True, min_size=1, max_size=12), st.lists(WILD, unique=True))
 def test_round_trip_over_any_strings(tokens: list[str], added: list[str]) -> None:
     vocab = {token: i for i, token in enumerate(tokens)}
@@ -469,7 +467,7 @@ def test_holes_and_other_sizes_than_the_embedding(tmp_path: Path) -> None:
     check_round_trip(vocabulary)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sets(st.integers(0, 12), min_size=1), st.lists(st.sampled_from("uvwab"), max_size=5))
 def test_ids_are_those_of_the_library(ids: set[int], added: list[str]) -> None:
     vocab = {"abcdefghijklm"[i]: i for i in sorted(ids)}
@@ -576,7 +574,6 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(JSON, st.sampled_from(["model", "decoder", "added_tokens", "pre_tokenizer", None]))
 def test_any_json_is_a_vocabulary_or_an_error(value: Any, key: str | None) -> None:
     whole = json.loads(description({"a": 0}))
@@ -859,7 +856,7 @@ def test_texts_are_cut_as_transformers_cuts_them() -> None:
     shared = gguf_tokenizer_mapping.GGUF_PRE_TOKENIZER_SPLITS.keys() & _SPLIT_OF.keys()
     assert {"llama-bpe", "qwen2", "tekken", "gpt-4o", "qwen35"} <= shared
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(strategy)
     def check(text: str) -> None:
         for name in shared:

@@ -441,14 +441,14 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz") / "fuzz.gguf"
 
 
-@settings(max_examples=150, deadline=5000)
+@settings(max_examples=150)
 @given(st.binary(max_size=300), st.sampled_from([b"", b"GGUF", b"GGUF\3\0\0\0", image()[:24]]))
 def test_random_bytes(scratch: Path, content: bytes, start: bytes) -> None:
     scratch.write_bytes(start + content)
     read_everything(scratch)
 
 
-@settings(max_examples=400, deadline=5000)
+@settings(max_examples=400)
 @given(
     flips=st.lists(st.tuples(st.integers(0, 450), st.integers(0, 255)), min_size=1, max_size=4),
     kept=st.one_of(st.none(), st.integers(0, 1000)),

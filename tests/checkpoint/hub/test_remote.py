@@ -717,7 +717,6 @@ held_spans = st.lists(
 
 
 @given(sorted_spans, st.integers(0, 50), st.integers(1, 8))
-@settings(deadline=None)
 def test_coalesce(spans: list[Span], gap: int, limit: int) -> None:
     joined = coalesce(spans, gap, limit)
     assert len(joined) <= limit
@@ -733,7 +732,6 @@ def test_coalesce(spans: list[Span], gap: int, limit: int) -> None:
 
 
 @given(sorted_spans, held_spans)
-@settings(deadline=None)
 def test_subtract(spans: list[Span], held: list[Span]) -> None:
     left = subtract(spans, held)
     assert covered(left) == covered(spans) - covered(held)
@@ -742,7 +740,6 @@ def test_subtract(spans: list[Span], held: list[Span]) -> None:
 
 
 @given(boxes(), held_spans, st.integers(0, 20), st.integers(1, 5), st.sampled_from([1, 2, 4]))
-@settings(deadline=None)
 def test_gather(
     case: tuple[tuple[int, ...], Box], held: list[Span], gap: int, limit: int, itemsize: int
 ) -> None:
@@ -760,7 +757,7 @@ def test_gather(
 
 
 @given(st.tuples(*[st.integers(1, 6)] * 3), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_reading_in_any_order(shape: tuple[int, ...], data: st.DataObject) -> None:
     """Through a cache on disk that fills up, with tiny gaps and chunks."""
     tensor = torch.randint(0, 9999, shape, dtype=torch.int16)

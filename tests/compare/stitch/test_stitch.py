@@ -330,7 +330,7 @@ def test_too_long_a_text_is_refused() -> None:
 
 
 @given(st.integers(1, 400), st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_wilson_is_scipys(n: int, share: float) -> None:
     right = round(share * n)
     low, high = wilson(right, n)

@@ -23,7 +23,7 @@ from lexray.model.model import Model
 from lexray.model.open import shipped_path
 from tests.families import oracles, zoo
 from tests.families.gguf.writer import Converted, convert, quantisable
-from tests.families.oracles import IDS, ORACLES, NotApplicableError, parameters
+from tests.families.oracles import IDS, ORACLES, check_all, parameters
 from tests.families.zoo import Variant
 
 Q8_0 = GGMLQuantizationType.Q8_0
@@ -116,16 +116,12 @@ def file(variant: Variant, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return converted(variant.name).save(tmp_path_factory.mktemp("gguf") / "model.gguf")
 
 
-@pytest.mark.parametrize("oracle", ORACLES)
-def test_oracle(
-    oracle: str, variant: Variant, file: Path, oracle_log: dict[str, list[str]]
+def test_oracles(
+    variant: Variant, file: Path, oracle_log: dict[str, list[str]], subtests: pytest.Subtests
 ) -> None:
     module = build(variant.name)
-    try:
-        ORACLES[oracle](module, Model.from_module(module), opened(file))
-    except NotApplicableError:
-        return
-    oracle_log.setdefault(f"{variant} as GGUF", []).append(oracle)
+    log = oracle_log.setdefault(f"{variant} as GGUF", [])
+    check_all(subtests, log, module, Model.from_module(module), opened(file))
 
 
 def test_tensors_are_those_of_the_saved_folder(

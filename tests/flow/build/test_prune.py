@@ -73,7 +73,7 @@ def test_the_papers_way_ranks_by_the_coefficients_size() -> None:
     assert [i for _, i in chosen.neurons] == best
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     name=st.sampled_from(["gpt2", "llama", "gemma2", "mixtral", "bert", "gptj"]),
     share=st.floats(0, 1),

@@ -93,7 +93,7 @@ def matrices(draw: st.DrawFn, width: int) -> Tensor:
     return X.clamp(-3.3e38, 3.3e38)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=250, suppress_health_check=list(HealthCheck))
 @given(factors(), st.integers(1, 250), st.sampled_from(SIGNS), st.booleans(), st.data())
 def test_equals_the_dense_reference_on_hostile_factors(
     both: tuple[Tensor, Tensor], k: int, sign: Sign, small_tiles: bool, data: st.DataObject
@@ -124,7 +124,7 @@ def test_equals_the_dense_reference_on_hostile_factors(
     assert_same(found, reference(A, B, k, sign, excluded, rows, cols))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.integers(1, 70),
     st.integers(1, 70),

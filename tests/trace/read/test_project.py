@@ -78,7 +78,7 @@ def test_every_family(name: str, norm: bool) -> None:
     warm=st.sampled_from([1, 128, 2**20]),
     norm=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_sizes_chunks_and_rows_without_tokens(
     n: int, k: int, targets: list[int], seed: int, name: str, warm: int, norm: bool
 ) -> None:

@@ -132,7 +132,7 @@ def test_what_was_not_kept_says_how_to_keep_it(model: Model) -> None:
 
 
 @given(st.lists(st.integers(-9, 8), min_size=1), st.integers(1, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_chosen_is_what_indexing_gives(some: list[int], n: int) -> None:
     if all(-n <= i < n for i in some):
         assert chosen(some, n, "layer") == tuple(sorted({range(n)[i] for i in some}))
