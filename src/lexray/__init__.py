@@ -1,8 +1,8 @@
 """lexray: an X-ray for language models. It reads weights and forward passes as words.
 
 >>> import lexray as lx
->>> model = lx.Model.from_pretrained("gpt2-medium")
->>> model["L19H4"].W_V
+>>> model = lx.Model.from_pretrained("demo")
+>>> model["L2H1"].vo.top(10)
 """
 
 from importlib import import_module

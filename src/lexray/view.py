@@ -12,7 +12,7 @@ from lexray.errors import LexrayError
 class View:
     """The options of reading.
 
-    >>> model.view(folded=True)["L3H7"].W_Q      # with the norm's gain and centring folded in
+    >>> model.view(folded=True)["L3H2"].W_Q      # with the norm's gain and centring folded in
     """
 
     folded: bool = False

@@ -30,13 +30,13 @@ def test_layers(llama: Path, gpt2: Path) -> None:
 
 def test_options(llama: Path, gpt2: Path) -> None:
     found = answer(
-        "align", llama, gpt2, "--group", "keys", "--group", "O", "--no-control", "--alnum"
+        "align", llama, gpt2, "--among", "keys", "--among", "O", "--no-control", "--alnum"
     )
     assert [group["group"] for group in found["groups"]] == ["key", "O"]
     assert found["groups"][0]["feature"] is None
     assert found["tokens"]["shared"] < found["tokens"]["a"]
     assert found["tokens"]["filter"]
-    ran = lexray("align", llama, gpt2, "--group", "V")
+    ran = lexray("align", llama, gpt2, "--among", "V")
     assert ran.code == 0
     assert "share assigned on the diagonal" in ran.out
     assert "V: S in embedding space" in ran.out
@@ -60,19 +60,19 @@ def test_an_image_without_a_browser(
         raise RuntimeError("Kaleido requires Google Chrome to be installed.")
 
     monkeypatch.setattr(go.Figure, "write_image", fails)
-    said = mistake("align", llama, gpt2, "--group", "V", "--plot", tmp_path / "maps.png")
+    said = mistake("align", llama, gpt2, "--among", "V", "--plot", tmp_path / "maps.png")
     assert "maps.png was not written, maps.html could be" in said
     assert "Chrome" in said
     assert list(tmp_path.iterdir()) == []
 
 
 def test_partners(llama: Path, gpt2: Path) -> None:
-    found = answer("align", llama, gpt2, "--of", "L1N3.value", "-n", 4, "--tokens", 3)
+    found = answer("align", llama, gpt2, "--of", "L1N3.value", "-n", 4, "-k", 3)
     expected = lx.partners(opened(llama), "L1N3.value", opened(gpt2), 4, tokens=3)
     assert found == expected.to_dict()
     assert len(found["partners"]) == 4
     assert len(found["partners"][0]["parts"][0]["top"]) == 3
-    heads = answer("align", gpt2, llama, "--of", "L1H2", "--one-to-one", "--layer", 1, "--ascii")
+    heads = answer("align", gpt2, llama, "--of", "L1H2", "--one-to-one", "--layers", 1, "--ascii")
     (partner,) = heads["partners"]
     assert partner["address"].startswith("L1H")
     assert [part["part"] for part in partner["parts"]] == ["VO", "QK"]
@@ -81,15 +81,15 @@ def test_partners(llama: Path, gpt2: Path) -> None:
 
 
 def test_mistakes(llama: Path, gpt2: Path, tmp_path: Path) -> None:
-    for option in ("--one-to-one", "--layer=0", "-n=3", "--tokens=3"):
+    for option in ("--one-to-one", "--layers=0", "-n=3", "-k=3"):
         assert "say which with --of" in mistake("align", llama, gpt2, *option.split("="))
     assert "--plot is for whole layers" in mistake(
         "align", llama, gpt2, "--of", "L0H1", "--plot", tmp_path / "x.html"
     )
     assert "plots end in .html" in mistake("align", llama, gpt2, "--plot", tmp_path / "x.txt")
     assert "there is no folder" in mistake("align", llama, gpt2, "--plot", tmp_path / "a/x.html")
-    assert "no group 'heads'" in mistake("align", llama, gpt2, "--group", "heads")
-    assert "has no gate vectors" in mistake("align", llama, gpt2, "--group", "gates")
+    assert "no group 'heads'" in mistake("align", llama, gpt2, "--among", "heads")
+    assert "has no gate vectors" in mistake("align", llama, gpt2, "--among", "gates")
     assert "no head, neuron or subhead" in mistake("align", llama, gpt2, "--of", "L1")
     assert "'OTHER'" in mistake("align", llama)
     save("gpt2", tmp_path)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lexray import Model, filters
-from tests.cli.running import answer, lexray
+from tests.cli.running import answer, lexray, mistake
 
 Answer = Callable[[Model], Any]
 
@@ -26,12 +26,12 @@ COMMANDS: dict[str, tuple[list[str], Answer]] = {
         ["head", "L0H1", "--writing", " law", "-k", "3"],
         lambda m: m["L0H1"].vo.writing(" law", 3),
     ),
-    "head --from": (
-        ["head", "L0H1", "--from", "·the", "-k", "3"],
+    "head --attends-to": (
+        ["head", "L0H1", "--attends-to", "·the", "-k", "3"],
         lambda m: m["L0H1"].qk.attends_to(" the", 3),
     ),
-    "head --to": (
-        ["head", "L0H1.QK", "--to", " the", "-k", "3"],
+    "head --attended-by": (
+        ["head", "L0H1.QK", "--attended-by", " the", "-k", "3"],
         lambda m: m["L0H1"].qk.attended_by(" the", 3),
     ),
     "svd": (["svd", "L1H0.VO", "-n", "2", "-k", "4"], lambda m: m["L1H0"].vo.svd(2, 4)),
@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[list[str], Answer]] = {
     "subhead": (["subhead", "L0H1.V3", "-k", "4"], lambda m: m["L0H1.V3"].top(4)),
     "vector": (["vector", "L1.mlp_norm", "-k", "4"], lambda m: m["L1.mlp_norm"].top(4)),
     "lookup": (
-        ["lookup", " law", "cat", "-k", "3", "--tokens", "5"],
+        ["lookup", " law", "cat", "-n", "3", "-k", "5"],
         lambda m: m.lookup([" law", "cat"]).top(3, tokens=5),
     ),
     "lookup --among": (
@@ -163,7 +163,7 @@ def test_singular_directions(llama: Path) -> None:
 
 
 def test_searches(llama: Path) -> None:
-    looked = answer("lookup", llama, " law", "-k", 3, "--tokens", 4)
+    looked = answer("lookup", llama, " law", "--limit", 3, "-k", 4)
     assert [is_token(word) for word in looked["words"]] == [True]
     assert len(looked["hits"]) == 3
     for hit in looked["hits"]:
@@ -227,6 +227,7 @@ def test_filters(llama: Path, tmp_path: Path) -> None:
         (["--only", "law cat"], some),
         (["--only", "law", "--only", "cat"], some),
         (["--only", listed], some),
+        (["--only", f"@{listed}"], some),
         (["--ascii", "--starts-word"], filters.ascii & filters.starts_word),
     ]
     model = Model.from_pretrained(llama)
@@ -236,6 +237,25 @@ def test_filters(llama: Path, tmp_path: Path) -> None:
         value = answer("neuron", llama, "L1N2.value", "-k", 6, *given)
         assert value == model["L1N2.value"].top(6, filter=filter).to_dict()
         assert value["filter"] == filter.describe()
+
+
+def test_a_word_with_a_slash_is_no_file(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one that a file of the folder happens to be called; @ says that a file is meant."""
+    monkeypatch.chdir(tmp_path)
+    Path("law").write_text("cat\n", encoding="utf-8")
+    Path("lists").mkdir()
+    Path("lists/animals").write_text("cat\n", encoding="utf-8")
+    assert "'and/or' is" in mistake("head", llama, "L1H2", "--only", "and/or")
+    model = Model.from_pretrained(llama)["L1H2"].vo
+    cases = {"law": ["law"], "@law": ["cat"], "lists/animals": ["cat"], " @ law": ["@", "law"]}
+    for given, expected in cases.items():
+        some = filters.among(expected, any_form=True)
+        assert (
+            answer("head", llama, "L1H2", "--only", given) == model.top(50, filter=some).to_dict()
+        )
+    assert "no-file" in mistake("head", llama, "L1H2", "--only", "@no-file")
 
 
 def test_which_pairs(llama: Path) -> None:

@@ -40,7 +40,7 @@ def test_the_planted_change(llama: Path, tuned: Path) -> None:
 
 
 def test_options(llama: Path, tuned: Path) -> None:
-    assert answer("diff", llama, tuned, "--groups", "keys,Q", "--groups", "VO")["changes"] == []
+    assert answer("diff", llama, tuned, "--among", "keys,Q", "--among", "VO")["changes"] == []
     found = answer("diff", llama, tuned, "--folded", "--ascii", "-n", 1, "--through", "tuned")
     assert found["view"]["folded"]
     assert found["filter"] == "ascii"
@@ -65,7 +65,7 @@ def test_the_report(llama: Path, tuned: Path, tmp_path: Path) -> None:
 
 def test_mistakes(llama: Path, gpt2: Path, tuned: Path, tmp_path: Path) -> None:
     assert "could be subtracted" in mistake("diff", llama, gpt2)
-    assert "there are keys" in mistake("diff", llama, tuned, "--groups", "nonsense")
+    assert "there are keys" in mistake("diff", llama, tuned, "--among", "nonsense")
     assert "does not exist" in mistake("diff", llama, tmp_path / "nowhere")
     assert "TUNED" in mistake("diff", llama)
     assert "cannot read the lexicon" in mistake("diff", llama, tuned, "--lexicon", "nothing.json")

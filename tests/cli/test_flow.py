@@ -82,7 +82,7 @@ def test_two_prompts_and_two_models(llama: Path, gpt2: Path, tmp_path: Path) -> 
     graph = FlowGraph.from_json(path.read_text())
     assert graph.other is not None
     assert graph.other.prompt == "the dog and the law"
-    ran = lexray("flow", llama, PROMPT, "--compare-model", gpt2)
+    ran = lexray("flow", llama, PROMPT, "--other", gpt2)
     assert ran.code == 0, ran.err
     assert "rank, other" in ran.out.replace("\n", " ") or "other" in ran.out
 
@@ -106,6 +106,7 @@ def test_opening_shows_the_page(
         (["--position", "99"], "99"),
         (["--neurons", "5"], "no pair of numbers such as 18,7"),
         (["--keep", "2"], "keep"),
+        (["--other-revision", "main"], "say which with --other"),
         (["--by", "size"], "by"),
         (["-o", "nowhere/flow.html"], "no folder"),
         (["-o", "flow.pdf", "--format", "x"], "format"),

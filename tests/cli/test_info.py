@@ -16,8 +16,9 @@ import torch
 from typer.testing import CliRunner
 
 from lexray.cli import app, main
-from lexray.cli.options import open_model, write_file
+from lexray.cli.options import open_model
 from lexray.errors import LexrayError
+from lexray.files import write_whole
 from tests.saved import save
 
 
@@ -108,7 +109,7 @@ def test_a_file_is_replaced_with_the_usual_permissions(tmp_path: Path) -> None:
     usual, path = tmp_path / "usual", tmp_path / "out"
     usual.touch()
     path.write_text("before")
-    write_file(path, "·after")
+    write_whole(path, "·after")
     assert path.read_text(encoding="utf-8") == "·after"
     assert path.stat().st_mode == usual.stat().st_mode
 
@@ -119,13 +120,13 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     path = tmp_path / "out"
     path.write_text("before")
 
-    def full(self: Path, text: str, **_: object) -> int:
+    def full(self: Path, data: bytes) -> int:
         self.touch()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(LexrayError, match="No space left"):
-        write_file(path, "after")
+        write_whole(path, "after")
     assert path.read_text() == "before"
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
@@ -134,7 +135,7 @@ def test_where_no_file_can_be(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "folder", tmp_path / "none" / "out.json"):
         with pytest.raises(LexrayError, match=f"cannot write {path}: "):
-            write_file(path, "text")
+            write_whole(path, "text")
     assert [p.name for p in tmp_path.iterdir()] == ["folder"], "nothing is left behind"
 
 

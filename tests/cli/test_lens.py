@@ -33,7 +33,8 @@ def test_lens_of_chosen_vectors(llama: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["values", "queries", "keys", "neurons"])
 def test_lens_of_parts(kind: str, llama: Path) -> None:
-    ran = lexray("lens", llama, PROMPT, "--of", kind, "--layers", "0", "--neurons", "4")
+    few = ["--neurons", "4"] if kind == "neurons" else []
+    ran = lexray("lens", llama, PROMPT, "--of", kind, "--layers", "0", *few)
     assert (ran.code, ran.err) == (0, "")
     assert "L0N" in ran.out if kind == "neurons" else "L0H3" in ran.out
 
@@ -88,3 +89,18 @@ def test_mistakes(llama: Path, tmp_path: Path) -> None:
         "contributions", llama, PROMPT, "--plot", tmp_path / "a" / "x.html"
     )
     assert "tokens" in mistake("contributions", llama, "law " * 100)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--query", "1"], "--query has no effect on residual; it is for --of keys"),
+        (["--of", "queries", "--query", "1"], "--query has no effect on queries"),
+        (["--of", "heads", "--offset", "-1"], "it is for --of queries or keys"),
+        (["--heads", "1"], "--heads has no effect on residual"),
+        (["--of", "mlp", "--of", "post", "--neurons", "3"], "no effect on mlp, post"),
+        (["--of", "values", "--reading", "input"], "--reading has no effect on values"),
+    ],
+)
+def test_an_option_without_effect_is_refused(llama: Path, options: list[str], said: str) -> None:
+    assert said in mistake("lens", llama, PROMPT, *options)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -25,8 +28,8 @@ MISTAKES = {
     "L1H2.QK --vo": ("head", "L1H2.QK is QK"),
     "L1H2.QK --of x": ("head", "L1H2.QK is QK"),
     "L1H2 --qk --of x": ("head", "--of reads VO"),
-    "L1H2 --vo --from x": ("head", "--from reads QK"),
-    "L1H2 --of x --to y": ("head", "--of and --to"),
+    "L1H2 --vo --attends-to x": ("head", "--attends-to reads QK"),
+    "L1H2 --of x --attended-by y": ("head", "--of and --attended-by"),
     "L1H2 --of x --smallest": ("head", "--smallest"),
     "L1H2 --of xylophone": ("head", "'xylophone' is"),
     "L1H2 --smallest --absolute": ("head", "contradict"),
@@ -97,5 +100,24 @@ def test_a_mistake_of_ours_is_not_hidden(llama: Path, monkeypatch: pytest.Monkey
         raise ZeroDivisionError
 
     monkeypatch.setattr("lexray.model.model.Model.related", broken)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) as crash:
         lexray.cli.main(["related", str(llama)])
+    (note,) = crash.value.__notes__
+    for package in ("lexray", "torch", "transformers"):
+        assert f"{package} {version(package)}" in note
+    assert "report" in note
+
+
+def test_what_a_crash_prints(llama: Path) -> None:
+    """The versions stand at the end, after the lines that say where; a mistake has none."""
+    code = (
+        "import sys, lexray.cli, lexray.model.model\n"
+        "lexray.model.model.Model.related = lambda *_, **__: 1 / 0\n"
+        "lexray.cli.main(sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", code, "related", str(llama)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert f"torch {version('torch')}" in done.stderr.splitlines()[-1]
+    assert "torch" not in mistake("head", llama, "L9H9")

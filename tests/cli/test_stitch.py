@@ -42,7 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_sweep(llama: Path, tuned: Path, data: Path) -> None:
-    options = ("--layers", 1, "--sweep", "--data", data, "--variants", "pinv,whitened+a_norm")
+    options = ("--last", 1, "--sweep", "--data", data, "--variants", "pinv,whitened+a_norm")
     found = answer("stitch", llama, tuned, *options, "--max-tokens", 20, "--batch", 2)
     assert [(p["variant"], p["after"]) for p in found["points"]] == [
         *(("pinv", i) for i in range(2)),
@@ -56,15 +56,15 @@ def test_a_sweep(llama: Path, tuned: Path, data: Path) -> None:
 
 
 def test_a_model_and_itself(tuned: Path, data: Path) -> None:
-    found = answer("stitch", tuned, tuned, "--after", 0, "--layers", 1, "--data", data)
+    found = answer("stitch", tuned, tuned, "--after", 0, "--last", 1, "--data", data)
     assert found["points"][0]["right"] == found["unstitched"][0]["right"]
 
 
 def test_several_models_and_a_plot(llama: Path, tuned: Path, data: Path, tmp_path: Path) -> None:
     plot, page = tmp_path / "plot.html", tmp_path / "page.html"
     ran = lexray(
-        *("stitch", llama, tuned, tuned, "--layers", 1, "--sweep", "--data", data),
-        *("--limit", 4, "--plot", plot, "-o", page),
+        *("stitch", llama, tuned, tuned, "--last", 1, "--sweep", "--data", data),
+        *("--sample", 4, "--plot", plot, "-o", page),
     )
     assert ran.code == 0, ran.err
     assert "plotly" in plot.read_text().lower()
@@ -81,7 +81,7 @@ def test_samples_are_seeded(data: Path) -> None:
 
 def test_saving(llama: Path, tuned: Path, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "stitched"
-    options = ("--after", 1, "--layers", 1, "--variants", "pinv+match=scale", "--data", data)
+    options = ("--after", 1, "--last", 1, "--variants", "pinv+match=scale", "--data", data)
     assert lexray("stitch", llama, tuned, *options, "--save", folder).code == 0
     stitched = Stitched.from_pretrained(folder)
     assert stitched(torch.tensor([[5, 7, 9]])).logits.shape == (1, 2)
@@ -95,14 +95,14 @@ def test_interrupted_it_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(stitch_sweep, "_hits", stop)
-    options = ("--layers", 1, "--sweep", "--data", data, "-o", tmp_path / "x.json")
+    options = ("--last", 1, "--sweep", "--data", data, "-o", tmp_path / "x.json")
     ran = lexray("stitch", llama, tuned, *options, "--plot", tmp_path / "x.html")
     assert ran.code == 130
     assert list(tmp_path.iterdir()) == []
 
 
 def test_mistakes(llama: Path, tuned: Path, data: Path, tmp_path: Path) -> None:
-    base = ("stitch", llama, tuned, "--layers", 1)
+    base = ("stitch", llama, tuned, "--last", 1)
     assert "--sweep for all" in mistake(*base, "--data", data)
     assert "--sweep for all" in mistake(*base, "--data", data, "--sweep", "--after", 1)
     assert "--data FILE" in mistake(*base, "--sweep")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from pathlib import Path
@@ -20,7 +21,7 @@ def sweep(model: Path, path: Path, *options: object) -> bytes:
 
 def test_every_head_is_a_line(llama: Path, tmp_path: Path) -> None:
     path = tmp_path / "heads.jsonl"
-    ran = lexray("heads", llama, "-k", 5, "-o", path, "--format", "json")
+    ran = lexray("heads", llama, "-k", 5, "-o", path, "--format", "jsonl")
     assert ran.code == 0
     assert ran.err.startswith("lexray: 16 lines in ")
     assert ran.err.count("\n") == 1
@@ -38,6 +39,23 @@ def test_every_head_is_a_line(llama: Path, tmp_path: Path) -> None:
     assert lines[0] == json.dumps(found[0], ensure_ascii=False, separators=(",", ":"))
 
 
+def test_other_formats_are_what_they_say(llama: Path, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in sweep(llama, tmp_path / "a.jsonl").splitlines()]
+    assert answer("heads", llama, "-k", 5) == {"heads": lines}
+    sweep(llama, tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"heads": lines}
+    sweep(llama, tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["address"], row["matrix"], float(row["score"])) for row in rows] == [
+        (line["address"], line["matrix"], pair["score"]) for line in lines for pair in line["pairs"]
+    ]
+    table = lexray("heads", llama, "-k", 5, "--format", "table").out
+    assert all(f"│ {line['address']}.{line['matrix']} " in table for line in lines)
+    assert sweep(llama, tmp_path / "a.html").startswith(b"<!doctype html>")
+    assert "not as .png" in mistake("heads", llama, "-o", tmp_path / "a.png")
+
+
 def test_options_are_those_of_a_head(llama: Path, tmp_path: Path) -> None:
     options = ["--absolute", "--exclude-same", "--ascii", "--folded", "--offset", "-1"]
     first = json.loads(sweep(llama, tmp_path / "a", *options).splitlines()[-1])
@@ -46,8 +64,12 @@ def test_options_are_those_of_a_head(llama: Path, tmp_path: Path) -> None:
     assert first == same.to_dict()
 
 
-def test_without_a_file_lines_go_to_stdout(llama: Path, tmp_path: Path) -> None:
-    ran = lexray("heads", llama, "-k", 5)
+def test_without_a_file_lines_go_to_stdout(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", None)  # a pipe has no disk to wait for
+        ran = lexray("heads", llama, "-k", 5)
     assert ran.code == 0
     assert ran.out.encode() == sweep(llama, tmp_path / "a")
 
@@ -69,7 +91,7 @@ def test_what_is_there_is_not_made_again(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = sweep(llama, tmp_path / "a")
-    monkeypatch.setattr("lexray.cli.sweep._write", None)
+    monkeypatch.setattr("lexray.cli.sweep.append_json_line", None)
     assert sweep(llama, tmp_path / "a") == whole
 
 

@@ -70,8 +70,10 @@ class Checkpoint(ABC):
     def read(self, name: str, *index: slice) -> Tensor:
         """The whole tensor, or the part inside `index`: one slice of step 1 per leading axis.
 
-        >>> checkpoint.read("wte.weight", slice(0, 10))            # ten rows
-        >>> checkpoint.read("wte.weight", slice(None), slice(3, 4))  # one column, as (rows, 1)
+        >>> checkpoint.read("transformer.wte.weight", slice(0, 10)).shape                # ten rows
+        torch.Size([10, 160])
+        >>> checkpoint.read("transformer.wte.weight", slice(None), slice(3, 4)).shape    # a column
+        torch.Size([4500, 1])
         """
         return self._read(name, self._box(name, index))
 

@@ -7,7 +7,8 @@ something of each: `"64" * 100_000`. So every field is asked for by what it shou
 >>> fields.whole("r"), fields.text("revision")
 (8, None)
 >>> fields.object("alpha_pattern").number("q_proj")
-LexrayError: adapter_config.json: alpha_pattern.q_proj should be a number, not 'x'
+Traceback (most recent call last):
+lexray.errors.LexrayError: adapter_config.json: alpha_pattern.q_proj should be a number, not 'x'
 """
 
 from __future__ import annotations

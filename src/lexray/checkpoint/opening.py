@@ -65,9 +65,8 @@ def open_checkpoint(
     adapter, if not the one which the adapter names. `adapt` is applied to the model's own
     checkpoint, under an adapter too: it gives GGUF files the names that adapters use.
 
-    >>> open_checkpoint("models/gpt2")
-    >>> open_checkpoint("org/name", revision="main", remote=True)
-    >>> open_checkpoint("my-adapter", base="models/gpt2")
+    `open_checkpoint("models/gpt2")`, `open_checkpoint("org/name", revision="main", remote=True)`,
+    `open_checkpoint("my-adapter", base="models/gpt2")`.
     """
     path = _locate(source, revision, token, remote and base is None)
     if path is not None and _is_adapter(path, base is not None):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -62,7 +64,10 @@ def root(
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Runs the command; a user's mistake is one clear line and exit code 2."""
+    """Runs the command; a user's mistake is one clear line and exit code 2.
+
+    What is no mistake of theirs is raised, with all that a report of it should say.
+    """
     words = list(sys.argv[1:] if args is None else args)
     with prepared(), stoppable() as stop:
         code = _run(words or ["--help"])
@@ -101,7 +106,24 @@ def _foreign(error: BaseException) -> str:
         return f"there is not enough memory for this {error}".rstrip()
     if type(error).__name__ == "PanicException":  # of libraries in Rust; no Exception for Python
         return f"a library gave up on what it was given: {error}"
+    error.add_note(_versions())
     raise error
+
+
+def _versions() -> str:
+    """What to report of a crash; nothing is imported for it, as that may be what crashed."""
+    found = ", ".join(f"{name} {_version(name)}" for name in ("lexray", "torch", "transformers"))
+    return (
+        f"This is a mistake of lexray's, not yours. Please report it with the lines above and: "
+        f"{found}, Python {platform.python_version()} on {platform.platform()}"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def _mistake(message: str) -> int:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
-from lexray.cli.groups import expanded
-from lexray.cli.options import MODEL, CircuitOptions, OutputOptions, TokenOptions
+from lexray.cli.groups import expand, option
+from lexray.cli.options import Among, CircuitOptions, TokenOptions
+from lexray.cli.other import OtherOptions
+from lexray.cli.output import OutputOptions
+from lexray.cli.parse import names, numbers
 from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
 
 LAYERS, ONE = "Whole layers", "One head, neuron or subhead"
 PARTNERS = 10
@@ -21,52 +21,16 @@ PARTNERS = 10
 
 
 @dataclass(frozen=True)
-class OtherOptions:
-    """Which model it is compared with; it is read as the first one is."""
-
-    other: Annotated[
-        str,
-        typer.Argument(metavar="OTHER", help="The model to compare with: a path, Hub id or name."),
-    ]
-    other_revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of OTHER.", rich_help_panel=MODEL)
-    ] = None
-    other_adapter: Annotated[
-        str | None, typer.Option(help="A LoRA adapter on top of OTHER.", rich_help_panel=MODEL)
-    ] = None
-    other_family: Annotated[
-        str | None,
-        typer.Option(help="Read OTHER by the rules of this family.", rich_help_panel=MODEL),
-    ] = None
-
-    def open(self, like: CircuitOptions) -> Model:
-        options = replace(
-            like,
-            model=self.other,
-            revision=self.other_revision,
-            adapter=self.other_adapter,
-            family=self.other_family,
-        )
-        return options.open()
-
-
-@dataclass(frozen=True)
 class LayerOptions:
     """What is aligned, where whole layers are."""
 
-    group: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Only keys, gates, values, Q, K, V or O; repeatable, all of them by default.",
-            rich_help_panel=LAYERS,
-        ),
-    ] = None
+    among: Among = None
     control: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Also without projecting, where the models have the same width.",
+            LAYERS,
             "--control/--no-control",
-            help="Also without projecting, where the models have the same width.",
-            rich_help_panel=LAYERS,
         ),
     ] = True
 
@@ -77,42 +41,33 @@ class PartnerOptions:
 
     of: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Its best partners in OTHER instead: L3H2, L3H2.VO, L2N17, L2N17.value, L3H2.V12.",
+            ONE,
             metavar="ADDRESS",
-            help="Its best partners in OTHER instead: L3H2, L3H2.VO, L2N17, L2N17.value, L3H2.V12.",
-            rich_help_panel=ONE,
         ),
     ] = None
     one_to_one: Annotated[
         bool,
-        typer.Option(
-            "--one-to-one",
-            help="Per layer of OTHER, the partner under the best matching of whole layers.",
-            rich_help_panel=ONE,
-        ),
+        option("Per layer of OTHER, the partner under the best matching of whole layers.", ONE),
     ] = False
-    layer: Annotated[
-        list[int] | None,
-        typer.Option(min=0, help="Only in this layer of OTHER; repeatable.", rich_help_panel=ONE),
+    layers: Annotated[
+        str | None, option("Only in these layers of OTHER: 3, 20-25 or 0,5,-1.", ONE)
     ] = None
-    n: Annotated[int, typer.Option("-n", min=1, help="How many partners.", rich_help_panel=ONE)] = (
-        PARTNERS
-    )
-    tokens: Annotated[
-        int, typer.Option("--tokens", min=1, help="How many tokens of each.", rich_help_panel=ONE)
-    ] = PARTNERS
+    limit: Annotated[int, option("How many partners.", ONE, "--limit", "-n", min=1)] = PARTNERS
+    k: Annotated[int, option("How many tokens of each.", ONE, "-k", min=1)] = PARTNERS
 
     def check(self, layers: LayerOptions, plot: PlotOptions) -> None:
         """That options for a parameter and for layers are not mixed."""
         ours = {
             "--one-to-one": self.one_to_one,
-            "--layer": self.layer,
-            "-n": self.n != PARTNERS,
-            "--tokens": self.tokens != PARTNERS,
+            "--layers": self.layers,
+            "--limit": self.limit != PARTNERS,
+            "-k": self.k != PARTNERS,
         }
         theirs = {
             "--plot": plot.plot,
-            "--group": layers.group,
+            "--among": layers.among,
             "--no-control": not layers.control,
         }
         if self.of is None and (given := [name for name, value in ours.items() if value]):
@@ -122,12 +77,16 @@ class PartnerOptions:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(expanded(align))
+    app.command()(expand(align))
 
 
 def align(
     model: CircuitOptions,
-    other: OtherOptions,
+    other: Annotated[
+        str,
+        typer.Argument(metavar="OTHER", help="The model to compare with: a path, Hub id or name."),
+    ],
+    options: OtherOptions,
     layers: LayerOptions,
     partner: PartnerOptions,
     plot: PlotOptions,
@@ -144,7 +103,7 @@ def align(
     plot.check()
     filter = words.filter()
     a = model.open()
-    b = other.open(model)
+    b = options.open(other, model, a)
     if partner.of is not None:
         from lexray.compare.align.partners import partners
 
@@ -152,16 +111,16 @@ def align(
             a,
             partner.of,
             b,
-            partner.n,
+            partner.limit,
             one_to_one=partner.one_to_one,
-            layers=partner.layer,
-            tokens=partner.tokens,
+            layers=numbers("--layers", partner.layers),
+            tokens=partner.k,
             filter=filter,
         )
         output.show(found)
         return
     from lexray.compare.align.align import align
 
-    aligned = align(a, b, layers.group, control=layers.control, filter=filter)
+    aligned = align(a, b, names(layers.among) or None, control=layers.control, filter=filter)
     plot.draw(aligned)
     output.show(aligned)

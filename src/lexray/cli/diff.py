@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lexray.cli.groups import expanded
-from lexray.cli.options import CircuitOptions, OutputOptions, TokenOptions
+from lexray.cli.groups import expand, option
+from lexray.cli.options import CircuitOptions, K, TokenOptions
+from lexray.cli.other import OtherOptions
+from lexray.cli.output import OutputOptions
+from lexray.cli.parse import names
 
 if TYPE_CHECKING:
     from lexray.compare.diff.lexicon import Lexicon
@@ -19,7 +22,7 @@ GROUPS = "keys, gates, values, Q, K, V, O, VO, QK, router, norms, biases, embedd
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(expanded(diff))
+    app.command()(expand(diff))
 
 
 @dataclass(frozen=True)
@@ -38,51 +41,48 @@ def diff(
         str,
         typer.Argument(metavar="TUNED", help="The model after, or a LoRA adapter for BASE."),
     ],
+    other: OtherOptions,
     tokens: TokenOptions,
     output: OutputOptions,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many tokens or pairs of each.")] = 10,
+    k: K = 10,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="How many changes, the most telling first.")
+        int, option("How many changes, the most telling first.", None, "--limit", "-n", min=1)
     ] = 30,
-    each: Annotated[
-        int, typer.Option(min=0, help="At least so many of each group that moved.")
-    ] = 3,
-    groups: Annotated[
+    each: Annotated[int, option("At least so many of each group that moved.", min=0)] = 3,
+    among: Annotated[
         list[str] | None,
-        typer.Option(metavar="GROUP", help=f"Only these: {GROUPS} Repeatable, or with commas."),
+        option(
+            f"Only these groups, all by default: {GROUPS} Repeatable, or with commas.",
+            metavar="GROUP",
+        ),
     ] = None,
     through: Annotated[
-        Literal["base", "tuned"], typer.Option(help="Whose embedding reads the differences.")
+        Literal["base", "tuned"], option("Whose embedding reads the differences.")
     ] = "base",
     lexicon: Annotated[
         str,
-        typer.Option(
-            metavar="FILE",
-            help="Count words of praise and blame, from labelled reviews (.jsonl, .jsonl.gz), a "
+        option(
+            "Count words of praise and blame, from labelled reviews (.jsonl, .jsonl.gz), a "
             "list (.json), or the one that comes along (shipped). auto: for sentiment models.",
+            metavar="FILE",
         ),
     ] = "auto",
-    tuned_revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of TUNED, if it is a Hub model.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random rotations behind p-values.")] = 0,
+    seed: Annotated[int, option("Of the random rotations behind p-values.")] = 0,
 ) -> None:
     """What a fine-tune changed: how far each group moved, and towards which words.
 
     lexray diff demo demo-sentiment -o report.html
     """
     from lexray.compare.diff.diff import diff as compare
-    from lexray.compare.open import open_other
 
     first = base.open()
-    options: dict[str, Any] = {"family": base.family, "remote": base.remote}
     found = compare(
         first,
-        open_other(first, tuned, on_first=True, revision=tuned_revision, **options),
+        other.open(tuned, base, first),
         n=limit,
         k=k,
         each=each,
-        groups=[name for text in groups or () for name in text.replace(",", " ").split()],
+        groups=names(among),
         filter=tokens.filter(),
         through=through,
         lexicon=_lexicon(lexicon, first),

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from lexray.cli.groups import expanded
-from lexray.cli.lens import TARGET, WHERE, Prompt, RunOptions, numbers
-from lexray.cli.options import OUTPUT, READING, Format, OutputOptions, TokenOptions, show
+from lexray.cli.groups import expand, option
+from lexray.cli.lens import TARGET, WHERE, Prompt, RunOptions
+from lexray.cli.options import READING, TokenOptions
+from lexray.cli.other import OtherOptions
+from lexray.cli.output import OUTPUT, Format, OutputOptions, show
+from lexray.cli.parse import numbers
 from lexray.errors import LexrayError
+from lexray.files import write_whole
 
 if TYPE_CHECKING:
     from lexray.flow.graph import FlowGraph
@@ -32,13 +36,8 @@ STREAM_ALONE = {"heads": 0, "memories": 0, "neurons": (0, 0), "keep": None, "sta
 class WhereOptions:
     """Which part of the pass."""
 
-    layers: Annotated[
-        str | None,
-        typer.Option(help="Only these blocks: 3, 20-25 or 0,5,-1.", rich_help_panel=WHERE),
-    ] = None
-    position: Annotated[
-        int, typer.Option(help="Whose flow is drawn; -1 is the last.", rich_help_panel=WHERE)
-    ] = -1
+    layers: Annotated[str | None, option("Only these blocks: 3, 20-25 or 0,5,-1.", WHERE)] = None
+    position: Annotated[int, option("Whose flow is drawn; -1 is the last.", WHERE)] = -1
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,14 @@ class WordOptions:
 
     target: Annotated[
         str | None,
-        typer.Option(
-            help='The token that colours nodes: " Tokyo"; by default the model\'s own prediction.',
-            rich_help_panel=TARGET,
+        option(
+            'The token that colours nodes: " Tokyo"; by default the model\'s own prediction.',
+            TARGET,
         ),
     ] = None
     candidate: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Another token that can become the target in the page. Repeatable.",
-            rich_help_panel=TARGET,
-        ),
+        option("Another token that can become the target in the page. Repeatable.", TARGET),
     ] = None
 
 
@@ -66,82 +62,54 @@ class ShownOptions:
     """What is shown of each block: the fields of `lexray.flow.options.Options`."""
 
     heads: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="How many heads; 10 unless --keep decides.", rich_help_panel=SHOWN
-        ),
+        int | None, option("How many heads; 10 unless --keep decides.", SHOWN, min=0)
     ] = None
-    memories: Annotated[
-        int | None,
-        typer.Option(min=0, help="Keys and values per head; else 2.", rich_help_panel=SHOWN),
-    ] = None
+    memories: Annotated[int | None, option("Keys and values per head; else 2.", SHOWN, min=0)] = (
+        None
+    )
     neurons: Annotated[
-        str | None,
-        typer.Option(
-            help="Neurons: the largest and the most negative ones; else 18,7.",
-            rich_help_panel=SHOWN,
-        ),
+        str | None, option("Neurons: the largest and the most negative ones; else 18,7.", SHOWN)
     ] = None
     by: Annotated[
         Literal["signed", "absolute"],
-        typer.Option(
-            help="Rank neurons by coefficient times norm, or by |coefficient| as in the paper.",
-            rich_help_panel=SHOWN,
+        option(
+            "Rank neurons by coefficient times norm, or by |coefficient| as in the paper.", SHOWN
         ),
     ] = "signed"
     keep: Annotated[
         float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Show the fewest parts that carry this share of each sum.",
-            rich_help_panel=SHOWN,
-        ),
+        option("Show the fewest parts that carry this share of each sum.", SHOWN, min=0.0, max=1.0),
     ] = None
     keep_by: Annotated[
         Literal["sum", "target"],
-        typer.Option(
-            help="With --keep: the share of the sum itself, or of the target's logit.",
-            rich_help_panel=SHOWN,
-        ),
+        option("With --keep: the share of the sum itself, or of the target's logit.", SHOWN),
     ] = "sum"
-    merge_qk: Annotated[
-        bool,
-        typer.Option("--merge-qk", help="Values without queries and keys.", rich_help_panel=SHOWN),
-    ] = False
-    merge_neurons: Annotated[
-        bool,
-        typer.Option("--merge-neurons", help="Neurons without keys.", rich_help_panel=SHOWN),
-    ] = False
-    norm: Annotated[
-        bool,
-        typer.Option("--norm/--no-norm", help="Read with the norms in.", rich_help_panel=READING),
-    ] = True
+    merge_qk: Annotated[bool, option("Values without queries and keys.", SHOWN)] = False
+    merge_neurons: Annotated[bool, option("Neurons without keys.", SHOWN)] = False
+    norm: Annotated[bool, option("Read with the norms in.", READING, "--norm/--no-norm")] = True
     rotary: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Queries and keys at their actual distance, or at distance 0.",
+            READING,
             "--rotary/--no-rotary",
-            help="Queries and keys at their actual distance, or at distance 0.",
-            rich_help_panel=READING,
         ),
     ] = True
     transform: Annotated[
         bool,
-        typer.Option(
-            "--transform",
-            help="The stream through the LM head's non-linear transform (BERT and its kin).",
-            rich_help_panel=READING,
+        option(
+            "The stream through the LM head's non-linear transform (BERT and its kin).", READING
         ),
     ] = False
     static: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            "Also read the parameters behind nodes by themselves; by default of few blocks.",
+            READING,
             "--static/--no-static",
-            help="Also read the parameters behind nodes by themselves; by default of few blocks.",
-            rich_help_panel=READING,
         ),
     ] = None
-    k: Annotated[int, typer.Option("-k", min=1, help="How many tokens of each node.")] = 10
+    k: Annotated[int, option("How many tokens of each node.", None, "-k", min=1)] = 10
 
     def options(self) -> dict[str, Any]:
         return vars(self) | {"neurons": _pair(self.neurons)}
@@ -157,22 +125,15 @@ def _pair(text: str | None) -> tuple[int, int] | None:
 
 
 @dataclass(frozen=True)
-class OtherOptions:
-    """The run to compare with."""
+class SecondOptions(OtherOptions):
+    """The run to compare with: another prompt, another model, or both."""
 
     compare: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROMPT", help="Another prompt: a difference graph.", rich_help_panel=COMPARE
-        ),
+        str | None, option("Another prompt: a difference graph.", COMPARE, metavar="PROMPT")
     ] = None
-    compare_model: Annotated[
+    other: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Another model with the same tokens: a difference graph.",
-            rich_help_panel=COMPARE,
-        ),
+        option("Another model with the same tokens: a difference graph.", COMPARE, metavar="MODEL"),
     ] = None
 
 
@@ -180,20 +141,13 @@ class OtherOptions:
 class PictureOptions:
     """How the graph is drawn."""
 
-    open: Annotated[
-        bool,
-        typer.Option("--open", help="Show the page in the browser.", rich_help_panel=OUTPUT),
-    ] = False
+    open: Annotated[bool, option("Show the page in the browser.", OUTPUT)] = False
     open_layers: Annotated[
-        str | None,
-        typer.Option(help="SVG, PNG: the blocks that are drawn open.", rich_help_panel=OUTPUT),
+        str | None, option("SVG, PNG: the blocks that are drawn open.", OUTPUT)
     ] = None
-    dark: Annotated[
-        bool, typer.Option("--dark", help="SVG, PNG: light on dark.", rich_help_panel=OUTPUT)
-    ] = False
+    dark: Annotated[bool, option("SVG, PNG: light on dark.", OUTPUT)] = False
     palette: Annotated[
-        Literal["paper", "colour-blind"],
-        typer.Option(help="SVG, PNG: the colours.", rich_help_panel=OUTPUT),
+        Literal["paper", "colour-blind"], option("SVG, PNG: the colours.", OUTPUT)
     ] = "paper"
 
     def write(self, graph: FlowGraph, path: Path) -> None:
@@ -208,9 +162,7 @@ class PictureOptions:
             case ".png":
                 graph.to_png(path, **style)
             case ".json":
-                from lexray.cli.options import write_file
-
-                write_file(path, graph.to_json() + "\n")
+                write_whole(path, graph.to_json() + "\n")
             case _:
                 graph.to_html(path)
 
@@ -223,7 +175,7 @@ class PictureOptions:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(expanded(flow))
+    app.command()(expand(flow))
 
 
 def flow(
@@ -233,7 +185,7 @@ def flow(
     words: WordOptions,
     shown: ShownOptions,
     tokens: TokenOptions,
-    other: OtherOptions,
+    second: SecondOptions,
     picture: PictureOptions,
     output: OutputOptions,
 ) -> None:
@@ -247,9 +199,8 @@ def flow(
 
     lexray flow smollm2 "The capital of Japan is" --compare "The capital of France is" --open
     """
+    output.check()
     path = output.output
-    if path is not None and not path.parent.is_dir():
-        raise LexrayError(f"cannot write {path}: there is no folder {path.parent}")
     options: dict[str, Any] = {
         "layers": numbers("--layers", where.layers),
         "position": where.position,
@@ -262,7 +213,7 @@ def flow(
     printed = not drawn and (path is not None or not picture.open)
     if printed and output.format not in WHOLE and not picture.open:
         options |= STREAM_ALONE
-    traces = _traces(run, prompt, where, other)
+    traces = _traces(run, prompt, where, second)
     graph = _graph(traces, options)
     if path is not None and drawn:
         picture.write(graph, path)
@@ -272,22 +223,22 @@ def flow(
         picture.show(graph, path)
 
 
-def _traces(run: RunOptions, prompt: str, where: WhereOptions, other: OtherOptions) -> list[Trace]:
+def _traces(
+    run: RunOptions, prompt: str, where: WhereOptions, second: SecondOptions
+) -> list[Trace]:
     """One or two runs."""
     model = run.open()
-    found = [_traced(model, prompt, where, run.special)]
-    if other.compare is not None or other.compare_model is not None:
-        second = model
-        if other.compare_model is not None:
-            from lexray.cli.options import open_model
-
-            second = open_model(other.compare_model, device=run.device, dtype=run.dtype)
-        text = prompt if other.compare is None else other.compare
-        found.append(_traced(second, text, where, run.special))
+    found = [_trace(model, prompt, where, run.special)]
+    if second.other is None and (given := second.given()):
+        raise LexrayError(f"{', '.join(given)} is about a second model; say which with --other")
+    if second.compare is not None or second.other is not None:
+        another = model if second.other is None else second.open(second.other, run, model)
+        text = prompt if second.compare is None else second.compare
+        found.append(_trace(another, text, where, run.special))
     return found
 
 
-def _traced(model: Model, prompt: str, where: WhereOptions, special: bool) -> Trace:
+def _trace(model: Model, prompt: str, where: WhereOptions, special: bool) -> Trace:
     """A run of which only what the graph needs is kept: one position, with all keys and values."""
     from lexray.trace.record.plan import chosen
 

@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lexray.cli.groups import expanded
-from lexray.cli.options import (
-    AddressArg,
-    CircuitOptions,
-    K,
-    OutputOptions,
-    PairOptions,
-    TokenOptions,
-)
+from lexray.cli.groups import expand, option
+from lexray.cli.options import AddressArg, CircuitOptions, K, PairOptions, TokenOptions
+from lexray.cli.output import OutputOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
@@ -22,13 +16,15 @@ if TYPE_CHECKING:
 
 MatrixOption = Annotated[
     bool | None,
-    typer.Option("--vo/--qk", help="What the head moves (VO, by default), or where it looks (QK)."),
+    option("What the head moves (VO, by default), or where it looks (QK).", None, "--vo/--qk"),
 ]
+ROWS = ("--of", "--attends-to")
+VO_LINES = ("--of", "--writing")
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(expanded(head))
-    app.command()(expanded(svd))
+    app.command()(expand(head))
+    app.command()(expand(svd))
 
 
 def head(
@@ -39,41 +35,42 @@ def head(
     output: OutputOptions,
     vo: MatrixOption = None,
     of: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", help="One row of VO: what attending to TOKEN writes."),
+        str | None, option("One row of VO: what attending to TOKEN writes.", metavar="TOKEN")
     ] = None,
     writing: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", help="One column of VO: attending to what writes TOKEN."),
+        str | None, option("One column of VO: attending to what writes TOKEN.", metavar="TOKEN")
     ] = None,
-    from_: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TOKEN", help="One row of QK: where TOKEN looks."),
+    attends_to: Annotated[
+        str | None, option("One row of QK: what the query TOKEN attends to.", metavar="QUERY")
     ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", help="One column of QK: what looks at TOKEN."),
+    attended_by: Annotated[
+        str | None, option("One column of QK: what the key TOKEN is attended by.", metavar="KEY")
     ] = None,
 ) -> None:
     """A head as its strongest token pairs, exactly: L19H4, L19H4.VO or L19H4.QK.
 
     lexray head smollm2 L25H1 --exclude-same --ascii
     """
-    lines = {"--of": of, "--writing": writing, "--from": from_, "--to": to}
-    given = {option: token for option, token in lines.items() if token is not None}
+    lines = {
+        "--of": of,
+        "--writing": writing,
+        "--attends-to": attends_to,
+        "--attended-by": attended_by,
+    }
+    given = {name: token for name, token in lines.items() if token is not None}
     if len(given) > 1:
         raise LexrayError(f"{' and '.join(given)} are one line of the matrix each; choose one")
-    option, token = next(iter(given.items()), ("", ""))
-    implied = None if not option else option in ("--of", "--writing")
+    line, token = next(iter(given.items()), ("", ""))
+    implied = None if not line else line in VO_LINES
     if implied is not None and vo not in (None, implied):
-        raise LexrayError(f"{option} reads {_name(implied)}, not {_name(not implied)}")
+        raise LexrayError(f"{line} reads {_name(implied)}, not {_name(not implied)}")
     circuit = circuit_at(model, address, implied if vo is None else vo)
-    if not option:
+    if not line:
         output.show(pairs.top(circuit, tokens.filter()))
         return
-    pairs.refuse(option)
-    line = circuit.row if option in ("--of", "--from") else circuit.col
-    output.show(line(token, pairs.k, filter=tokens.filter()))
+    pairs.refuse(line)
+    read = circuit.row if line in ROWS else circuit.col
+    output.show(read(token, pairs.k, filter=tokens.filter()))
 
 
 def svd(
@@ -82,14 +79,14 @@ def svd(
     tokens: TokenOptions,
     output: OutputOptions,
     vo: MatrixOption = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="How many directions.")] = 10,
+    limit: Annotated[int, option("How many directions.", None, "--limit", "-n", min=1)] = 10,
     k: K = 10,
 ) -> None:
     """A head's largest singular directions, read at both ends: L19H4.VO or L19H4.QK.
 
     lexray svd smollm2 L25H1.VO -n 5 --ascii
     """
-    output.show(circuit_at(model, address, vo).svd(n, k, filter=tokens.filter()))
+    output.show(circuit_at(model, address, vo).svd(limit, k, filter=tokens.filter()))
 
 
 def circuit_at(model: CircuitOptions, text: str, vo: bool | None) -> Circuit:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lexray.cli.groups import expanded
-from lexray.cli.options import MODEL, READING, OutputOptions, PlacedOptions, TokenOptions
+from lexray.cli.groups import expand, option
+from lexray.cli.options import MODEL, READING, PlacedOptions, TokenOptions
+from lexray.cli.output import OutputOptions
+from lexray.cli.parse import numbers
 from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 
 WHERE, TARGET = "Where", "Which token"
 Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="The text to run, in quotes.")]
-NUMBERS = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
+QK_SIDES = ("queries", "keys")
+PARTS = {
+    "--heads": ("heads", "values", *QK_SIDES),
+    "--neurons": ("neurons",),
+    "--query": ("keys",),
+    "--offset": QK_SIDES,
+    "--reading": QK_SIDES,
+}
+"""Which of --of must be asked for, so that an option has an effect."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +36,8 @@ class RunOptions(PlacedOptions):
 
     special: Annotated[
         bool,
-        typer.Option(
-            "--special/--no-special",
-            help="With the tokens that the tokenizer adds (BOS, [CLS]).",
-            rich_help_panel=MODEL,
+        option(
+            "With the tokens that the tokenizer adds (BOS, [CLS]).", MODEL, "--special/--no-special"
         ),
     ] = True
 
@@ -41,17 +48,11 @@ class TargetOptions:
 
     target: Annotated[
         str | None,
-        typer.Option(
-            help='Its probability and rank are shown: " Tokyo", or as tables show it, ·Tokyo.',
-            rich_help_panel=TARGET,
+        option(
+            'Its probability and rank are shown: " Tokyo", or as tables show it, ·Tokyo.', TARGET
         ),
     ] = None
-    first: Annotated[
-        bool,
-        typer.Option(
-            "--first", help="Of a word of several tokens, take the first.", rich_help_panel=TARGET
-        ),
-    ] = False
+    first: Annotated[bool, option("Of a word of several tokens, take the first.", TARGET)] = False
 
 
 @dataclass(frozen=True)
@@ -60,63 +61,43 @@ class LensOptions:
 
     of: Annotated[
         list[str] | None,
-        typer.Option(
-            help="residual, pre, mid, post, attention, mlp, attn_in, mlp_in, heads, values, "
-            "queries, keys or neurons; repeatable.",
-            rich_help_panel=WHERE,
+        option(
+            "residual, pre, mid, post, attention, mlp, attn_in, mlp_in, heads, values, queries, "
+            "keys or neurons; repeatable.",
+            WHERE,
         ),
     ] = None
-    layers: Annotated[
-        str | None,
-        typer.Option(help="Only these layers: 3, 20-29 or 0,5,-1.", rich_help_panel=WHERE),
+    layers: Annotated[str | None, option("Only these layers: 3, 20-29 or 0,5,-1.", WHERE)] = None
+    positions: Annotated[str | None, option("Only these positions; -1 is the last.", WHERE)] = None
+    heads: Annotated[
+        str | None, option("With --of heads, values, queries or keys: only these heads.", WHERE)
     ] = None
-    positions: Annotated[
-        str | None,
-        typer.Option(help="Only these positions; -1 is the last.", rich_help_panel=WHERE),
-    ] = None
-    heads: Annotated[str | None, typer.Option(help="Only these heads.", rich_help_panel=WHERE)] = (
-        None
-    )
     neurons: Annotated[
-        int,
-        typer.Option(
-            min=1, help="With --of neurons: how many in each layer.", rich_help_panel=WHERE
-        ),
-    ] = 10
+        int | None, option("With --of neurons: how many in each layer; else 10.", WHERE, min=1)
+    ] = None
     query: Annotated[
-        int,
-        typer.Option(
-            help="With --of keys: the position that looks at them.", rich_help_panel=WHERE
-        ),
-    ] = -1
+        int | None, option("With --of keys: the position that looks at them; else the last.", WHERE)
+    ] = None
     offset: Annotated[
         int | None,
-        typer.Option(
-            help="Queries and keys of rotary models: how far the key is from the query; by "
-            "default their actual distance.",
-            rich_help_panel=READING,
+        option(
+            "Queries and keys of rotary models: how far the key is from the query; by default "
+            "their actual distance.",
+            READING,
         ),
     ] = None
-    norm: Annotated[
-        bool,
-        typer.Option("--norm/--no-norm", help="With the final norm.", rich_help_panel=READING),
-    ] = True
+    norm: Annotated[bool, option("With the final norm.", READING, "--norm/--no-norm")] = True
     transform: Annotated[
-        bool,
-        typer.Option(
-            "--transform",
-            help="Through the LM head's non-linear transform (BERT and its kin).",
-            rich_help_panel=READING,
-        ),
+        bool, option("Through the LM head's non-linear transform (BERT and its kin).", READING)
     ] = False
     reading: Annotated[
-        Literal["output", "input"],
-        typer.Option(
-            help="Which embedding reads queries and keys, if the model has two.",
-            rich_help_panel=READING,
+        Literal["output", "input"] | None,
+        option(
+            "Which embedding reads queries and keys, if the model has two; else the output one.",
+            READING,
         ),
-    ] = "output"
-    k: Annotated[int, typer.Option("-k", min=1, help="How many tokens of each vector.")] = 5
+    ] = None
+    k: Annotated[int, option("How many tokens of each vector.", None, "-k", min=1)] = 5
 
     def look(
         self, run: RunOptions, prompt: str, target: TargetOptions, tokens: TokenOptions
@@ -124,8 +105,9 @@ class LensOptions:
         from lexray.trace.read.vectors import chosen_kinds, needed
 
         kinds = chosen_kinds(self.of or ["residual"])
+        self.refuse_idle(kinds)
         layers = numbers("--layers", self.layers)
-        model = run.open().view(reading=self.reading)
+        model = run.open().view(reading=self.reading or "output")
         trace = model.trace(prompt, layers=layers, what=needed(kinds), special=run.special)
         return trace.lens(
             kinds,
@@ -134,8 +116,8 @@ class LensOptions:
             layers=layers,
             positions=numbers("--positions", self.positions),
             heads=numbers("--heads", self.heads),
-            neurons=self.neurons,
-            query=self.query,
+            neurons=10 if self.neurons is None else self.neurons,
+            query=-1 if self.query is None else self.query,
             offset=self.offset,
             k=self.k,
             norm=self.norm,
@@ -143,10 +125,19 @@ class LensOptions:
             filter=tokens.filter(),
         )
 
+    def refuse_idle(self, kinds: tuple[str, ...]) -> None:
+        """An option that would change nothing is a misunderstanding."""
+        for name, parts in PARTS.items():
+            if getattr(self, name[2:]) is not None and not set(parts) & set(kinds):
+                raise LexrayError(
+                    f"{name} has no effect on {', '.join(kinds)}; it is for "
+                    f"--of {' or '.join(parts)}"
+                )
+
 
 def register(app: typer.Typer) -> None:
     for command in (lens, contributions):
-        app.command()(expanded(command))
+        app.command()(expand(command))
 
 
 def lens(
@@ -176,36 +167,19 @@ def contributions(
     output: OutputOptions,
     plot: PlotOptions,
     target: Annotated[
-        str | None,
-        typer.Option(
-            help='Whose logit: " Tokyo"; by default the most probable token.',
-            rich_help_panel=TARGET,
-        ),
+        str | None, option('Whose logit: " Tokyo"; by default the most probable token.', TARGET)
     ] = None,
     against: Annotated[
-        str | None,
-        typer.Option(
-            help="Another token; the difference of the two logits.", rich_help_panel=TARGET
-        ),
+        str | None, option("Another token; the difference of the two logits.", TARGET)
     ] = None,
-    first: Annotated[
-        bool,
-        typer.Option(
-            "--first", help="Of a word of several tokens, take the first.", rich_help_panel=TARGET
-        ),
-    ] = False,
-    position: Annotated[
-        int, typer.Option(help="Which position; -1 is the last.", rich_help_panel=WHERE)
-    ] = -1,
+    first: Annotated[bool, option("Of a word of several tokens, take the first.", TARGET)] = False,
+    position: Annotated[int, option("Which position; -1 is the last.", WHERE)] = -1,
     sources: Annotated[
-        bool,
-        typer.Option(
-            "--sources",
-            help="Split each head by the positions it looked at.",
-            rich_help_panel=WHERE,
-        ),
+        bool, option("Split each head by the positions it looked at.", WHERE)
     ] = False,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many components at either end.")] = 10,
+    limit: Annotated[
+        int, option("How many components at either end.", None, "--limit", "-n", min=1)
+    ] = 10,
 ) -> None:
     """What each head, neuron, bias and embedding added to a token's logit.
 
@@ -216,21 +190,7 @@ def contributions(
     plot.check()
     trace = run.open().trace(prompt, special=run.special)
     found = trace.contributions(
-        target, position, against=against, first=first, sources=sources, shown=k
+        target, position, against=against, first=first, sources=sources, shown=limit
     )
     plot.draw(found)
     output.show(found)
-
-
-def numbers(option: str, text: str | None) -> list[int] | None:
-    """The numbers of a list such as 3, 20-29 or 0,5,-1."""
-    if text is None:
-        return None
-    found: list[int] = []
-    for part in text.replace(" ", "").split(","):
-        match = NUMBERS.fullmatch(part)
-        if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise LexrayError(f"{option} {text!r} is no list of numbers such as 3, 20-29 or 0,5,-1")
-        start = int(match[1])
-        found += range(start, int(match[2]) + 1) if match[2] else [start]
-    return found

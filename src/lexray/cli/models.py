@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from lexray.cli.groups import expanded
-from lexray.cli.options import ModelOptions, OutputOptions
+from lexray.cli.groups import expand
+from lexray.cli.options import ModelOptions
+from lexray.cli.output import OutputOptions
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(expanded(info))
+    app.command()(expand(info))
 
 
 def info(model: ModelOptions, output: OutputOptions) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from lexray.cli.groups import expanded
-from lexray.cli.options import AddressArg, K, OutputOptions, ReadingOptions, TokenOptions
+from lexray.cli.groups import expand
+from lexray.cli.options import AddressArg, K, ReadingOptions, TokenOptions
+from lexray.cli.output import OutputOptions
 from lexray.errors import LexrayError
 
 
 def register(app: typer.Typer) -> None:
     for command in (neuron, subhead, vector):
-        app.command()(expanded(command))
+        app.command()(expand(command))
 
 
 def neuron(

@@ -1,14 +1,11 @@
-"""The options that commands share: which model and how it is read, which tokens, what to show.
+"""The options that commands share: which model and how it is read, which tokens and pairs.
 
-This is the one place where a model is opened, a View and a filter are made, and a result shown.
+This is the one place where a model is opened, and a View and a filter are made.
 """
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from functools import reduce
 from operator import and_
 from pathlib import Path
@@ -16,33 +13,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from lexray.clean import ascii_json, clean, is_unicode
-from lexray.cli.streams import say, written
+from lexray.cli.groups import option
+from lexray.cli.parse import words
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
     from lexray.model.circuits import Circuit
     from lexray.model.model import Model
     from lexray.result.readings import Pairs
-    from lexray.result.table import Result
     from lexray.vocabulary.filters import Filter
 
-PICTURES = ("png", "svg", "pdf", "jpg", "jpeg", "webp", "gif")
-MODEL, READING, TOKENS, OUTPUT = "The model", "How it is read", "Which tokens", "Output"
-
-
-class Format(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    HTML = "html"
-
+MODEL, READING, TOKENS = "The model", "How it is read", "Which tokens"
 
 AddressArg = Annotated[
     str,
     typer.Argument(metavar="ADDRESS", help="Where: L19H4, L19H4.QK, L23N907, L3H7.V12, L3.b_out …"),
 ]
-K = Annotated[int, typer.Option("-k", min=1, help="How many tokens or pairs to show.")]
+K = Annotated[int, option("How many tokens or pairs of each.", None, "-k", min=1)]
+Limit = Annotated[int, option("How many, the best first.", None, "--limit", "-n", min=1)]
+Among = Annotated[
+    list[str] | None,
+    option(
+        "Only these groups, all by default: keys, gates, values, Q, K, V or O. Repeatable, or "
+        "with commas.",
+        metavar="GROUP",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -53,31 +49,17 @@ class ModelOptions:
         str,
         typer.Argument(metavar="MODEL", help="A path, a Hub id, or a shipped name: demo, smollm2."),
     ]
-    revision: Annotated[
-        str | None,
-        typer.Option(help="Branch, tag or commit of a Hub model.", rich_help_panel=MODEL),
-    ] = None
-    remote: Annotated[
-        bool,
-        typer.Option(
-            "--remote",
-            help="Download nothing: read byte ranges from the Hub.",
-            rich_help_panel=MODEL,
-        ),
-    ] = False
-    adapter: Annotated[
-        str | None,
-        typer.Option(help="A LoRA adapter to put on top of MODEL.", rich_help_panel=MODEL),
-    ] = None
-    family: Annotated[
-        str | None,
-        typer.Option(help="Read MODEL by the rules of this family.", rich_help_panel=MODEL),
-    ] = None
+    revision: Annotated[str | None, option("Branch, tag or commit of a Hub model.", MODEL)] = None
+    remote: Annotated[bool, option("Download nothing: read byte ranges from the Hub.", MODEL)] = (
+        False
+    )
+    adapter: Annotated[str | None, option("A LoRA adapter to put on top of MODEL.", MODEL)] = None
+    family: Annotated[str | None, option("Read MODEL by the rules of this family.", MODEL)] = None
 
     def open(self) -> Model:
-        return self._opened()
+        return self._open()
 
-    def _opened(self, **further: Any) -> Model:
+    def _open(self, **further: Any) -> Model:
         return open_model(
             self.model,
             revision=self.revision,
@@ -92,52 +74,35 @@ class ModelOptions:
 class PlacedOptions(ModelOptions):
     """Which model, and where it computes in which dtype."""
 
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps, …", rich_help_panel=MODEL)] = "cpu"
+    device: Annotated[str, option("cpu, cuda, mps, …", MODEL)] = "cpu"
     dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Compute in this dtype (float32, …), not the checkpoint's own.",
-            rich_help_panel=MODEL,
-        ),
+        str | None, option("Compute in this dtype (float32, …), not the checkpoint's own.", MODEL)
     ] = None
 
     def open(self) -> Model:
-        return self._opened(device=self.device, dtype=self.dtype)
+        return self._open(device=self.device, dtype=self.dtype)
 
 
 @dataclass(frozen=True)
 class ReadingOptions(PlacedOptions):
     """Which model, and how it is read: fields that are named as those of `View` make the view."""
 
-    folded: Annotated[
-        bool,
-        typer.Option("--folded", help="Fold the norms into the weights.", rich_help_panel=READING),
-    ] = False
+    folded: Annotated[bool, option("Fold the norms into the weights.", READING)] = False
     calibrated: Annotated[
         bool,
-        typer.Option(
-            "--calibrated",
-            help="Divide scores by what is typical for the token, so that rare ones do not lead.",
-            rich_help_panel=READING,
+        option(
+            "Divide scores by what is typical for the token, so that rare ones do not lead.",
+            READING,
         ),
     ] = False
-    centred: Annotated[
-        bool,
-        typer.Option("--centred", help="Subtract the mean embedding.", rich_help_panel=READING),
-    ] = False
+    centred: Annotated[bool, option("Subtract the mean embedding.", READING)] = False
     inverse: Annotated[
         Literal["transpose", "pinv"],
-        typer.Option(
-            help="What stands for reading: the embedding's transpose or its pseudo-inverse.",
-            rich_help_panel=READING,
-        ),
+        option("What stands for reading: the embedding's transpose or pseudo-inverse.", READING),
     ] = "transpose"
     reading: Annotated[
         Literal["output", "input"],
-        typer.Option(
-            help="Which embedding stands on the reading side, if the model has two.",
-            rich_help_panel=READING,
-        ),
+        option("Which embedding stands on the reading side, if the model has two.", READING),
     ] = "output"
 
     def open(self) -> Model:
@@ -157,9 +122,9 @@ class CircuitOptions(ReadingOptions):
 
     offset: Annotated[
         int,
-        typer.Option(
-            help="QK of rotary models: how far the key is from the query; -1 is the token before.",
-            rich_help_panel=READING,
+        option(
+            "QK of rotary models: how far the key is from the query; -1 is the token before.",
+            READING,
         ),
     ] = 0
 
@@ -168,39 +133,27 @@ class CircuitOptions(ReadingOptions):
 class TokenOptions:
     """Which tokens may appear; the answer is exact among them."""
 
-    ascii: Annotated[
-        bool, typer.Option("--ascii", help="Only ASCII tokens.", rich_help_panel=TOKENS)
-    ] = False
-    alnum: Annotated[
-        bool,
-        typer.Option(
-            "--alnum", help="Only letters and digits, of any script.", rich_help_panel=TOKENS
-        ),
-    ] = False
-    starts_word: Annotated[
-        bool,
-        typer.Option(
-            "--starts-word", help="Only tokens that begin a word.", rich_help_panel=TOKENS
-        ),
-    ] = False
+    ascii: Annotated[bool, option("Only ASCII tokens.", TOKENS)] = False
+    alnum: Annotated[bool, option("Only letters and digits, of any script.", TOKENS)] = False
+    starts_word: Annotated[bool, option("Only tokens that begin a word.", TOKENS)] = False
     corpus: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Only tokens that occur in this .txt or .jsonl file (perhaps .gz).",
+            TOKENS,
             metavar="FILE",
-            help="Only tokens that occur in this .txt or .jsonl file (perhaps .gz).",
-            rich_help_panel=TOKENS,
         ),
     ] = None
-    min_count: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --corpus: at least so often.", rich_help_panel=TOKENS),
-    ] = None
+    min_count: Annotated[int | None, option("With --corpus: at least so often.", TOKENS, min=1)] = (
+        None
+    )
     only: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Only these words, in any form; or a file with a word a line: @FILE or FILE.txt. "
+            "Repeatable.",
+            TOKENS,
             metavar="WORDS",
-            help="Only these words, in any form; or a file with a token a line. Repeatable.",
-            rich_help_panel=TOKENS,
         ),
     ] = None
 
@@ -220,53 +173,23 @@ class TokenOptions:
         if self.corpus is not None:
             parts.append(filters.corpus(self.corpus, minimum=self.min_count or 1))
         if self.only is not None:
-            parts.append(filters.among(_listed(self.only), any_form=True))
+            parts.append(filters.among(words("--only", self.only), any_form=True))
         return reduce(and_, parts) if parts else None
-
-
-def _listed(only: list[str]) -> list[str]:
-    """The words of `--only`: of each value itself, or of the file that it names."""
-    words: list[str] = []
-    for value in only:
-        if "/" in value or value.endswith(".txt") or Path(value).is_file():
-            words += _lines(Path(value))
-        else:
-            words += value.split()
-    if not words:
-        raise LexrayError(f"--only names no words: {', '.join(map(repr, only))}")
-    return words
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LexrayError(f"cannot read the words of --only {path}: {error}") from error
-    return [line for line in lines if line.strip()]
 
 
 @dataclass(frozen=True)
 class PairOptions:
     """Which pairs of a head's matrix."""
 
-    k: K = 50
-    smallest: Annotated[
-        bool, typer.Option("--smallest", help="The smallest (most negative) scores.")
-    ] = False
-    absolute: Annotated[
-        bool, typer.Option("--absolute", help="The largest scores in absolute value.")
-    ] = False
+    k: Annotated[int, option("How many pairs.", None, "-k", min=1)] = 50
+    smallest: Annotated[bool, option("The smallest (most negative) scores.")] = False
+    absolute: Annotated[bool, option("The largest scores in absolute value.")] = False
     exclude_same: Annotated[
-        bool,
-        typer.Option(
-            "--exclude-same",
-            help="No pairs of a token with itself, whatever its case and leading space.",
-        ),
+        bool, option("No pairs of a token with itself, whatever its case and leading space.")
     ] = False
-    exclude_inflected: Annotated[
-        bool,
-        typer.Option("--exclude-inflected", help="Nor with a simple inflection: walk, walked."),
-    ] = False
+    exclude_inflected: Annotated[bool, option("Nor with a simple inflection: walk, walked.")] = (
+        False
+    )
 
     def top(self, circuit: Circuit, filter: Filter | None) -> Pairs:
         exclude: bool | Literal["inflected"] = (
@@ -285,35 +208,6 @@ class PairOptions:
         names = ("smallest", "absolute", "exclude_same", "exclude_inflected")
         if given := [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]:
             raise LexrayError(f"{', '.join(given)} chooses among pairs, not with {because}")
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """How to show a result, and where."""
-
-    format: Annotated[
-        Format | None,
-        typer.Option(
-            help="How to show it; by default a table, or what the ending of --output says.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write to this file.", rich_help_panel=OUTPUT),
-    ] = None
-    csv_raw: Annotated[
-        bool,
-        typer.Option(
-            "--csv-raw",
-            help="CSV with every token as it is; by default an apostrophe stands before = + - @, "
-            "which spreadsheets would run.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False
-
-    def show(self, result: Result, limit: int | None = None) -> None:
-        show(result, self.format, self.output, limit=limit, csv_raw=self.csv_raw)
 
 
 def open_model(
@@ -354,78 +248,3 @@ def open_model(
     for note in model.checkpoint.notes:
         typer.echo(note, err=True)
     return model
-
-
-def show(
-    result: Result,
-    form: Format | None,
-    output: Path | None,
-    *,
-    limit: int | None = None,
-    csv_raw: bool = False,
-) -> None:
-    """Prints a result, or writes it to a file, whole or not at all; a table has `limit` rows."""
-    form = form or _by_ending(output)
-    if form is Format.TABLE and limit is not None:
-        from lexray.cli.shortened import Shortened
-
-        result = Shortened(result, limit)
-    if output is not None:
-        write_file(output, _rendered(result, form, csv_raw))
-    elif form is Format.TABLE and sys.stdout.isatty():
-        from rich.console import Console
-
-        with written():
-            Console().print(result)
-    else:
-        say(_printed(result, form, csv_raw))
-
-
-def write_file(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            part = Path(folder) / path.name
-            part.write_text(text, encoding="utf-8")
-            part.replace(path)
-    except OSError as error:
-        raise LexrayError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _by_ending(output: Path | None) -> Format:
-    """What a file's ending asks for; an unknown one is a table, but a picture is not text."""
-    ending = output.suffix.lstrip(".").lower() if output else ""
-    if ending in PICTURES:
-        raise LexrayError(
-            f"{output}: this result is written as text, not as .{ending}; end the name in .html, "
-            ".json, .csv or .txt (pictures, where there are any: --plot FILE)"
-        )
-    ending = "html" if ending == "htm" else ending
-    return Format(ending) if ending in {form.value for form in Format} else Format.TABLE
-
-
-def _rendered(result: Result, form: Format, csv_raw: bool) -> str:
-    match form:
-        case Format.JSON:
-            return result.to_json() + "\n"
-        case Format.CSV:
-            return result.to_csv(safe=not csv_raw)
-        case Format.HTML:
-            return result.to_html()
-        case Format.TABLE:
-            return f"{result}\n"
-
-
-def _printed(result: Result, form: Format, csv_raw: bool) -> str:
-    """As `_rendered`, for what stands behind stdout."""
-    encoding = sys.stdout.encoding
-    if form is Format.TABLE:
-        return result.to_text(encoding) + "\n"
-    text = _rendered(result, form, csv_raw)
-    if form is Format.CSV and sys.stdout.isatty():
-        return clean(text)
-    if is_unicode(encoding):
-        return text
-    if form is Format.JSON:
-        return ascii_json(text)
-    return text.encode("ascii", "xmlcharrefreplace").decode() if form is Format.HTML else text

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
-import typer
-
-from lexray.cli.options import OUTPUT
+from lexray.cli.groups import option
+from lexray.cli.output import OUTPUT, refuse_unwritable
 from lexray.errors import LexrayError
+from lexray.files import writing
 
 ENDINGS = (".html", ".htm", ".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 
@@ -25,10 +24,7 @@ class PlotOptions:
     """A picture of the result."""
 
     plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw it to this .html or image file.", rich_help_panel=OUTPUT
-        ),
+        Path | None, option("Draw it to this .html or image file.", OUTPUT, metavar="FILE")
     ] = None
 
     def check(self) -> None:
@@ -37,17 +33,12 @@ class PlotOptions:
             return
         if self.plot.suffix.lower() not in ENDINGS:
             raise LexrayError(f"--plot {self.plot}: plots end in {', '.join(ENDINGS)}")
-        if not self.plot.parent.is_dir():
-            raise LexrayError(f"cannot write {self.plot}: there is no folder {self.plot.parent}")
+        refuse_unwritable(self.plot)
 
     def draw(self, result: Drawable) -> None:
         if self.plot is None:
             return
         from lexray.result.plots import save_plot
 
-        name = self.plot.name
-        try:
-            with tempfile.TemporaryDirectory(dir=self.plot.parent, prefix=f".{name}.") as folder:
-                save_plot(result.plot(), Path(folder) / name).replace(self.plot)
-        except OSError as error:
-            raise LexrayError(f"cannot write {self.plot}: {error.strerror}") from error
+        with writing(self.plot) as part:
+            save_plot(result.plot(), part)

@@ -6,15 +6,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from lexray.cli.groups import expanded
-from lexray.cli.options import AddressArg, OutputOptions, ReadingOptions, TokenOptions
-
-AMONG = "values, keys, gates, Q, K, V or O"
+from lexray.cli.groups import expand, option
+from lexray.cli.options import AddressArg, Among, K, Limit, ReadingOptions, TokenOptions
+from lexray.cli.output import OutputOptions
+from lexray.cli.parse import names
 
 
 def register(app: typer.Typer) -> None:
     for command in (lookup, related, nearest):
-        app.command()(expanded(command))
+        app.command()(expand(command))
 
 
 def lookup(
@@ -24,33 +24,34 @@ def lookup(
     ],
     tokens: TokenOptions,
     output: OutputOptions,
-    among: Annotated[str, typer.Option(help=f"Search {AMONG}.")] = "values",
-    by: Annotated[
-        Literal["dot", "cosine"], typer.Option(help="What a match is measured by.")
-    ] = "dot",
-    k: Annotated[int, typer.Option("-k", min=1, help="How many parameters to show.")] = 10,
-    n_tokens: Annotated[int, typer.Option("--tokens", min=1, help="How many tokens of each.")] = 10,
+    among: Annotated[
+        str, option("Search values, keys, gates, Q, K, V or O.", metavar="GROUP")
+    ] = "values",
+    by: Annotated[Literal["dot", "cosine"], option("What a match is measured by.")] = "dot",
+    limit: Limit = 10,
+    k: K = 10,
 ) -> None:
     """Which parameters of the whole model know about some words.
 
     lexray lookup smollm2 " law" " court" " judge" --ascii
     """
     found = model.open().lookup(words, among, by=by)
-    output.show(found.top(k, tokens=n_tokens, filter=tokens.filter()))
+    output.show(found.top(limit, tokens=k, filter=tokens.filter()))
 
 
 def related(
     model: ReadingOptions,
     output: OutputOptions,
-    k: Annotated[int, typer.Option("-k", min=1, help="Compare so many top tokens.")] = 100,
+    k: Annotated[int, option("Compare so many top tokens.", None, "-k", min=1)] = 100,
     overlap: Annotated[
-        float, typer.Option(min=0, max=1, help="The share of them that must be common.")
+        float, option("The share of them that must be common.", min=0, max=1)
     ] = 0.15,
     read: Annotated[
-        Literal["key", "gate"], typer.Option(help="Compare the value with the key, or the gate.")
+        Literal["key", "gate"], option("Compare the value with the key, or the gate.")
     ] = "key",
     limit: Annotated[
-        int, typer.Option(min=1, help="How many rows a table has; other formats have all.")
+        int,
+        option("How many rows a table has; other formats have all.", None, "--limit", "-n", min=1),
     ] = 50,
 ) -> None:
     """Feed-forward neurons that read what they write: key and value share top tokens.
@@ -64,14 +65,11 @@ def nearest(
     model: ReadingOptions,
     address: AddressArg,
     output: OutputOptions,
-    n: Annotated[int, typer.Option("-n", min=1, help="How many to show.")] = 20,
-    among: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Compare with {AMONG} only; repeatable, all of them by default."),
-    ] = None,
+    limit: Limit = 20,
+    among: Among = None,
 ) -> None:
     """The parameters anywhere in the model that are most like one vector, as L23N907.value.
 
     lexray nearest smollm2 L26N777.value -n 10 --among values
     """
-    output.show(model.open().nearest(address, n, among=tuple(among or ())))
+    output.show(model.open().nearest(address, limit, among=tuple(names(among))))

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lexray.cli.groups import expanded
-from lexray.cli.options import MODEL, OUTPUT, OutputOptions, PlacedOptions, open_model
+from lexray.cli.groups import expand, option
+from lexray.cli.options import MODEL, PlacedOptions
+from lexray.cli.other import OtherOptions
+from lexray.cli.output import OUTPUT, OutputOptions
+from lexray.cli.parse import names
 from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
@@ -22,7 +25,7 @@ DATA = "The labelled texts"
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(expanded(stitch))
+    app.command()(expand(stitch))
 
 
 @dataclass(frozen=True)
@@ -31,21 +34,17 @@ class RunOptions(PlacedOptions):
 
     dtype: Annotated[
         str | None,
-        typer.Option(
-            help="Compute in this dtype; by default float32 on a CPU, else the checkpoint's own.",
-            rich_help_panel=MODEL,
+        option(
+            "Compute in this dtype; by default float32 on a CPU, else the checkpoint's own.", MODEL
         ),
     ] = None
 
     def open(self) -> Model:
-        return self._opened(device=self.device, dtype=self.chosen)
-
-    def open_tuned(self, source: str) -> Model:
-        return open_model(source, device=self.device, dtype=self.chosen)
+        return self._open(device=self.device, dtype=self.dtype or self._usual)
 
     @property
-    def chosen(self) -> str | None:
-        return self.dtype or ("float32" if self.device == "cpu" else None)
+    def _usual(self) -> str | None:
+        return "float32" if self.device == "cpu" else None
 
 
 @dataclass(frozen=True)
@@ -54,23 +53,15 @@ class DataOptions:
 
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help='A .jsonl file, perhaps .gz, of {"text": …, "label": …}.',
-            rich_help_panel=DATA,
-        ),
+        option('A .jsonl file, perhaps .gz, of {"text": …, "label": …}.', DATA, metavar="FILE"),
     ] = None
-    limit: Annotated[
-        int, typer.Option(min=1, help="A random sample of so many texts.", rich_help_panel=DATA)
-    ] = 500
-    seed: Annotated[int, typer.Option(help="Of the sample.", rich_help_panel=DATA)] = 0
-    batch: Annotated[int, typer.Option(min=1, help="Texts at once.", rich_help_panel=DATA)] = 16
+    sample: Annotated[int, option("A random sample of so many texts.", DATA, min=1)] = 500
+    seed: Annotated[int, option("Of the sample.", DATA)] = 0
+    batch: Annotated[int, option("Texts at once.", DATA, min=1)] = 16
     max_tokens: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="The first tokens of each text; by default as many as both models take.",
-            rich_help_panel=DATA,
+        option(
+            "The first tokens of each text; by default as many as both models take.", DATA, min=1
         ),
     ] = None
 
@@ -79,7 +70,7 @@ class DataOptions:
 
         if self.data is None:
             raise LexrayError("accuracy is measured on labelled texts: --data FILE.jsonl")
-        return read_examples(self.data, self.limit, self.seed)
+        return read_examples(self.data, self.sample, self.seed)
 
 
 def stitch(
@@ -88,44 +79,41 @@ def stitch(
         list[str],
         typer.Argument(metavar="TUNED…", help="Fine-tuned classifiers with the same vocabulary."),
     ],
+    other: OtherOptions,
     texts: DataOptions,
     plot: PlotOptions,
     output: OutputOptions,
-    layers: Annotated[int, typer.Option(min=1, help="How many last layers of TUNED run.")] = 3,
-    after: Annotated[int | None, typer.Option(min=0, help="Leave MODEL after this layer.")] = None,
-    sweep: Annotated[bool, typer.Option("--sweep", help="After every layer in turn.")] = False,
+    last: Annotated[int, option("How many last layers of TUNED run.", min=1)] = 3,
+    after: Annotated[int | None, option("Leave MODEL after this layer.", min=0)] = None,
+    sweep: Annotated[bool, option("After every layer in turn.")] = False,
     variants: Annotated[
         list[str] | None,
-        typer.Option(
-            "--variants",
-            metavar="VARIANT",
-            help="How states are carried over: pinv (the paper's), whitened, orthogonal, "
+        option(
+            "How states are carried over: pinv (the paper's), whitened, orthogonal, "
             "regression or transpose, with +a_norm, +b_positions, +centred, +folded, +ridge=…, "
             "+final_norm=…, +embedding=input, +match=scale|token|moments; or all. Repeatable.",
+            metavar="VARIANT",
         ),
     ] = None,
     save: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="With --after: keep the stitched model.", rich_help_panel=OUTPUT
-        ),
+        Path | None, option("With --after: keep the stitched model.", OUTPUT, metavar="DIR")
     ] = None,
 ) -> None:
     """A classifier without training: MODEL's first layers, then TUNED's last ones.
 
-    lexray stitch demo-wide demo-sentiment --layers 2 --sweep --data reviews.jsonl
+    lexray stitch demo-wide demo-sentiment --last 2 --sweep --data reviews.jsonl
     """
     if sweep == (after is not None):
         raise LexrayError("say after which layer to leave the model: --after N, or --sweep for all")
     plot.check()
-    if output.output is not None and not output.output.parent.is_dir():
-        raise LexrayError(f"cannot write {output.output}: there is no folder for it")
+    output.check()
     recipes = _recipes(variants or ["pinv"])
-    a, others = model.open(), [model.open_tuned(source) for source in tuned]
+    a = model.open()
+    others = [other.open(source, model, a) for source in tuned]
     if save is not None:
-        _save(a, others, after, layers, recipes, texts, save)
+        _save(a, others, after, last, recipes, texts, save)
     if save is None or texts.data is not None:
-        found = _measured(a, others, texts, layers, None if after is None else [after], recipes)
+        found = _measure(a, others, texts, last, None if after is None else [after], recipes)
         plot.draw(found)
         output.show(found)
 
@@ -134,12 +122,11 @@ def _recipes(variants: list[str]) -> list[Recipe]:
     from lexray.compare.stitch.stitch import Recipe
     from lexray.compare.stitch.sweep import VARIANTS
 
-    named = [name for one in variants for name in one.split(",")]
-    listed = [name for one in named for name in (VARIANTS if one == "all" else (one,))]
+    listed = [name for one in names(variants) for name in (VARIANTS if one == "all" else (one,))]
     return [Recipe.parse(name) for name in dict.fromkeys(listed)]
 
 
-def _measured(
+def _measure(
     a: Model,
     others: list[Model],
     texts: DataOptions,

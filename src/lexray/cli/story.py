@@ -9,6 +9,7 @@ from time import perf_counter
 from rich.console import Console
 from rich.text import Text
 
+from lexray.cli.head_list import HeadList
 from lexray.errors import LexrayError
 from lexray.find.hits import Hits
 from lexray.model.circuits import Circuit
@@ -221,7 +222,7 @@ class Teller:
         subject, hits = max(found, key=lambda item: _recalled(*item))
         words = " ".join(f'"{word}"' for word in subject)
         self._say("The other way round: which of all its neurons write about a subject?")
-        self._command(f"lexray lookup {chapter.model} {words} -k 4 --ascii --starts-word")
+        self._command(f"lexray lookup {chapter.model} {words} -n 4 -k 8 --ascii --starts-word")
         self._show(hits)
 
     # ------------------------------------------------------------------ the end, and how to speak
@@ -229,7 +230,7 @@ class Teller:
     def _farewell(self, model: str, head: str) -> None:
         self._title("Where to go next")
         for command, why in (
-            (f"lexray head {model} {head} --qk", "any head; --of, --writing, --from, --to a token"),
+            (f"lexray head {model} {head} --qk", "any head; --of, --writing, --attends-to a token"),
             (f"lexray heads {model} -o heads.jsonl", "all heads; goes on after an interruption"),
             (f"lexray related {model}", "neurons that write what they read"),
             (f"lexray nearest {model} {head}.O0", "what else in the model is like this vector"),
@@ -256,27 +257,6 @@ class Teller:
 
     def _show(self, result: Result) -> None:
         self._console.print(result)
-
-
-@dataclass(frozen=True)
-class HeadList(Result):
-    """Heads, a line each."""
-
-    heads: tuple[Pairs, ...]
-
-    def tables(self) -> list[Table]:
-        rows = tuple(
-            (
-                f"{found.source.address}.{found.matrix}",
-                "  ".join(f"{p.row.shown} → {p.col.shown}" for p in found.pairs[:6]),
-                found.legibility,
-            )
-            for found in self.heads
-        )
-        return [Table(("matrix", "strongest pairs", "legibility"), rows)]
-
-    def to_dict(self) -> dict[str, object]:
-        return {"heads": [found.to_dict() for found in self.heads]}
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lexray.clean import clean
-from lexray.cli.groups import expanded
-from lexray.cli.options import OUTPUT, Format, OutputOptions, ReadingOptions, show, write_file
+from lexray.cli.groups import expand, option
+from lexray.cli.options import ReadingOptions
+from lexray.cli.output import OUTPUT, Format, OutputOptions, show
 from lexray.cli.streams import say, tell
 from lexray.errors import LexrayError
+from lexray.files import write_whole
 
 if TYPE_CHECKING:
     from lexray.model.model import Model
@@ -31,10 +33,7 @@ ALL = "all"
 EVERY = "Every study, in one report: DIR/index.html, and each study's numbers beside it."
 REPORT = "index.html"
 Command = Callable[..., None]
-Folder = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="DIR", help="Into this folder.", rich_help_panel=OUTPUT),
-]
+Folder = Annotated[Path, option("Into this folder.", OUTPUT, "--output", "-o", metavar="DIR")]
 
 
 class Studies(TyperGroup):
@@ -62,7 +61,9 @@ class Studies(TyperGroup):
         name, *rest = args
         settings = {"help_option_names": ["-h", "--help"]}
         made = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        made.command(name, context_settings=settings)(_all() if name == ALL else _one(find(name)))
+        made.command(name, context_settings=settings)(
+            _all() if name == ALL else _command_of(find(name))
+        )
         return name, typer.main.get_command(made), rest
 
 
@@ -75,8 +76,8 @@ def register(app: typer.Typer) -> None:
 
 @studies.callback()
 def study(
-    list_: Annotated[bool, typer.Option("--list", help="Which studies there are.")] = False,
-    format: Annotated[Format, typer.Option(help="With --list: how to show it.")] = Format.TABLE,
+    list_: Annotated[bool, option("Which studies there are.", None, "--list")] = False,
+    format: Annotated[Format, option("With --list: how to show it.")] = Format.TABLE,
 ) -> None:
     """The papers' figures on any model, with a verdict on each of their claims.
 
@@ -91,12 +92,12 @@ def study(
         raise typer.Exit
 
 
-def _one(study: Study[Any]) -> Command:
+def _command_of(study: Study[Any]) -> Command:
     """The command of one study."""
 
     def run(model: ReadingOptions, options: Any, output: OutputOptions) -> None:
+        output.check()
         place = output.output
-        _refuse_unwritable(place)
         with _kept(place and place.with_suffix(".prompts.jsonl")):
             result = study(model.open(), **asdict(options))
         _show(result, output)
@@ -116,7 +117,7 @@ def _all() -> Command:
         folder, opened = output, model.open()
         _make(folder)
         sections = [_section(name, opened, asdict(options), folder) for name in _names()]
-        write_file(folder / REPORT, page(sections, f"{opened.name}: does it hold?", files=True))
+        write_whole(folder / REPORT, page(sections, f"{opened.name}: does it hold?", files=True))
         say(clean(tally(sections), sys.stdout.encoding) + "\n")
         tell(str(folder / REPORT))
 
@@ -142,8 +143,8 @@ def _section(name: str, model: Model, options: dict[str, Any], folder: Path) -> 
             result = study(model, **{key: v for key, v in options.items() if key in own})
     except LexrayError as error:
         return Untestable(study, str(error))
-    write_file(folder / f"{name}.json", result.to_json() + "\n")
-    write_file(folder / f"{name}.csv", result.to_csv())
+    write_whole(folder / f"{name}.json", result.to_json() + "\n")
+    write_whole(folder / f"{name}.csv", result.to_csv())
     return result
 
 
@@ -152,12 +153,6 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LexrayError(f"cannot make the folder {folder}: {error.strerror}") from error
-
-
-def _refuse_unwritable(place: Path | None) -> None:
-    """Better now than after an hour."""
-    if place is not None and not place.parent.is_dir():
-        raise LexrayError(f"cannot write {place}: there is no folder {place.parent}")
 
 
 @contextmanager
@@ -184,19 +179,18 @@ def _with_options(run: Command, options: type[Options]) -> Command:
     hints = get_type_hints(options)
     group = make_dataclass(
         "Chosen",
-        [(f.name, _typed(f, hints[f.name]), f.default) for f in fields(options)],
+        [(f.name, _as_typer(f, hints[f.name]), f.default) for f in fields(options)],
         frozen=True,
     )
     run.__annotations__["options"] = group
-    return expanded(run)
+    return expand(run)
 
 
-def _typed(field: Field[Any], kind: Any) -> Any:
+def _as_typer(field: Field[Any], kind: Any) -> Any:
     """A study's option as typer knows them; a single letter is also a short option."""
     said = field.metadata
     name = field.name.replace("_", "-")
     names = [said["flag"]] if said["flag"] else [f"--{name}"]
     if len(name) == 1:
         names.append(f"-{name}")
-    made = typer.Option(*names, help=said["help"], min=said["min"], rich_help_panel=STUDY)
-    return Annotated[kind, made]
+    return Annotated[kind, option(said["help"], STUDY, *names, min=said["min"])]

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from io import FileIO
 from math import isclose
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lexray.cli.groups import expanded
-from lexray.cli.options import OUTPUT, CircuitOptions, PairOptions, TokenOptions
+from lexray.cli import output as whole
+from lexray.cli.groups import expand, option
+from lexray.cli.options import CircuitOptions, PairOptions, TokenOptions
+from lexray.cli.output import OUTPUT, refuse_unwritable
+from lexray.cli.streams import say_bytes, tell
 from lexray.errors import LexrayError
+from lexray.files import append_json_line, appending, json_line, whole_lines
+
+if TYPE_CHECKING:
+    from lexray.result.readings import Pairs
 
 Line = dict[str, Any]
 START = b'{"model":'
 
 
+class Format(StrEnum):
+    """Lines of JSON are written one by one and can be gone on with; the others come at the end."""
+
+    JSONL = "jsonl"
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    HTML = "html"
+
+
 def register(app: typer.Typer) -> None:
-    app.command()(expanded(heads))
+    app.command()(expand(heads))
 
 
 def heads(
@@ -32,88 +48,96 @@ def heads(
     tokens: TokenOptions,
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Write to this file; lines of JSON after those that an interrupted run has left in it.",
+            OUTPUT,
             "--output",
             "-o",
-            help="Write to this file, after the lines that an interrupted run has left in it.",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
     format: Annotated[
-        Literal["json"],
-        typer.Option(help="Lines of JSON, as `lexray head` gives.", rich_help_panel=OUTPUT),
-    ] = "json",
+        Format | None,
+        option("By default a line of JSON each, or what the ending of --output says.", OUTPUT),
+    ] = None,
 ) -> None:
     """Every head of a model, VO and QK, as its strongest token pairs: a line of JSON each.
 
     lexray heads demo -k 50 -o heads.jsonl
-    """
-    from lexray.progress import track
 
-    started = perf_counter()
+    lexray heads demo -k 5 --format table
+    """
+    form = format or _by_ending(output)
+    refuse_unwritable(output)
     opened, filter = model.open(), tokens.filter()
     circuits = {
         str(c.address): c for layer in opened.layers for h in layer.heads for c in (h.vo, h.qk)
     }
 
-    def line(address: str) -> Line:
-        if address not in circuits:
-            raise LexrayError(f"{output} has a line for {address}, which {opened.name} has not")
-        return pairs.top(circuits[address], filter).to_dict()
+    def read(address: str) -> Pairs:
+        return pairs.top(circuits[address], filter)
 
-    with _sink(output) as sink:
-        done = set() if output is None else finished(sink, output, line)
-        left = [address for address in circuits if address not in done]
-        for address in track(left, len(left), f"reading the heads of {opened.name}"):
-            _write(sink, line(address))
+    if form is Format.JSONL:
+        _stream(opened.name, list(circuits), read, output)
+    else:
+        from lexray.cli.head_list import HeadList
+
+        found = HeadList(tuple(map(read, _tracked(list(circuits), opened.name))))
+        whole.show(found, whole.Format(form.value), output)
+
+
+def _by_ending(output: Path | None) -> Format:
+    """Lines of JSON, unless the ending says otherwise."""
+    form = whole.format_of(output)
+    return Format.JSONL if form is whole.Format.TABLE else Format(form.value)
+
+
+def _tracked(addresses: list[str], name: str) -> Iterable[str]:
+    from lexray.progress import track
+
+    return track(addresses, len(addresses), f"reading the heads of {name}")
+
+
+def _stream(
+    name: str, addresses: list[str], read: Callable[[str], Pairs], output: Path | None
+) -> None:
+    """A line for each head that the file does not have yet."""
+    started = perf_counter()
+
+    def line(address: str) -> Line:
+        if address not in addresses:
+            raise LexrayError(f"{output} has a line for {address}, which {name} has not")
+        return read(address).to_dict()
+
+    done: set[str] = set()
+    if output is None:
+        for address in _tracked(addresses, name):
+            say_bytes(json_line(line(address)))
+    else:
+        with appending(output) as stream:
+            done = read_finished(stream, output, line)
+            for address in _tracked([a for a in addresses if a not in done], name):
+                append_json_line(stream, line(address))
     seconds = perf_counter() - started
     kept = f", {len(done)} were there already" if done else ""
-    print(f"lexray: {len(left)} lines in {seconds:.1f} s{kept}", file=sys.stderr)
+    tell(f"{len(addresses) - len(done)} lines in {seconds:.1f} s{kept}")
 
 
-@contextmanager
-def _sink(output: Path | None) -> Iterator[BinaryIO]:
-    if output is None:
-        yield sys.stdout.buffer
-        return
-    try:
-        stream = output.open("a+b")
-    except OSError as error:
-        raise LexrayError(f"cannot write {output}: {error.strerror}") from error
-    with stream:
-        yield stream
-
-
-def _write(sink: BinaryIO, line: Line) -> None:
-    """One whole line, on disk before the next one is made."""
-    sink.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
-    sink.flush()
-    if sink is not sys.stdout.buffer:
-        os.fsync(sink.fileno())
-
-
-def finished(stream: BinaryIO, path: Path, again: Callable[[str], Line]) -> set[str]:
+def read_finished(stream: FileIO, path: Path, again: Callable[[str], Line]) -> set[str]:
     """The addresses whose lines are in a file; a torn last line is cut off.
 
     The first line is made again: the file must be of the same model, options and weights.
     """
-    stream.seek(0)
     done: set[str] = set()
-    whole = 0
-    for number, data in enumerate(stream, 1):
-        if not data.endswith(b"\n") and data.startswith(START):
-            break
-        line = _parsed(data, path, number)
+    for number, data in enumerate(whole_lines(stream, START), 1):
+        line = _parse(data, path, number)
         address = f"{line['address']}.{line['matrix']}"
         if not done:
             _refuse_others(line, again(address), path)
         done.add(address)
-        whole += len(data)
-    stream.truncate(whole)
     return done
 
 
-def _parsed(data: bytes, path: Path, number: int) -> Line:
+def _parse(data: bytes, path: Path, number: int) -> Line:
     try:
         line = json.loads(data)
         whole = isinstance(line["pairs"], list) and line["address"] and line["matrix"]

@@ -181,7 +181,7 @@ class Run:
 class FlowGraph(Result):
     """What flowed at one position, from which layers to which, and towards which target.
 
-    >>> graph = model.trace("The capital of Japan is the city of").flow(layers=[14])
+    >>> graph = model.trace("This movie was").flow(layers=[2])
     >>> graph.to_html("flow.html")
     """
 

@@ -95,8 +95,8 @@ class Circuit:
         space alike; "inflected" leaves out simple inflections of one word too. `filter` holds for
         both sides, `rows` and `cols` for one.
 
-        >>> model["L19H4"].vo.top(50)
-        >>> model["L19H4"].qk.top(50, exclude_same=True, sign="absolute", filter=filters.ascii)
+        >>> model["L2H1"].vo.top(50)
+        >>> model["L2H1"].qk.top(50, exclude_same=True, sign="absolute", filter=filters.ascii)
         """
         space = self.space
         row_filter, col_filter = _both(filter, rows), _both(filter, cols)
@@ -166,7 +166,7 @@ class Circuit:
     def svd(self, n: int = 10, k: int = 10, *, filter: Filter | None = None) -> Directions:
         """The n largest singular directions of the d×d matrix, read at both ends.
 
-        >>> model["L19H4"].vo.svd(5)
+        >>> model["L2H1"].vo.svd(5)
         """
         if n < 1:
             raise LexrayError(f"asked for {n} singular directions; n must be at least 1")

@@ -25,7 +25,7 @@ class Head(HeadMatrices):
     def subheads(self, side: Subhead) -> VectorGroup:
         """The columns of W_Q, W_K or W_V, or the rows of W_O: one rank-1 term of the head each.
 
-        >>> model["L3H7"].subheads("V")[12].top()
+        >>> model["L3H2"].subheads("V")[12].top()
         """
         group = head_group(self.weights, self.layer, self.index, side)
         return VectorGroup(str(self.address), [group])

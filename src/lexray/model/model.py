@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class Model(Anatomy):
     """A language model whose parameters are read when they are asked for.
 
-    >>> model = lx.Model.from_pretrained("gpt2-medium")
-    >>> model["L19H4"].W_V.shape                 # reads one head's slice, nothing else
-    torch.Size([1024, 64])
-    >>> model.layers[23].ff.neurons[907].W_out   # the same as model["L23N907"].W_out
+    >>> model = lx.Model.from_pretrained("demo")
+    >>> model["L2H1"].W_V.shape                  # reads one head's slice, nothing else
+    torch.Size([160, 32])
+    >>> model.layers[3].ff.neurons[17].W_out     # the same as model["L3N17"].W_out
     """
 
     @classmethod

@@ -39,8 +39,8 @@ class Vector:
     def top(self, k: int = 30, *, filter: Filter | None = None) -> Reading:
         """Its k largest and k smallest tokens.
 
-        >>> model["L23N907"].value.top(30)
-        >>> model["L3H7.V12"].top(10, filter=filters.ascii & filters.starts_word)
+        >>> model["L3N17"].value.top(30)
+        >>> model["L3H2.V12"].top(10, filter=filters.ascii & filters.starts_word)
         """
         (reading,) = space_of(self.weights).readings(
             self.tensor[None], self.kind, [self.address], k, filter, self.name
@@ -115,7 +115,7 @@ class VectorGroup(Sequence[Vector]):
     def top(self, k: int = 10, *, filter: Filter | None = None) -> Readings:
         """Every vector's k largest and smallest tokens.
 
-        >>> model.layers[20].values.top(10).by_legibility()
+        >>> model.layers[2].values.top(10).by_legibility()
         """
         what = f"{self.address} {self.kind}"
         read = tuple(track(self.stream(k, filter=filter), self.n, f"reading {what}"))

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from jaxtyping import Float
-from torch import Tensor
-
 from lexray.errors import LexrayError
 from lexray.result.format import show_percent
 from lexray.result.table import Cell, Result, Table
 from lexray.view import View
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a study's help shows results, and neither torch nor plotly starts quickly
     import plotly.graph_objects as go
+    from jaxtyping import Float
+    from torch import Tensor
 
 
 @runtime_checkable
@@ -132,7 +131,7 @@ class Reading(Result):
     def map(self, model: Embeds) -> go.Figure:
         """The top tokens as points: near one another where their embeddings are.
 
-        >>> model["L23N907"].value.top(30).map(model)
+        >>> model["L3N17"].value.top(30).map(model)
         """
         from lexray.result import plots  # as in `plot`
 

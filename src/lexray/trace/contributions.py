@@ -198,7 +198,7 @@ def contributions(
     - `first=True`: of a target with several tokens the first is taken.
     - `sources=True` splits each head by the positions it looked at.
 
-    >>> trace.contributions(" Tokyo", against=" Kyoto").top(5, kind="head")
+    >>> trace.contributions(" great", against=" bad").top(5, kind="head")
     """
     row, model = trace.row(position), trace.model
     if target is None:

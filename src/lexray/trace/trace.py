@@ -53,8 +53,8 @@ class ExpertTrace:
 class Trace:
     """Everything that was kept of one sequence's forward pass.
 
-    >>> trace = model.trace("The capital of Japan is the city of")
-    >>> trace[14].pattern[3, -1]              # where head L14H3 looks from the last position
+    >>> trace = model.trace("This movie was")
+    >>> trace[2].pattern[3, -1]               # where head L2H3 looks from the last position
     >>> trace.logits[-1].topk(5)
     """
 
@@ -162,7 +162,7 @@ class Trace:
     def lens(self, of: str | Sequence[str] = "residual", **options: Any) -> Lens:
         """The logit lens: every layer and position as tokens; see `lexray.trace.read.lens.lens`.
 
-        >>> trace.lens(target=" Tokyo")
+        >>> trace.lens(target=" great")
         >>> trace.lens(["attention", "mlp"], positions=[-1])
         """
         from lexray.trace.read.lens import lens
@@ -175,7 +175,7 @@ class Trace:
         """What each head, neuron, bias and embedding added to a token's logit; see
         `lexray.trace.contributions.contributions`.
 
-        >>> trace.contributions(" Tokyo").top(10, kind="head")
+        >>> trace.contributions(" great").top(10, kind="head")
         """
         from lexray.trace.contributions import contributions
 
@@ -184,7 +184,7 @@ class Trace:
     def flow(self, **options: Any) -> FlowGraph:
         """What flowed at one position, block by block, as a graph; see `lexray.flow.build.build`.
 
-        >>> trace.flow(layers=[14], target=" Tokyo").to_html("flow.html")
+        >>> trace.flow(layers=[2], target=" great").to_html("flow.html")
         """
         from lexray.flow.build.build import flow
 

@@ -38,13 +38,13 @@ _SMALL_FILES = ("config.json", "tokenizer_config.json", "special_tokens_map.json
 class Vocabulary:
     """The tokens of a model, as people read them.
 
-    >>> vocabulary = Vocabulary.from_tokenizer_json(Path("gpt2/tokenizer.json"))
-    >>> vocabulary.id(" Paris"), vocabulary.id("·Paris"), vocabulary.id(6342)
-    (6342, 6342, 6342)
-    >>> vocabulary.text(6342), vocabulary.shown(6342), vocabulary.shown(198)
+    >>> vocabulary = model.vocabulary
+    >>> vocabulary.id(" Paris"), vocabulary.id("·Paris"), vocabulary.id(3844)
+    (3844, 3844, 3844)
+    >>> vocabulary.text(3844), vocabulary.shown(3844), vocabulary.shown(199)
     (' Paris', '·Paris', '↵')
-    >>> vocabulary.encode("The capital of Japan")
-    [464, 3139, 286, 2869]
+    >>> vocabulary.encode("This movie was great")
+    [750, 359, 336, 598]
 
     One convention serves every tokenizer: a token that begins a word has a leading space, so BERT's
     `paris` is `·paris` and its `##ing` is `ing`. How other characters are shown, `shown` in
@@ -242,9 +242,10 @@ class Vocabulary:
         """The id of exactly this token, given as text, as it is shown, or as an id.
 
         >>> vocabulary.id(" Paris"), vocabulary.id("·Paris"), vocabulary.id("<|endoftext|>")
-        (6342, 6342, 50256)
+        (3844, 3844, 0)
         >>> vocabulary.id(" Parisian")
-        LexrayError: ' Parisian' is 2 tokens, ·Paris (6342) + ian (666)
+        Traceback (most recent call last):
+        lexray.errors.LexrayError: ' Parisian' is 2 tokens, ·Paris (3844) + ian (688)...
         """
         if not isinstance(token, str):
             return self._checked(operator.index(token))

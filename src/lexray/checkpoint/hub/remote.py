@@ -43,8 +43,8 @@ class RemoteCheckpoint(Checkpoint):
     """Safetensors on the Hub, read by byte ranges. `requests` and `bytes_read` count what was asked
     of the servers for headers and weights, not small files and not what the cache held.
 
-    >>> checkpoint = RemoteCheckpoint.open("gpt2")
-    >>> checkpoint.read("wte.weight", slice(0, 10))     # one request for ten rows, 30720 bytes
+    With `checkpoint = RemoteCheckpoint.open("gpt2")`, `checkpoint.read("wte.weight", slice(0, 10))`
+    is one request for ten rows, 30,720 bytes.
     """
 
     def __init__(self, repository: Repository, index: dict[str, str] | None, client: RangeClient):

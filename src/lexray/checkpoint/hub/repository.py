@@ -80,8 +80,8 @@ def fetch_folder(repo_id: str, *, revision: str | None = None, token: Token = No
     Weights come in one format only: safetensors, else `pytorch_model.bin`, else an adapter. For a
     repository of GGUF files, or for `org/name/file.gguf`, returns that file's path.
 
-    >>> fetch_folder("gpt2")                             # …/snapshots/607a30d7…
-    >>> fetch_folder("org/name-GGUF/name.Q8_0.gguf")     # …/snapshots/…/name.Q8_0.gguf
+    `fetch_folder("gpt2")` is …/snapshots/607a30d7…, `fetch_folder("org/name-GGUF/name.Q8_0.gguf")`
+    is …/snapshots/…/name.Q8_0.gguf.
     """
     repo_id, gguf = split_id(repo_id)
     repository = Repository.resolve(repo_id, revision, token)

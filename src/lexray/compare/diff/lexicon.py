@@ -59,7 +59,7 @@ class Lexicon:
     """Words of praise and of blame.
 
     >>> Lexicon.shipped()
-    >>> Lexicon.from_reviews(Path("imdb-train.jsonl.gz"), vocabulary=model.vocabulary)
+    >>> Lexicon.from_reviews(Path("reviews.jsonl"), vocabulary=model.vocabulary, minimum=1)
     """
 
     praise: frozenset[str]

@@ -3,8 +3,9 @@
 The states of A after layer ℓ, carried over by a kernel that the two embeddings give, go into the
 last layers of a fine-tuned B and its head. Both models must have the same vocabulary.
 
->>> stitched = lx.stitch(a, tuned_b, after=8, layers=3)
->>> stitched(input_ids, attention_mask).logits
+>>> stitched = lx.stitch("demo-wide", "demo-sentiment", after=1, layers=2)
+>>> stitched(torch.tensor([[750, 359, 336, 598]])).logits.shape
+torch.Size([1, 2])
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def flow(
     - all others are fields of `lexray.flow.options.Options`: `heads`, `memories`, `neurons`,
       `merge_qk`, `merge_neurons`, `keep`, …
 
-    >>> trace.flow(layers=[14], target=" Tokyo").to_html("flow.html")
+    >>> trace.flow(layers=[2], target=" great").to_html("flow.html")
     >>> trace.flow(keep=0.5, keep_by="target", merge_qk=True)
     """
     how = Options.checked(**options)

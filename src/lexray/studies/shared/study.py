@@ -5,7 +5,8 @@
 ...     k: int = option(100, "How many tokens.", min=1)
 >>> def run(model: Model, options: Opts) -> Evidence: ...
 >>> STUDY = Study("sim-k", "Do keys resemble their values?", ES, "Fig. 6", __doc__, Opts, run)
->>> STUDY(model, k=50).plot()
+>>> STUDY.options(k=50).k
+50
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Lens(Result):
     def top(self, line: int | str, position: int = -1) -> list[tuple[Token, float]]:
         """The best tokens of a cell with their probabilities.
 
-        >>> lens.top("L14", -1)
+        >>> trace.lens().top("L2", -1)
         """
         i, j = self._line(line), self._column(position)
         ids, probs = self.top_ids[i, j].tolist(), self.top_probs[i, j].tolist()
@@ -269,8 +269,8 @@ def lens(
       for queries and keys in rotary models (by default the actual one; a query's is that of the
       key it looks at most).
 
-    >>> trace.lens(target=" Tokyo", positions=-1)
-    >>> trace.lens("values", layers=14, heads=[3])
+    >>> trace.lens(target=" great", positions=-1)
+    >>> trace.lens("values", layers=2, heads=[3])
     """
     if neurons < 1:
         raise LexrayError(f"asked for the {neurons} strongest neurons; it must be at least 1")

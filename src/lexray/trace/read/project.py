@@ -69,7 +69,7 @@ def project(
     - `bottom=True` also lists the k lowest tokens.
     - `filter` restricts the lists; probabilities and ranks stay those among all tokens.
 
-    >>> project(model, trace.final, 5, [model.vocabulary.id(" Tokyo")]).target_ranks[-1]
+    >>> project(model, trace.final, 5, [model.vocabulary.id(" great")]).target_ranks[-1]
     """
     _require_finite(X)
     step = LastStep.of(model, side)
