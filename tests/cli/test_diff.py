@@ -84,13 +84,16 @@ def test_interrupted(
 
 
 def test_a_missing_tensor(llama: Path, tmp_path: Path) -> None:
+    """Without an unembedding the rest is compared; without a layer's tensor nothing is."""
     folder = tmp_path / "less"
     shutil.copytree(llama, folder)
     weights = load_file(folder / "model.safetensors")
-    del weights["model.layers.0.mlp.up_proj.weight"], weights["lm_head.weight"]
+    del weights["lm_head.weight"]
     weights["extra.weight"] = torch.ones(3, 24)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     found = answer("diff", llama, folder)
-    assert "the tuned model has no keys of layer 0: not compared" in found["notes"]
     assert "the tuned model has no unembedding: not compared" in found["notes"]
     assert {c["address"] for c in found["changes"]} == {f"extra.weight[{i}]" for i in range(3)}
+    del weights["model.layers.0.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "the files are incomplete" in mistake("diff", llama, folder)
