@@ -1,10 +1,10 @@
-# make demo · make test · make bench · make check · make browser
+# make demo · make test · make bench · make check · make browser · make fuzz
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test check bench browser clean
+.PHONY: setup demo test check bench browser fuzz clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,10 @@ bench: setup
 browser: setup
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
 	$(BIN)/python -m pytest -m browser
+
+# Spoiled files of every kind, each in its own bounds of time and memory: COUNT=20000 for a long run.
+fuzz: setup
+	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lexray.checkpoint.fields import checked
+from lexray.checkpoint.fields import brief, checked
 from lexray.errors import LexrayError
 from lexray.families.kinds import KINDS
 from lexray.families.spec import Architecture, Linear, Norm
@@ -37,8 +37,9 @@ class Config(Mapping[str, Any]):
         if value is None:
             value = self._defaults.get(key)
         if value is None:
+            kind = brief(self._raw.get("model_type"))
             raise LexrayError(
-                f"the config lacks {key!r}, which models of type {self._raw.get('model_type')!r} "
+                f"the config lacks {key!r}, which models of type {kind} "
                 "need; add it to config.json or pass config={...}"
             )
         return value
@@ -251,13 +252,13 @@ def find_family(config: Mapping[str, Any], name: str | None = None) -> Family:
         if asked in table:
             return table[asked]
     if name:
-        raise LexrayError(f"unknown family {name!r}; known: {', '.join(sorted(known))}")
+        raise LexrayError(f"unknown family {brief(name)}; known: {', '.join(sorted(known))}")
     if asked in UNSUPPORTED:
         raise LexrayError(
             f"models of type {asked!r} are recognised but not supported: {UNSUPPORTED[asked]}. "
             f"Supported: {', '.join(sorted(by_type))}"
         )
     raise LexrayError(
-        f"unknown model type {asked!r}; known: {', '.join(sorted(by_type))}. If it is built like "
-        "one of these, pass family=…; else describe it and register it with lexray.family"
+        f"unknown model type {brief(asked)}; known: {', '.join(sorted(by_type))}. If it is built "
+        "like one of these, pass family=…; else describe it and register it with lexray.family"
     )

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
+from lexray.checkpoint.fields import Fields
 from lexray.errors import LexrayError
+from lexray.vocabulary.guard import rust
 from lexray.vocabulary.sources import Encode, Source, rust_encode
 from lexray.vocabulary.text import Spelling
 
@@ -55,6 +57,8 @@ _SPLIT_OF = {name: name for name in _SPLITS} | {
 }
 _WHOLE_WORDS_FIRST = {"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2", "tekken"}
 """Where a word that is a token is not cut, whatever the merges say; these also begin with BOS."""
+MOST_CUTS = 2_000_000_000
+"""The squares of all tokens' lengths: what finding every way to cut them takes."""
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED_TYPE = 2, 3, 4, 5
 
 
@@ -67,12 +71,33 @@ class GgufSource(Source):
         if "tokenizer.ggml.tokens" not in metadata:
             raise LexrayError("this GGUF file has no tokenizer: no tokenizer.ggml.tokens in it")
         self._metadata = metadata
-        self.kind = str(self._get("model", "gpt2"))
-        self._pre = str(self._get("pre", "default"))
+        self._fields = Fields(metadata, self.name)
+        self.kind = self._fields.text(_key("model")) or "gpt2"
+        self._pre = self._fields.text(_key("pre")) or "default"
         self.caveat = self._split_caveat()
 
-    def _get(self, key: str, default: Any = None) -> Any:
-        return self._metadata.get(f"tokenizer.ggml.{key}", default)
+    def _strings(self, key: str) -> Sequence[str]:
+        """A list of texts, empty where there is none."""
+        found = self._metadata.get(_key(key), ())
+        if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+            raise LexrayError(f"{self.name}: {_key(key)} should be a list of texts")
+        return found
+
+    def _numbers(self, key: str) -> NDArray[Any]:
+        """A list of numbers, empty where there is none."""
+        found = np.asarray(self._metadata.get(_key(key), ()))
+        if found.ndim != 1 or (len(found) and found.dtype.kind not in "iufb"):
+            raise LexrayError(f"{self.name}: {_key(key)} should be a list of numbers")
+        return found
+
+    def _id(self, name: str) -> int | None:
+        """A special token's id, if there is one among the tokens."""
+        found = self._fields.whole(_key(f"{name}_token_id"))
+        return found if found is not None and 0 <= found < len(self._strings("tokens")) else None
+
+    def _flag(self, key: str, default: bool) -> bool:
+        found = self._fields.flag(_key(key))
+        return default if found is None else found
 
     def _split_caveat(self) -> str | None:
         if self.kind != "gpt2" or self._pre in _SPLIT_OF:
@@ -85,13 +110,14 @@ class GgufSource(Source):
             return Spelling(byte_level=True)
         if self.kind not in ("llama", "t5", "gemma4", "bert"):
             return Spelling()
-        prefix = bool(self._get("add_space_prefix", self.kind != "gemma4"))
+        prefix = self._flag("add_space_prefix", self.kind != "gemma4")
         return Spelling(marker="▁", byte_fallback=self.kind != "bert", drops_first_space=prefix)
 
     @cached_property
     def _types(self) -> NDArray[np.int64]:
-        types = np.asarray(self._get("token_type", ()), dtype=np.int64)
-        size = len(self._get("tokens"))
+        with np.errstate(invalid="ignore"):
+            types = self._numbers("token_type").astype(np.int64)
+        size = len(self._strings("tokens"))
         return types if len(types) == size else np.ones(size, dtype=np.int64)
 
     def _typed(self, *types: int) -> set[int]:
@@ -100,12 +126,12 @@ class GgufSource(Source):
     @cached_property
     def holes(self) -> frozenset[int]:
         """Converters fill ids that have no token with unused ones such as `[PAD151700]`."""
-        tokens = self._get("tokens")
+        tokens = self._strings("tokens")
         return frozenset(i for i in self._typed(_UNUSED_TYPE) if tokens[i] == f"[PAD{i}]")
 
     @cached_property
     def tokens(self) -> Sequence[str | None]:
-        tokens: Sequence[str] = self._get("tokens")
+        tokens = self._strings("tokens")
         if not self.holes:
             return tokens
         return [None if i in self.holes else token for i, token in enumerate(tokens)]
@@ -113,8 +139,7 @@ class GgufSource(Source):
     @cached_property
     def special(self) -> frozenset[int]:
         names = ("bos", "eos", "unknown", "padding", "seperator", "cls", "mask")
-        named = {self._get(f"{name}_token_id") for name in names}
-        ids = {int(i) for i in named if i is not None and 0 <= i < len(self._types)}
+        ids = {i for name in names if (i := self._id(name)) is not None}
         return frozenset(ids | self._typed(_UNKNOWN, _CONTROL))
 
     @cached_property
@@ -125,7 +150,7 @@ class GgufSource(Source):
     def fingerprint(self) -> str:
         digest = sha256(repr((self.kind, self._pre, self.spelling)).encode())
         for key in ("tokens", "merges"):
-            digest.update("\0".join(self._get(key, ())).encode("utf-8", "replace"))
+            digest.update("\0".join(self._strings(key)).encode("utf-8", "replace"))
         digest.update(self._types.tobytes())
         return digest.hexdigest()
 
@@ -141,39 +166,45 @@ class GgufSource(Source):
         if self.kind not in builders:
             known = ", ".join(builders)
             raise LexrayError(f"GGUF tokenizers of kind {self.kind!r} cannot encode; {known} can")
-        try:
+        with rust("the tokenizer of this GGUF file is damaged"):
             tokenizer = builders[self.kind]()
-        except Exception as error:  # the Rust library raises plain Exceptions
-            raise LexrayError(f"the tokenizer of this GGUF file is damaged: {error}") from error
-        self._add_tokens(tokenizer)
+            self._add_tokens(tokenizer)
         return rust_encode(tokenizer, *self._ends())
 
     def _vocab(self) -> dict[str, int]:
         return {token: i for i, token in enumerate(self.tokens) if token is not None}
 
     def _merges(self) -> list[tuple[str, str]]:
-        cuts = ((merge, merge.index(" ", 1)) for merge in self._get("merges"))
+        cuts = ((merge, merge.index(" ", 1)) for merge in self._strings("merges"))
         return [(merge[:cut], merge[cut + 1 :]) for merge, cut in cuts]
 
     def _add_tokens(self, tokenizer: Tokenizer) -> None:
         """Tokens that are found whole in a text; SentencePiece merges runs of spaces itself."""
-        for i in sorted(self.added):
-            token = self.tokens[i] or ""
-            if token.strip(" ") or self.spelling.byte_level:
-                special = i in self.special
-                tokenizer.add_tokens([AddedToken(token, normalized=False, special=special)])
+        whole = [(i, self.tokens[i] or "") for i in sorted(self.added)]
+        # All at once: each call builds the search for all of them anew.
+        tokenizer.add_tokens(
+            [
+                AddedToken(token, normalized=False, special=i in self.special)
+                for i, token in whole
+                if token.strip(" ") or self.spelling.byte_level
+            ]
+        )
 
     def _ends(self) -> tuple[list[int], list[int]]:
         """The special ids that go before and after a text."""
         begins = self.kind in ("llama", "gemma4", "bert") or self._pre in _WHOLE_WORDS_FIRST
         ends = self.kind in ("t5", "bert")
-        begin = self._get("cls_token_id") if self.kind == "bert" else None
-        begin = self._get("bos_token_id") if begin is None else begin
-        end = self._get("seperator_token_id" if self.kind == "bert" else "eos_token_id")
+        begin = self._id("cls") if self.kind == "bert" else None
+        begin = self._id("bos") if begin is None else begin
+        end = self._id("seperator" if self.kind == "bert" else "eos")
         return (
-            [int(begin)] if self._get("add_bos_token", begins) and begin is not None else [],
-            [int(end)] if self._get("add_eos_token", ends) and end is not None else [],
+            [begin] if self._flag("add_bos_token", begins) and begin is not None else [],
+            [end] if self._flag("add_eos_token", ends) and end is not None else [],
         )
+
+    def _unknown(self, default: int) -> int:
+        found = self._id("unknown")
+        return default if found is None else found
 
     def _byte_level_bpe(self) -> Tokenizer:
         whole = self._pre in _WHOLE_WORDS_FIRST
@@ -185,7 +216,7 @@ class GgufSource(Source):
         vocab = {"▁" * len(t) if set(t) == {" "} else t: i for t, i in self._vocab().items()}
         listed = "tokenizer.ggml.merges" in self._metadata
         merges = self._merges() if listed else self._implied(vocab)
-        unknown = self.tokens[int(self._get("unknown_token_id", 0))]
+        unknown = self.tokens[self._unknown(0)]
         tokenizer = Tokenizer(
             models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
         )
@@ -197,11 +228,13 @@ class GgufSource(Source):
 
         Gemma's scores do not follow its merges; the order of its tokens does.
         """
-        scores = np.asarray(self._get("scores", ()), dtype=np.float64)
+        scores = self._numbers("scores").astype(np.float64)
         by_order = len(scores) != len(self._types)
         by_order |= str(self._metadata.get("general.architecture", "")).startswith("gemma")
         odd = self._typed(_UNKNOWN, _CONTROL, _UNUSED_TYPE, 6)
         pieces = {token: i for token, i in vocab.items() if i not in odd}
+        if sum(len(token) ** 2 for token in pieces) > MOST_CUTS:
+            raise LexrayError("its tokens are longer than tokens are")
         found = [
             (i if by_order else -scores[i], -cut, cut - len(token), token[:cut], token[cut:])
             for token, i in pieces.items()
@@ -212,15 +245,15 @@ class GgufSource(Source):
         return [merge[3:] for merge in found]
 
     def _unigram(self) -> Tokenizer:
-        scores = np.asarray(self._get("scores"), dtype=np.float64).tolist()
+        scores = self._numbers("scores").astype(np.float64).tolist()
         pieces = [(token or f"[PAD{i}]", scores[i]) for i, token in enumerate(self.tokens)]
-        unknown = int(self._get("unknown_token_id", 2))
+        unknown = self._unknown(2)
         tokenizer = Tokenizer(
             models.Unigram(pieces, unknown, byte_fallback="<0x0A>" in self.tokens)
         )
-        charsmap = self._get("precompiled_charsmap")
-        if charsmap is not None:
-            data = np.asarray(charsmap).astype(np.uint8).tobytes()
+        charsmap = self._numbers("precompiled_charsmap")
+        if len(charsmap):
+            data = charsmap.astype(np.uint8).tobytes()
             tokenizer.normalizer = normalizers.Precompiled(data)
         scheme = "always" if self.spelling.drops_first_space else "never"
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", scheme)
@@ -229,9 +262,9 @@ class GgufSource(Source):
     def _word_piece(self) -> Tokenizer:
         vocab = {self._word_piece_token(token, i): i for token, i in self._vocab().items()}
         lower = not any(t != t.lower() for t, i in vocab.items() if i not in self.special)
-        unknown = self.tokens[int(self._get("unknown_token_id", 100))]
+        unknown = self.tokens[self._unknown(100)]
         tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=unknown))
-        lower = bool(self._get("normalizer.lowercase", lower))
+        lower = self._flag("normalizer.lowercase", lower)
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         return tokenizer
@@ -240,6 +273,10 @@ class GgufSource(Source):
         if token_id in self.special or re.fullmatch(r"\[.+\]", token):
             return token
         return token[1:] if token.startswith("▁") else "##" + token
+
+
+def _key(name: str) -> str:
+    return f"tokenizer.ggml.{name}"
 
 
 def _split(name: str) -> Any:

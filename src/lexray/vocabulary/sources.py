@@ -12,10 +12,14 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from lexray.checkpoint.plain import read_json
+from lexray.checkpoint.fields import Fields, text, whole
+from lexray.checkpoint.plain import parse_json, read_json, read_plain
 from lexray.errors import LexrayError
+from lexray.vocabulary.guard import growth, refuse_growth, rust
 from lexray.vocabulary.text import Spelling
 
+MOST_TOKENS = 4_000_000
+"""Tokens, or merges; the largest vocabularies have a million of either."""
 MAX_HOLES = 1 << 16
 """A vocabulary with more ids without a token, and with three for each token, is damaged."""
 
@@ -75,12 +79,11 @@ class JsonSource(Source):
 
     @cached_property
     def _description(self) -> dict[str, Any]:
-        try:
-            description = json.loads(self._read())
-        except (OSError, ValueError, RecursionError) as error:
-            raise LexrayError(f"{self.name} cannot be read as a tokenizer: {error}") from error
+        description = parse_json(self._read(), self.name)
         match description:
-            case {"model": {"vocab": dict() | list()}, **rest}:
+            case {"model": {"vocab": dict() | list() as vocab}, **rest}:
+                if len(vocab) > MOST_TOKENS:
+                    raise LexrayError(f"{self.name} has {len(vocab):,} tokens; no vocabulary has")
                 if isinstance(rest.get("added_tokens") or [], list):
                     return dict(description)
         raise LexrayError(f'{self.name} is no tokenizer.json: it has no "model" with a "vocab"')
@@ -89,7 +92,7 @@ class JsonSource(Source):
     def spelling(self) -> Spelling:
         try:
             return Spelling.described(self._description)
-        except (TypeError, AttributeError, KeyError) as error:
+        except (TypeError, AttributeError, KeyError, RecursionError) as error:
             raise LexrayError(f"{self.name} has a decoder that cannot be read: {error}") from error
 
     @cached_property
@@ -121,10 +124,14 @@ class JsonSource(Source):
 
     @cached_property
     def _configured(self) -> list[dict[str, Any]]:
-        listed = self._config.get("added_tokens_decoder") or {}
-        rows = [(int(key), row) for key, row in listed.items() if str(key).isdecimal()]
+        listed = Fields(self._config, f"the tokenizer_config.json of {self.name}")
+        rows = [
+            (int(key), row)
+            for key, row in listed.object("added_tokens_decoder").items()
+            if key.isdecimal() and len(key) < 10 and isinstance(row, dict)
+        ]
         rows.sort(key=lambda item: item[0])
-        return [row for _, row in rows if isinstance(row, dict) and row.get("content")]
+        return [row for _, row in rows if text(row.get("content"))]
 
     @cached_property
     def tokens(self) -> list[str | None]:
@@ -141,8 +148,9 @@ class JsonSource(Source):
         """What is marked as special, the unknown token, and what the config names (`eos_token`)."""
         model = self._description["model"]
         ids = {i for i, entry in self._added.items() if entry.get("special")}
-        if isinstance(model.get("unk_id"), int):
-            ids.add(model["unk_id"])
+        unknown = whole(model.get("unk_id"))
+        if unknown is not None and 0 <= unknown < len(self.tokens):
+            ids.add(unknown)
         names = [value for key, value in self._config.items() if key.endswith("_token")]
         texts = [name.get("content") if isinstance(name, dict) else name for name in names]
         by_text = self._vocab | {entry["content"]: i for i, entry in self._added.items()}
@@ -159,16 +167,19 @@ class JsonSource(Source):
 
     @cached_property
     def encode(self) -> Encode:
-        try:
+        factor = growth(self._description, self.name)
+        with rust(f"{self.name} cannot be read as a tokenizer"):
             tokenizer = Tokenizer.from_buffer(self._read())
-        except Exception as error:  # the Rust library raises plain Exceptions
-            raise LexrayError(f"{self.name} cannot be read as a tokenizer: {error}") from error
-        flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-        for entry in self._configured:
-            chosen = {flag: bool(entry[flag]) for flag in flags if flag in entry}
-            if tokenizer.token_to_id(entry["content"]) is None:
-                tokenizer.add_tokens([AddedToken(entry["content"], **chosen)])
-        return rust_encode(tokenizer)
+            flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+            new = [e for e in self._configured if tokenizer.token_to_id(e["content"]) is None]
+            # All at once: each call builds the search for all of them anew.
+            tokenizer.add_tokens(
+                [
+                    AddedToken(e["content"], **{flag: bool(e[flag]) for flag in flags if flag in e})
+                    for e in new
+                ]
+            )
+        return rust_encode(tokenizer, factor=factor)
 
 
 def _in_range(ids: Collection[int]) -> bool:
@@ -176,20 +187,22 @@ def _in_range(ids: Collection[int]) -> bool:
 
 
 def rust_encode(
-    tokenizer: Tokenizer, before: Sequence[int] = (), after: Sequence[int] = ()
+    tokenizer: Tokenizer, before: Sequence[int] = (), after: Sequence[int] = (), factor: int = 1
 ) -> Encode:
-    """Encode with `tokenizers`, never cut or padded; `before` and `after` are special ids."""
+    """Encode with `tokenizers`, never cut or padded; `before` and `after` are special ids.
+
+    `factor` is how many times as long its steps may make a text.
+    """
     tokenizer.no_truncation()
     tokenizer.no_padding()
 
     def encode(texts: Sequence[str], special: bool) -> list[list[int]]:
-        try:
+        refuse_growth(list(texts), factor)
+        with rust("this text cannot be encoded"):  # letters the model has no token for, say
             if len(texts) == 1:
                 found = [tokenizer.encode(texts[0], add_special_tokens=special)]
             else:
                 found = tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
-        except Exception as error:  # such as a text with letters the model has no token for
-            raise LexrayError(f"this text cannot be encoded: {error}") from error
         ends = (list(before), list(after)) if special else ([], [])
         return [ends[0] + one.ids + ends[1] for one in found]
 
@@ -245,15 +258,19 @@ def config_of(asset: Callable[[str], Path | None]) -> dict[str, Any]:
     """`tokenizer_config.json`, and the tokens of the older `added_tokens.json` with it."""
     config = _json(asset("tokenizer_config.json"))
     added = _json(asset("added_tokens.json"))
-    listed = {str(i): {"content": text, "normalized": False} for text, i in added.items()}
-    return config | {"added_tokens_decoder": listed | (config.get("added_tokens_decoder") or {})}
+    listed = {str(whole(i)): {"content": token, "normalized": False} for token, i in added.items()}
+    decoder = Fields(config, "tokenizer_config.json").object("added_tokens_decoder")
+    return config | {"added_tokens_decoder": listed | dict(decoder)}
 
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
+        lines = read_plain(path).decode().replace("\r\n", "\n").split("\n")
+    except ValueError as error:
         raise LexrayError(f"{path} cannot be read as text: {error}") from error
+    if len(lines) > MOST_TOKENS:
+        raise LexrayError(f"{path} has {len(lines):,} lines; no vocabulary has")
+    return lines
 
 
 def gpt2_source(vocab: Path, merges: Path, config: Mapping[str, Any]) -> JsonSource:

@@ -168,10 +168,10 @@ class Spelling:
     def described(cls, description: Mapping[str, Any]) -> Spelling:
         """The spelling that a `tokenizer.json` describes: its decoder first, then what precedes."""
         model = description["model"]
-        stages = [list(_parts(description.get(s))) for s in ("decoder", "pre_tokenizer")]
-        parts = [*stages[0], *stages[1], *_parts(description.get("normalizer"))]
+        stages = [list(steps(description.get(s))) for s in ("decoder", "pre_tokenizer")]
+        parts = [*stages[0], *stages[1], *steps(description.get("normalizer"))]
         if _kind(model) == "WordPiece":
-            prefix = model.get("continuing_subword_prefix") or "##"
+            prefix = _text(model, "continuing_subword_prefix") or "##"
             return cls(continuation=prefix, drops_first_space=True)
         found: dict[str, Any] = next((kind for part in parts if (kind := _spelled(part))), {})
         types = {part["type"] for part in stages[0]}
@@ -208,13 +208,18 @@ def literal(token: str) -> bytes:
     return token.encode("utf-8", "surrogatepass")
 
 
-def _parts(stage: Any) -> Iterator[dict[str, Any]]:
-    """The steps of a normalizer, pre-tokenizer or decoder, sequences taken apart."""
+def steps(stage: Any) -> Iterator[dict[str, Any]]:
+    """The steps of a normalizer, pre-tokenizer, decoder or processor, sequences taken apart."""
     if isinstance(stage, dict) and "type" in stage:
+        if not isinstance(stage["type"], str):
+            raise TypeError("the type of a step is no text")
         yield stage
-        for key in ("normalizers", "pretokenizers", "decoders"):
-            for step in stage.get(key) or ():
-                yield from _parts(step)
+        for key in ("normalizers", "pretokenizers", "decoders", "processors"):
+            inner = stage.get(key) or []
+            if not isinstance(inner, list):
+                raise TypeError(f"its {key} are no list")
+            for step in inner:
+                yield from steps(step)
 
 
 def _spelled(part: dict[str, Any]) -> dict[str, Any]:
@@ -222,14 +227,22 @@ def _spelled(part: dict[str, Any]) -> dict[str, Any]:
         case {"type": "ByteLevel"}:
             return {"byte_level": True}
         case {"type": "Metaspace"}:
-            return {"marker": part.get("replacement") or part.get("str_rep") or "▁"}
+            return {"marker": _text(part, "replacement") or _text(part, "str_rep") or "▁"}
         case {"type": "Replace", "pattern": {"String": "▁"}} | {"type": "Replace", "content": "▁"}:
             return {"marker": "▁"}
         case {"type": "WordPiece"}:
-            return {"continuation": part.get("prefix") or "##"}
+            return {"continuation": _text(part, "prefix") or "##"}
         case {"type": "BPEDecoder"}:
-            return {"word_end": part.get("suffix") or "</w>"}
+            return {"word_end": _text(part, "suffix") or "</w>"}
     return {}
+
+
+def _text(part: Mapping[str, Any], key: str) -> str | None:
+    """A field that says how text is written, which has to be text itself."""
+    value = part.get(key)
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{key} is no text")
+    return value
 
 
 def _drops_space(part: dict[str, Any]) -> bool:

@@ -15,8 +15,10 @@ from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lexray.checkpoint.plain import read_plain
 from lexray.errors import LexrayError
 from lexray.vocabulary.gguf import GgufSource
+from lexray.vocabulary.guard import rust
 from lexray.vocabulary.sources import (
     JsonSource,
     LiveSource,
@@ -65,7 +67,7 @@ class Vocabulary:
         cls, path: Path, *, config: Mapping[str, Any] | None = None
     ) -> Vocabulary:
         """From a `tokenizer.json`; `config` is the `tokenizer_config.json` that belongs to it."""
-        return cls(JsonSource(str(path), path.read_bytes, config))
+        return cls(JsonSource(str(path), lambda: read_plain(path), config))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Vocabulary:
@@ -110,10 +112,8 @@ class Vocabulary:
             asset(name)
         from transformers import AutoTokenizer
 
-        try:
+        with rust(f"transformers cannot read the tokenizer {path}"):
             tokenizer = AutoTokenizer.from_pretrained(str(path.parent), trust_remote_code=False)
-        except Exception as error:  # anything may come out of a tokenizer's own code
-            raise LexrayError(f"transformers cannot read the tokenizer {path}: {error}") from error
         return cls.from_transformers(tokenizer)
 
     @classmethod

@@ -1,0 +1,113 @@
+"""The long run: `python -m tests.fuzz --count 2000 --seed 0 [--kind gguf]`.
+
+Each kind's cases run in a process of its own with a bound on its memory. A case that takes too long
+is ended with its process, counted, and the next process goes on behind it. A crash is shown with
+its seed; `--only SEED --kind KIND` runs that one case in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import select
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from pathlib import Path
+
+LIMIT = 30.0
+"""Seconds for one case."""
+MEMORY = 4 << 30
+"""Bytes of address space for a process."""
+
+
+def work(kind: str, first: int, count: int, sound: Path) -> None:
+    """Runs cases and writes a line before and after each."""
+    from transformers.utils import logging
+
+    from tests.fuzz.cases import run
+
+    logging.set_verbosity_error()
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # panics of Rust libraries
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for seed in range(first, first + count):
+        out.write(json.dumps({"begin": seed}) + "\n")
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                result, reason = run(kind, seed, sound, Path(folder)), ""
+            except BaseException as error:
+                frames = traceback.extract_tb(error.__traceback__)[-3:]
+                where = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))
+                result, reason = "crashed", f"{type(error).__name__}: {str(error)[:150]} ({where})"
+        out.write(json.dumps({"end": seed, "result": result, "reason": reason}) + "\n")
+
+
+def watch(kind: str, first: int, count: int, sound: Path) -> Counter[str]:
+    """All cases of a kind, in as many processes as it takes."""
+    found: Counter[str] = Counter()
+    seed, stop = first, first + count
+    while seed < stop:
+        command = [sys.executable, "-m", "tests.fuzz", "--work", str(sound), "--kind", kind]
+        command += ["--seed", str(seed), "--count", str(stop - seed)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+            assert process.stdout is not None
+            begun = False
+            while True:
+                ready, _, _ = select.select([process.stdout], [], [], LIMIT if begun else 300)
+                line = process.stdout.readline() if ready else ""
+                if not line:
+                    break
+                said = json.loads(line)
+                begun = True
+                if "begin" in said:
+                    seed = said["begin"]
+                    continue
+                found[said["result"]] += 1
+                seed = said["end"] + 1
+                if said["result"] == "crashed":
+                    print(f"{kind} {said['end']}: {said['reason']}", flush=True)
+            process.kill()
+        if seed < stop:
+            what = "hung" if not ready else "killed"
+            found[what] += 1
+            print(f"{kind} {seed}: {what}", flush=True)
+            seed += 1
+    return found
+
+
+def main() -> int:
+    from tests.fuzz.cases import KINDS, make_sound, run
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=KINDS, action="append")
+    parser.add_argument("--only", type=int)
+    parser.add_argument("--work", type=Path)
+    asked = parser.parse_args()
+    if asked.work:
+        work(asked.kind[0], asked.seed, asked.count, asked.work)
+        return 0
+    total: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        sound = Path(name) / "sound"
+        make_sound(sound)
+        if asked.only is not None:
+            (Path(name) / "case").mkdir()
+            print(run(asked.kind[0], asked.only, sound, Path(name) / "case"))
+            return 0
+        for kind in asked.kind or KINDS:
+            found = watch(kind, asked.seed, asked.count, sound)
+            print(f"{kind}: {dict(found)}", flush=True)
+            total += found
+    print(f"all: {dict(total)}")
+    return 1 if total["crashed"] + total["hung"] + total["killed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""Sound files of each kind, made once, and one spoiled case after the other.
+
+A case is known by its kind and its seed. Opening it has to end well or in a LexrayError.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from random import Random
+
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers.utils import logging
+
+from lexray.errors import LexrayError
+from lexray.model.info import info
+from lexray.model.model import Model
+from lexray.vocabulary.vocabulary import Vocabulary
+from tests.families import zoo
+from tests.families.gguf.writer import Converted, convert
+from tests.fuzz.spoil import VALUES, spoil_bytes, spoil_text
+
+FAMILIES = sorted({"llama", "gpt2", *(variant.name for variant in zoo.VARIANTS[::3])})
+"""Whose configs are spoiled."""
+TEXT = "Hello wörld, 日本 <s> x\n  it's 123 aaaaaaaa"
+CORPUS = ["the cat and the dog", "Hello wörld it's 日本 12345", "a b c d e f g"] * 9
+
+
+def write_tokenizers(folder: Path) -> None:
+    """Three kinds of `tokenizer.json`, 37 tokens each."""
+    kinds = {
+        "bpe": (models.BPE(), trainers.BpeTrainer(vocab_size=37, special_tokens=["<s>"])),
+        "unigram": (
+            models.Unigram(),
+            trainers.UnigramTrainer(vocab_size=37, special_tokens=["<unk>"], unk_token="<unk>"),
+        ),
+        "wordpiece": (
+            models.WordPiece(unk_token="[UNK]"),
+            trainers.WordPieceTrainer(vocab_size=37, special_tokens=["[UNK]"]),
+        ),
+    }
+    for name, (model, trainer) in kinds.items():
+        tokenizer = Tokenizer(model)
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.NFC(), normalizers.Replace("  ", " ")]
+        )
+        tokenizer.pre_tokenizer = (
+            pre_tokenizers.ByteLevel() if name == "bpe" else pre_tokenizers.Metaspace()
+        )
+        tokenizer.decoder = decoders.ByteLevel() if name == "bpe" else decoders.Metaspace()
+        tokenizer.train_from_iterator(CORPUS, trainer)
+        tokenizer.add_tokens(["<extra>"])
+        tokenizer.save(str(folder / f"{name}.json"))
+
+
+def make_sound(folder: Path) -> None:
+    """The files that are spoiled later."""
+    folder.mkdir(parents=True, exist_ok=True)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    write_tokenizers(folder)
+    for name in FAMILIES:
+        zoo.build(name).save_pretrained(folder / "families" / name)
+        shutil.copy(folder / "bpe.json", folder / "families" / name / "tokenizer.json")
+    llama = folder / "families" / "llama"
+    settings = {"eos_token": "<s>", "added_tokens_decoder": {"40": {"content": "<new>"}}}
+    (llama / "tokenizer_config.json").write_text(json.dumps(settings))
+    shutil.copytree(llama, folder / "shards")
+    zoo.build("llama").save_pretrained(folder / "shards", max_shard_size="8KB")
+    (folder / "shards" / "model.safetensors").unlink()
+    shutil.copytree(llama, folder / "bin")
+    torch.save(load_file(llama / "model.safetensors"), folder / "bin" / "pytorch_model.bin")
+    (folder / "bin" / "model.safetensors").unlink()
+    peft = get_peft_model(deepcopy(zoo.build("llama")), LoraConfig(target_modules=["q_proj"], r=2))
+    peft.save_pretrained(folder / "adapter")
+    shutil.copytree(llama, folder / "adapter" / "base")
+    config = json.loads((folder / "adapter" / "adapter_config.json").read_text())
+    config |= {"base_model_name_or_path": "base", "alpha_pattern": {"q_proj": 3}}
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+    for name in ("llama", "gpt2"):
+        sound_gguf(name).save(folder / f"{name}.gguf")
+
+
+def sound_gguf(name: str) -> Converted:
+    """A model as llama.cpp's converter writes it, with a tokenizer that can encode."""
+    converted = convert(zoo.build(name))
+    letters = [*"abcdefghijklmnopqrstuvwxyz", "▁", "Ġ", "th", "the", "▁the", "to", "tok"]
+    tokens = letters + [f"<{i}>" for i in range(36 - len(letters))] + ["<s>"]
+    converted.metadata |= {
+        "tokenizer.ggml.model": "llama" if name == "llama" else "gpt2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": ["t h", "th e", "t o", "to k"],
+        "tokenizer.ggml.scores": [0.5] * 37,
+        "tokenizer.ggml.token_type": [1] * 36 + [3],
+        "tokenizer.ggml.bos_token_id": 36,
+    }
+    return converted
+
+
+def exercise(path: Path) -> None:
+    """What a user does with a model: looks at it, at its words, and reads a part of it."""
+    model = Model.from_pretrained(path)
+
+    def read() -> None:
+        head = model.head("L0H0")
+        for tensor in (head.W_Q, head.W_K, head.W_V, head.W_O):
+            assert tensor.ndim == 2
+        assert model.W_E.shape[1] == model.d_model
+
+    each(read, lambda: str(info(model)), lambda: use_vocabulary(model.vocabulary))
+
+
+def use_vocabulary(vocabulary: Vocabulary) -> None:
+    def show() -> None:
+        assert len(vocabulary.all_shown) == vocabulary.n_ids
+        vocabulary.groups()
+
+    def encode() -> None:
+        ids = vocabulary.encode(TEXT, special=True)
+        vocabulary.decode(i for i in ids if i < vocabulary.n_ids)
+
+    facts = (lambda: str(vocabulary), lambda: vocabulary.fingerprint, lambda: vocabulary.caveat)
+    each(show, encode, *facts)
+
+
+def each(*acts: Callable[[], object]) -> None:
+    """Does all of them, also after one was refused; the first refusal counts."""
+    refused = []
+    for act in acts:
+        try:
+            act()
+        except LexrayError as error:
+            refused.append(error)
+    if refused:
+        raise refused[0]
+
+
+def spoil_config(sound: Path, folder: Path, random: Random) -> Path:
+    source = random.choice(sorted((sound / "families").iterdir()))
+    return _with(source, folder, "config.json", lambda raw: spoil_text(raw, random))
+
+
+def spoil_tokenizer(sound: Path, folder: Path, random: Random) -> Path:
+    name = random.choice(["bpe", "unigram", "wordpiece"])
+    raw = (sound / f"{name}.json").read_bytes()
+    (folder / "tokenizer.json").write_bytes(spoil_text(raw, random))
+    settings = (sound / "families" / "llama" / "tokenizer_config.json").read_bytes()
+    if random.random() < 0.3:
+        settings = spoil_text(settings, random)
+    (folder / "tokenizer_config.json").write_bytes(settings)
+    return folder / "tokenizer.json"
+
+
+def spoil_safetensors(sound: Path, folder: Path, random: Random) -> Path:
+    def spoil(raw: bytes) -> bytes:
+        (length,) = struct.unpack("<Q", raw[:8])
+        if random.random() < 0.3:
+            return spoil_bytes(raw, random, 8 + length)
+        header = spoil_text(raw[8 : 8 + length], random)
+        return struct.pack("<Q", len(header)) + header + raw[8 + length :]
+
+    return _with(sound / "families" / "llama", folder, "model.safetensors", spoil)
+
+
+def spoil_index(sound: Path, folder: Path, random: Random) -> Path:
+    index = "model.safetensors.index.json"
+    return _with(sound / "shards", folder, index, lambda raw: spoil_text(raw, random))
+
+
+def spoil_gguf(sound: Path, folder: Path, random: Random) -> Path:
+    """By its bytes, or a key of its metadata by its value."""
+    name, path = random.choice(["llama", "gpt2"]), folder / "model.gguf"
+    if random.random() < 0.5:
+        raw = (sound / f"{name}.gguf").read_bytes()
+        path.write_bytes(spoil_bytes(raw, random, raw.rindex(b".weight") + 64))
+        return path
+    converted = sound_gguf(name)
+    key = random.choice(sorted(converted.metadata))
+    for value in random.sample(VALUES, len(VALUES)):
+        converted.metadata[key] = value
+        try:
+            converted.save(path)
+        except Exception:  # what the `gguf` package cannot write
+            continue
+        return path
+    raise AssertionError("nothing could be written")
+
+
+def spoil_bin(sound: Path, folder: Path, random: Random) -> Path:
+    """The zip as it is, or with a spoiled pickle and right checksums."""
+
+    def spoil(raw: bytes) -> bytes:
+        if random.random() < 0.3:
+            return spoil_bytes(raw, random)
+        out = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(raw)) as old, zipfile.ZipFile(out, "w") as new:
+            for record in old.infolist():
+                data = old.read(record)
+                spoilt = record.filename.endswith(".pkl") or random.random() < 0.05
+                new.writestr(record.filename, spoil_bytes(data, random) if spoilt else data)
+        return out.getvalue()
+
+    return _with(sound / "bin", folder, "pytorch_model.bin", spoil)
+
+
+def spoil_adapter(sound: Path, folder: Path, random: Random) -> Path:
+    name = random.choice(["adapter_config.json"] * 3 + ["adapter_model.safetensors"])
+    if name.endswith(".json"):
+        return _with(sound / "adapter", folder, name, lambda raw: spoil_text(raw, random))
+    return _with(sound / "adapter", folder, name, lambda raw: spoil_bytes(raw, random, 600))
+
+
+def _with(source: Path, folder: Path, name: str, spoil: Callable[[bytes], bytes]) -> Path:
+    """The files of `source`, linked, with one of them spoiled."""
+    for path in source.iterdir():
+        if path.name != name:
+            (folder / path.name).symlink_to(path) if path.is_file() else shutil.copytree(
+                path, folder / path.name
+            )
+    (folder / name).write_bytes(spoil((source / name).read_bytes()))
+    return folder
+
+
+KINDS: dict[str, Callable[[Path, Path, Random], Path]] = {
+    "config": spoil_config,
+    "tokenizer": spoil_tokenizer,
+    "safetensors": spoil_safetensors,
+    "index": spoil_index,
+    "gguf": spoil_gguf,
+    "bin": spoil_bin,
+    "adapter": spoil_adapter,
+}
+
+
+def run(kind: str, seed: int, sound: Path, folder: Path) -> str:
+    """Makes one case in an empty folder and opens it: "opened" or "refused"; a crash is raised."""
+    path = KINDS[kind](sound, folder, Random(f"{kind} {seed}"))
+    try:
+        if kind == "tokenizer":
+            vocabulary = Vocabulary.from_files(lambda name: _asset(folder, name))
+            use_vocabulary(vocabulary)
+        else:
+            exercise(path)
+    except LexrayError as error:
+        if len(str(error)) > 5000:
+            raise ValueError("an error that nobody can read") from error
+        return "refused"
+    return "opened"
+
+
+def _asset(folder: Path, name: str) -> Path | None:
+    return folder / name if (folder / name).is_file() else None
