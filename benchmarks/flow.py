@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexray.flow.build.build import choose_all, draft
+from lexray.flow.build.build import draw_draft
 from lexray.flow.graph import FlowGraph
 from lexray.flow.options import Options
 from lexray.model.model import Model
+from lexray.trace.attribute.step import Moment
 from lexray.trace.trace import Trace
 
 LAYERS = 24
@@ -76,10 +77,8 @@ class OneByOne:
 
 def written(trace: Trace, layer: int) -> dict[str, Tensor]:
     """The vectors of one layer's nodes that are read through the final norm."""
-    options = Options()
-    shown = choose_all(trace, [layer], len(IDS) - 1, 0, options)
-    sketches = draft(trace, len(IDS) - 1, shown, options).sketches.values()
-    return {s.id: s.vector for s in sketches if s.side == "writing"}
+    draft = draw_draft(Moment.of(trace, -1), [layer], 0, Options())
+    return {s.id: s.vector for s in draft.sketches.values() if s.side == "writing"}
 
 
 def compare_answers(graph: FlowGraph, vectors: dict[str, Tensor], read: OneByOne) -> None:

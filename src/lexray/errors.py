@@ -1,6 +1,18 @@
 """The one exception that users see."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Never
+
 from lexray.clean import clean
+
+if TYPE_CHECKING:
+    Unknown = Never
+else:
+    Unknown = Any
+"""Of keywords that a function does not know: a type checker refuses them all, and at run time the
+function can say what there is."""
 
 
 class LexrayError(Exception):
@@ -8,3 +20,13 @@ class LexrayError(Exception):
 
     def __str__(self) -> str:
         return clean(super().__str__())
+
+
+def refuse_unknown(what: str, unknown: Iterable[str], function: Callable[..., object]) -> None:
+    """Raises for keywords that a function does not know, and lists those that it does."""
+    if names := sorted(unknown):
+        import inspect
+
+        known = inspect.signature(function).parameters.values()
+        there = (p.name for p in known if p.kind is not p.VAR_KEYWORD and p.name != "self")
+        raise LexrayError(f"{what} has no option {', '.join(names)}; there are {', '.join(there)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lexray.cli import flow as command
-from lexray.flow import FlowGraph
+from lexray.flow import Flow
 from lexray.model.model import Model
 from tests.cli.running import lexray, mistake
 
@@ -22,10 +22,10 @@ def test_a_file_by_its_ending(llama: Path, tmp_path: Path) -> None:
         ran = lexray("flow", llama, PROMPT, *FEW, "--layers", "1", "-o", path)
         assert (ran.code, ran.out, ran.err) == (0, "", "")
         assert path.stat().st_size > 1000
-    graph = FlowGraph.from_json((tmp_path / "flow.json").read_text())
+    graph = Flow.from_json((tmp_path / "flow.json").read_text())
     model = Model.from_pretrained(llama)
     options = {"layers": [1], "heads": 2, "neurons": (3, 2), "k": 3}
-    assert graph == FlowGraph.from_json(model.trace(PROMPT).flow(**options).to_json())
+    assert graph == Flow.from_json(model.trace(PROMPT).flow(**options).to_json())
     assert (tmp_path / "flow.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -79,7 +79,7 @@ def test_two_prompts_and_two_models(llama: Path, gpt2: Path, tmp_path: Path) -> 
     path = tmp_path / "flow.json"
     ran = lexray("flow", llama, PROMPT, *FEW, "--compare", "the dog and the law", "-o", path)
     assert ran.code == 0, ran.err
-    graph = FlowGraph.from_json(path.read_text())
+    graph = Flow.from_json(path.read_text())
     assert graph.other is not None
     assert graph.other.prompt == "the dog and the law"
     ran = lexray("flow", llama, PROMPT, "--other", gpt2)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from lexray.flow.build.build import choose_all, draft
+from lexray.flow.build.build import draw_draft
 from lexray.flow.build.draft import Draft
-from lexray.flow.graph import FlowGraph
+from lexray.flow.flow import Flow
 from lexray.flow.options import Options
+from lexray.trace.attribute.step import Moment
 from lexray.trace.trace import Trace
 from tests.families.zoo import VARIANTS
 from tests.vocabulary.vocabularies import worded
@@ -34,10 +35,9 @@ def traced(name: str) -> Trace:
 @cache
 def drafted(name: str, options: Options, position: int = 6, target: int = 3) -> Draft:
     trace = traced(name)
-    shown = choose_all(trace, trace.layers, position, target, options)
-    return draft(trace, position, shown, options)
+    return draw_draft(Moment.of(trace, position), trace.layers, target, options)
 
 
 @cache
-def graphed(name: str, options: Options = SOME) -> FlowGraph:
+def graphed(name: str, options: Options = SOME) -> Flow:
     return traced(name).flow(**vars(options))

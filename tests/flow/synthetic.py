@@ -7,10 +7,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from lexray.flow.flow import Flow
 from lexray.flow.graph import (
     Edge,
     EdgeKind,
-    FlowGraph,
     Node,
     NodeKind,
     Place,
@@ -21,6 +21,10 @@ from lexray.flow.graph import (
     Word,
     memory_name,
 )
+from lexray.result.readings import Source
+from lexray.view import View
+
+SOURCE = Source("gpt2-medium", "607a30d", "flow", View())
 
 D_VOCAB = 50257
 PLAIN = (
@@ -279,7 +283,7 @@ def graph(
     detail: bool = True,
     embed: bool = False,
     **options: object,
-) -> FlowGraph:
+) -> Flow:
     """A graph over these layers; the target rises in the stream as in the paper's example."""
     maker = Maker(**options)  # type: ignore[arg-type]
     for i, layer in enumerate(layers):
@@ -297,8 +301,8 @@ def graph(
     words = {word: i for i, word in enumerate(maker.words)}
     candidates = tuple(Word(words.get(word, 900 + i), word) for i, word in enumerate(CANDIDATES))
     tokens = tuple(maker.prompt)
-    return FlowGraph(
-        run=Run("gpt2-medium", "".join(tokens).replace("·", " "), tokens, len(tokens) - 1),
+    return Flow(
+        run=Run(SOURCE, "".join(tokens).replace("·", " "), tokens, len(tokens) - 1),
         target=candidates[0],
         candidates=candidates,
         d_vocab=D_VOCAB,
@@ -309,7 +313,7 @@ def graph(
     )
 
 
-def difference(seed: int = 0) -> FlowGraph:
+def difference(seed: int = 0) -> Flow:
     """The same graph under two prompts."""
     one, two = graph(seed=seed), graph(seed=seed + 1)
     nodes = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lexray.errors import LexrayError
-from lexray.flow import FlowGraph, NodeKind
-from lexray.flow.compare import compare, difference
+from lexray.flow import Flow, NodeKind
+from lexray.flow.compare import compare, subtract
 from tests.flow.runs import IDS, KINDS, SOME, graphed, traced
 from tests.vocabulary.vocabularies import worded
 
@@ -38,7 +38,7 @@ def test_prompts_of_different_lengths_meet_at_their_ends() -> None:
     far = [n for n in graph.nodes if n.projection is None]
     assert far
     assert {n.position for n in far} <= {0, 1}
-    assert graph.to_json() == FlowGraph.from_json(graph.to_json()).to_json()
+    assert graph.to_json() == Flow.from_json(graph.to_json()).to_json()
 
 
 def test_both_runs_show_what_either_would() -> None:
@@ -97,4 +97,4 @@ def test_strangers_are_refused() -> None:
         compare(traced("gpt2"), worded("gpt2", 36).trace(IDS[:3]))
     one, two = (traced("gpt2").flow(target=t, **vars(SOME)) for t in (3, 4))
     with pytest.raises(LexrayError, match="different targets"):
-        difference(one, two)
+        subtract(one, two)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexray.errors import LexrayError
-from lexray.flow import EdgeKind, FlowGraph, NodeKind
+from lexray.flow import EdgeKind, Flow, NodeKind
 from lexray.flow.graph import memory_name
 from tests.flow import synthetic
 
@@ -26,12 +26,12 @@ SHAPES = ("sequential", "gated", "parallel", "post-norm", "sandwich")
 @pytest.mark.parametrize("how", SHAPES)
 def test_json_round_trips_exactly(how: str) -> None:
     graph = synthetic.graph((3, 4, 9), how, embed=True, heads=3, neurons=(3, 2))
-    assert FlowGraph.from_json(graph.to_json()) == graph
+    assert Flow.from_json(graph.to_json()) == graph
 
 
 def test_json_of_a_difference_graph_round_trips() -> None:
     graph = synthetic.difference()
-    again = FlowGraph.from_json(graph.to_json())
+    again = Flow.from_json(graph.to_json())
     assert again == graph
     assert again.is_difference
 
@@ -59,13 +59,13 @@ def test_any_text_and_number_round_trips(
     written = changed.to_json()
     json.loads(written, parse_constant=pytest.fail)  # strict JSON: no NaN, no Infinity
     written.encode("utf-8")
-    assert FlowGraph.from_json(written) == changed
+    assert Flow.from_json(written) == changed
 
 
 def test_not_a_number_survives() -> None:
     graph = synthetic.graph(heads=1, neurons=(1, 0))
     broken = replace(graph, nodes=(replace(graph.nodes[0], norm=math.nan), *graph.nodes[1:]))
-    assert math.isnan(FlowGraph.from_json(broken.to_json()).nodes[0].norm or 0.0)
+    assert math.isnan(Flow.from_json(broken.to_json()).nodes[0].norm or 0.0)
     assert "NaN" not in broken.to_svg(open_layers=[])
     broken.to_html()
 
@@ -74,7 +74,7 @@ def test_the_schema_has_what_is_documented() -> None:
     graph = synthetic.graph(heads=2, neurons=(2, 1))
     data = json.loads(graph.to_json())
     assert data["schema"] == "lexray.flow"
-    assert data["version"] == 1
+    assert data["version"] == 2
     assert data["prompt"] == "The capital of Japan is the city of"
     assert data["target"] == {"id": 0, "shown": "·Tokyo"}
     assert data["model"] == "gpt2-medium"
@@ -89,7 +89,7 @@ def test_the_schema_has_what_is_documented() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"version": 2}, "version 2"),
+        ({"version": 3}, "version 3"),
         ({"schema": "other"}, "no flow graph"),
         ({"nodes": None}, "damaged"),
         ({"target": {}}, "'id' is missing"),
@@ -100,13 +100,13 @@ def test_the_schema_has_what_is_documented() -> None:
 def test_other_json_is_refused(change: dict[str, Any], said: str) -> None:
     data = json.loads(synthetic.graph(heads=1, neurons=(1, 0)).to_json()) | change
     with pytest.raises(LexrayError, match=said):
-        FlowGraph.from_json(json.dumps(data))
+        Flow.from_json(json.dumps(data))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", '"x"', "{}"])
 def test_what_is_no_graph_is_refused(text: str) -> None:
     with pytest.raises(LexrayError):
-        FlowGraph.from_json(text)
+        Flow.from_json(text)
 
 
 def test_ids_are_unique() -> None:

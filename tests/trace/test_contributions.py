@@ -13,7 +13,7 @@ from transformers import AutoModel
 from lexray.errors import LexrayError
 from lexray.families import Norm
 from lexray.model.model import Model
-from lexray.trace.contributions import Contributions
+from lexray.trace.attribute.contributions import Contributions
 from lexray.trace.trace import Trace
 from tests.families.zoo import VARIANTS, build
 from tests.vocabulary.vocabularies import worded

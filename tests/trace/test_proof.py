@@ -232,7 +232,7 @@ def test_memory_is_foretold(name: str) -> None:
     """The estimate is what a trace takes, to a few per cent."""
     c = case(name)
     t = c.trace
-    plan = Plan((len(IDS),), (t.positions,), t.layers, t.groups, torch.device("cpu"))
+    plan = Plan((len(IDS),), (t.positions,), t.layers, t.what, torch.device("cpu"))
     taken = sum(x.nbytes for x in t.parts.values())
     foretold = kept_bytes(c.model, plan, 4)
     assert 0.9 * foretold <= taken <= 1.05 * foretold

@@ -20,7 +20,7 @@ from lexray.errors import LexrayError
 from lexray.files import write_whole
 
 if TYPE_CHECKING:
-    from lexray.flow.graph import FlowGraph
+    from lexray.flow.flow import Flow
     from lexray.model.model import Model
     from lexray.trace.trace import Trace
 
@@ -150,7 +150,7 @@ class PictureOptions:
         Literal["paper", "colour-blind"], option("SVG, PNG: the colours.", OUTPUT)
     ] = "paper"
 
-    def write(self, graph: FlowGraph, path: Path) -> None:
+    def write(self, graph: Flow, path: Path) -> None:
         style: dict[str, Any] = {
             "open_layers": numbers("--open-layers", self.open_layers),
             "dark": self.dark,
@@ -166,7 +166,7 @@ class PictureOptions:
             case _:
                 graph.to_html(path)
 
-    def show(self, graph: FlowGraph, path: Path | None) -> None:
+    def show(self, graph: Flow, path: Path | None) -> None:
         """Opens the page: the one that was written, or one in the folder for temporary files."""
         if path is None or path.suffix.lower() not in (".html", ".htm"):
             path = Path(tempfile.mkdtemp(prefix="lexray-")) / "flow.html"
@@ -240,17 +240,17 @@ def _traces(
 
 def _trace(model: Model, prompt: str, where: WhereOptions, special: bool) -> Trace:
     """A run of which only what the graph needs is kept: one position, with all keys and values."""
-    from lexray.trace.record.plan import chosen
+    from lexray.trace.record.plan import choose
 
     asked = numbers("--layers", where.layers)
-    layers = chosen(asked, model.n_layers, "layer")
+    layers = choose(asked, model.n_layers, "layer")
     blocks = model.architecture.blocks
     if any(part.sum_norm for block in blocks for part in (block.attention, block.ff)):
         layers = tuple(range(min(layers), model.n_layers))
     return model.trace(prompt, layers=layers, positions=[where.position], special=special)
 
 
-def _graph(traces: list[Trace], options: dict[str, Any]) -> FlowGraph:
+def _graph(traces: list[Trace], options: dict[str, Any]) -> Flow:
     if len(traces) == 1:
         return traces[0].flow(**options)
     from lexray.flow.compare import compare
@@ -258,7 +258,7 @@ def _graph(traces: list[Trace], options: dict[str, Any]) -> FlowGraph:
     return compare(*traces, **options)
 
 
-def _print(trace: Trace, graph: FlowGraph, output: OutputOptions) -> None:
+def _print(trace: Trace, graph: Flow, output: OutputOptions) -> None:
     from lexray.flow.summary import summarise
 
     if output.format in WHOLE:

@@ -102,13 +102,13 @@ class LensOptions:
     def look(
         self, run: RunOptions, prompt: str, target: TargetOptions, tokens: TokenOptions
     ) -> Lens:
-        from lexray.trace.read.vectors import chosen_kinds, needed
+        from lexray.trace.read.vectors import choose_kinds, what_for
 
-        kinds = chosen_kinds(self.of or ["residual"])
+        kinds = choose_kinds(self.of or ["residual"])
         self.refuse_idle(kinds)
         layers = numbers("--layers", self.layers)
         model = run.open().view(reading=self.reading or "output")
-        trace = model.trace(prompt, layers=layers, what=needed(kinds), special=run.special)
+        trace = model.trace(prompt, layers=layers, what=what_for(kinds), special=run.special)
         return trace.lens(
             kinds,
             target=target.target,

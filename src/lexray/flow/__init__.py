@@ -1,5 +1,6 @@
 """The flow graph: one forward pass as a picture of words. Build, prune, lay out, draw."""
 
+from lexray.flow.flow import Flow
 from lexray.flow.graph import (
     Edge,
     EdgeKind,
@@ -17,6 +18,7 @@ from lexray.flow.graph import (
 __all__ = [
     "Edge",
     "EdgeKind",
+    "Flow",
     "FlowGraph",
     "Node",
     "NodeKind",

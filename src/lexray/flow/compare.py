@@ -11,62 +11,78 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 from lexray.errors import LexrayError
-from lexray.flow.build.build import absolute, choose_all, graph_of, kept_layers
-from lexray.flow.build.prune import Chosen
-from lexray.flow.build.step import Step, live
+from lexray.flow.build.build import BlockDrawing, choose_layers, find_pulls, make_graph
+from lexray.flow.build.prune import Shown, choose
 from lexray.flow.build.words import Words, find_words
+from lexray.flow.flow import Flow
 from lexray.flow.graph import Edge, EdgeKind, FlowGraph, Node, NodeKind
-from lexray.flow.options import Options
-from lexray.result.readings import Token
+from lexray.flow.options import FlowOptions, Options
+from lexray.trace.attribute.step import Moment, Step
+from lexray.trace.read.targets import Wanted
 from lexray.trace.record.plan import Some
-from lexray.trace.trace import Trace
+from lexray.trace.recording import Recording
 
 MEMORY = (NodeKind.KEY, NodeKind.VALUE)
 
 
 def compare(
-    trace: Trace,
-    other: Trace,
+    trace: Recording,
+    other: Recording,
     *,
     layers: Some = None,
     position: int = -1,
     other_position: int | None = None,
-    target: str | int | Token | None = None,
-    candidates: Sequence[str | int | Token] = (),
-    **options: Any,
-) -> FlowGraph:
+    target: Wanted | None = None,
+    candidates: Sequence[Wanted] = (),
+    **options: Unpack[FlowOptions],
+) -> Flow:
     """The difference graph of two runs: nodes carry both readings, edges both scores.
 
     `position` is drawn of both runs unless `other_position` says otherwise; the rest is as in
-    `lexray.flow.build.build.flow`. The target is by default what the first run predicts.
+    `lexray.trace.trace.Trace.flow`. The target is by default what the first run predicts.
 
     >>> compare(model.trace("The capital of Japan is"), model.trace("The capital of France is"))
     """
     refuse_strangers(trace, other)
-    how = Options.checked(**options)
-    runs = (trace, other)
-    at = (
-        absolute(trace, position),
-        absolute(other, position if other_position is None else other_position),
+    how = Options.check(**options)
+    moments = (
+        Moment.of(trace, position),
+        Moment.of(other, position if other_position is None else other_position),
     )
-    words = _words(runs, at, target, candidates)
-    chosen = [
-        choose_all(run, _layers(run, layers), place, words.target.id, how)
-        for run, place in zip(runs, at, strict=True)
-    ]
-    shift = at[1] - at[0]
-    both = (joined(chosen[0], chosen[1], -shift), joined(chosen[1], chosen[0], shift))
+    words = _words(moments, target, candidates)
+    drawings = _draw_both(moments, layers, words.target.id, how)
     one, two = (
-        graph_of(run, place, words, restricted(run, place, shown), how)
-        for run, place, shown in zip(runs, at, both, strict=True)
+        make_graph(moment, words, drawing.draft.finish(), how)
+        for moment, drawing in zip(moments, drawings, strict=True)
     )
-    return difference(one, two)
+    return Flow.of(subtract(one, two))
 
 
-def refuse_strangers(trace: Trace, other: Trace) -> None:
+def _draw_both(
+    moments: tuple[Moment, Moment], layers: Some, target: int, options: Options
+) -> list[BlockDrawing]:
+    """Both runs, block by block: of each what either shows."""
+    asked = [_layers(moment.recording, layers) for moment in moments]
+    drawings = [BlockDrawing(*pair, options) for pair in zip(moments, asked, strict=True)]
+    pull = [find_pulls(*pair, target, options) for pair in zip(moments, asked, strict=True)]
+    shift = moments[1].position - moments[0].position
+    for layer in sorted({*asked[0], *asked[1]}):
+        steps = [m.step(layer) if layer in a else None for m, a in zip(moments, asked, strict=True)]
+        one, two = (
+            None if step is None else choose(step, options, pull[i].get(layer))
+            for i, step in enumerate(steps)
+        )
+        both = join(one, two, -shift), join(two, one, shift)
+        for drawing, step, shown in zip(drawings, steps, both, strict=True):
+            if step is not None and shown is not None:
+                drawing.draw(step, restrict(step, shown))
+    return drawings
+
+
+def refuse_strangers(trace: Recording, other: Recording) -> None:
     """Raises unless both runs speak of the same tokens."""
     a, b = trace.model, other.model
     same = a.vocabulary is b.vocabulary or a.vocabulary.fingerprint == b.vocabulary.fingerprint
@@ -78,70 +94,57 @@ def refuse_strangers(trace: Trace, other: Trace) -> None:
         )
 
 
-def _layers(trace: Trace, layers: Some) -> tuple[int, ...]:
+def _layers(trace: Recording, layers: Some) -> tuple[int, ...]:
     """The layers that are asked for, as far as this model has them."""
     if layers is None or isinstance(layers, (int, slice)):
-        return kept_layers(trace, layers)
-    return kept_layers(trace, [layer for layer in layers if layer < trace.model.n_layers])
+        return choose_layers(trace, layers)
+    return choose_layers(trace, [layer for layer in layers if layer < trace.model.n_layers])
 
 
 def _words(
-    runs: tuple[Trace, Trace],
-    at: tuple[int, int],
-    target: str | int | Token | None,
-    candidates: Sequence[str | int | Token],
+    moments: tuple[Moment, Moment], target: Wanted | None, candidates: Sequence[Wanted]
 ) -> Words:
     """The words of interest of both runs; the target is the first run's."""
-    one = find_words(runs[0], at[0], target, candidates)
-    two = find_words(runs[1], at[1], one.target.id, ())
-    return Words(one.target, tuple(dict.fromkeys((*one.candidates, *two.candidates))))
+    one, two = moments
+    mine = find_words(one.recording, one.position, target, candidates)
+    theirs = find_words(two.recording, two.position, mine.target.id, ())
+    return Words(mine.target, tuple(dict.fromkeys((*mine.candidates, *theirs.candidates))))
 
 
-def joined(
-    mine: Mapping[int, Chosen], theirs: Mapping[int, Chosen], shift: int
-) -> dict[int, Chosen]:
-    """What is shown of one run, and what of the other, whose positions are so far off."""
-    found = {}
-    for layer, own in mine.items():
-        if layer not in theirs:
-            found[layer] = own
-            continue
-        more = theirs[layer]
-        heads = sorted({*own.memories, *more.memories})
-        memories = {
-            head: tuple(
-                dict.fromkeys(
-                    (
-                        *own.memories.get(head, ()),
-                        *(position + shift for position in more.memories.get(head, ())),
-                    )
+def join(own: Shown | None, more: Shown | None, shift: int) -> Shown | None:
+    """What is shown of a block of one run, and what of the other's, whose positions are so far off;
+    None where the run has no such block."""
+    if own is None or more is None:
+        return own
+    memories = {
+        head: tuple(
+            dict.fromkeys(
+                (
+                    *own.memories.get(head, ()),
+                    *(position + shift for position in more.memories.get(head, ())),
                 )
             )
-            for head in heads
-        }
-        rows = tuple(dict.fromkeys((*own.rows, *more.rows)))
-        found[layer] = Chosen(memories, rows, tuple(dict.fromkeys((*own.neurons, *more.neurons))))
-    return found
+        )
+        for head in sorted({*own.memories, *more.memories})
+    }
+    rows = tuple(dict.fromkeys((*own.rows, *more.rows)))
+    return Shown(memories, rows, tuple(dict.fromkeys((*own.neurons, *more.neurons))))
 
 
-def restricted(trace: Trace, position: int, shown: Mapping[int, Chosen]) -> dict[int, Chosen]:
+def restrict(step: Step, shown: Shown) -> Shown:
     """What a run has of what is shown."""
-    weights, found = live(trace.model), {}
-    for layer, chosen in shown.items():
-        step = Step(trace, weights.layers[layer], position)
-        n_heads, n = step.pattern.shape
-        memories = {
-            head: tuple(i for i in positions if 0 <= i < n and step.pattern[head, i] > 0)
-            for head, positions in chosen.memories.items()
-            if head < n_heads
-        }
-        rows = tuple(row for row in chosen.rows if row < step.z.numel())
-        neurons = tuple(at for at in chosen.neurons if step.place_of(at) is not None)
-        found[layer] = Chosen(memories, rows, neurons)
-    return found
+    n_heads, n = step.pattern.shape
+    memories = {
+        head: tuple(i for i in positions if 0 <= i < n and step.pattern[head, i] > 0)
+        for head, positions in shown.memories.items()
+        if head < n_heads
+    }
+    rows = tuple(row for row in shown.rows if row < step.z.numel())
+    neurons = tuple(name for name in shown.neurons if step.index_of(name) is not None)
+    return Shown(memories, rows, neurons)
 
 
-def difference(one: FlowGraph, two: FlowGraph) -> FlowGraph:
+def subtract(one: FlowGraph, two: FlowGraph) -> FlowGraph:
     """Two graphs with the same target and candidates as one, the first one's view of it."""
     if one.candidates != two.candidates or one.target != two.target:
         raise LexrayError(
@@ -156,7 +159,7 @@ def difference(one: FlowGraph, two: FlowGraph) -> FlowGraph:
     return replace(
         one,
         nodes=tuple(nodes),
-        edges=tuple(_edges(one.edges, [_renamed(edge, names) for edge in two.edges])),
+        edges=tuple(_edges(one.edges, [_rename(edge, names) for edge in two.edges])),
         layers=tuple(sorted({*one.layers, *two.layers})),
         other=two.run,
     )
@@ -196,7 +199,7 @@ def _other_only(node: Node, id: str) -> Node:
     )
 
 
-def _renamed(edge: Edge, names: Mapping[str, str]) -> Edge:
+def _rename(edge: Edge, names: Mapping[str, str]) -> Edge:
     return replace(edge, source=names[edge.source], target=names[edge.target])
 
 

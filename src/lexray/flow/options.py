@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from lexray.errors import LexrayError
 from lexray.vocabulary.filters import Filter
@@ -16,6 +16,25 @@ HEADS, MEMORIES, NEURONS = 10, 2, (18, 7)
 Ranking = Literal["signed", "absolute"]
 Measure = Literal["sum", "target"]
 Count = TypeVar("Count", int, tuple[int, int])
+
+
+class FlowOptions(TypedDict, total=False):
+    """The fields of `Options`, for those who hand them on by name."""
+
+    heads: int | None
+    memories: int | None
+    neurons: tuple[int, int] | None
+    by: Ranking
+    keep: float | None
+    keep_by: Measure
+    merge_qk: bool
+    merge_neurons: bool
+    norm: bool
+    transform: bool
+    rotary: bool
+    static: bool | None
+    k: int
+    filter: Filter | None
 
 
 @dataclass(frozen=True)
@@ -60,7 +79,7 @@ class Options:
     """Which tokens are listed; probabilities and ranks are among all."""
 
     @classmethod
-    def checked(cls, **given: Any) -> Options:
+    def check(cls, **given: Any) -> Options:
         """The options that a caller gives, refused with an explanation if they make no sense."""
         known = {field.name: field.default for field in fields(cls)}
         if unknown := sorted(given.keys() - known.keys()):

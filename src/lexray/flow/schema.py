@@ -1,8 +1,9 @@
 """The flow graph as JSON: a documented, versioned form that round-trips exactly.
 
     schema      "lexray.flow"
-    version     1
-    model       the model's name
+    version     2
+    model       the model's name, its `revision`, and how vectors were read: `view`, the same in
+                words as `reading`, and `filter`, the words that are listed
     prompt      the text, and `tokens`: its tokens as people read them
     position    whose flow it is, counted from 0
     target      {id, shown}
@@ -17,7 +18,7 @@
                 places: [[rank, probability], …] in the order of `candidates`};
                 static: {top: [[id, score], …], bottom: the same}
     edges       [{source, target, kind, score, sign, entropy, value, other_score}, …]
-    other       of a difference graph: {model, prompt, tokens, position} of the other run
+    other       of a difference graph: {model, …, prompt, tokens, position} of the other run
 
 Numbers that JSON does not know are written as "NaN", "Infinity" and "-Infinity".
 """
@@ -43,8 +44,10 @@ from lexray.flow.graph import (
     Word,
 )
 from lexray.result.page import dump_json
+from lexray.result.readings import Source
+from lexray.view import View
 
-SCHEMA, VERSION = "lexray.flow", 1
+SCHEMA, VERSION = "lexray.flow", 2
 
 
 def to_dict(graph: FlowGraph) -> dict[str, Any]:
@@ -117,7 +120,7 @@ def _vocabulary(graph: FlowGraph) -> dict[int, str]:
 
 def _run_to(run: Run) -> dict[str, Any]:
     return {
-        "model": run.model,
+        **run.source.to_dict(),
         "prompt": run.prompt,
         "tokens": list(run.tokens),
         "position": run.position,
@@ -125,7 +128,9 @@ def _run_to(run: Run) -> dict[str, Any]:
 
 
 def _run_from(data: dict[str, Any]) -> Run:
-    return Run(data["model"], data["prompt"], tuple(data["tokens"]), int(data["position"]))
+    view = View(**data["view"])
+    source = Source(data["model"], data["revision"], data["address"], view, data["filter"])
+    return Run(source, data["prompt"], tuple(data["tokens"]), int(data["position"]))
 
 
 def _word_to(word: Word) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.flow.build.pull import pulls
-from lexray.flow.build.step import Step, live
 from lexray.flow.graph import FlowGraph, Node, Place
+from lexray.flow.schema import to_dict
 from lexray.result.table import Cell, Result, Table
-from lexray.trace.trace import Trace
+from lexray.trace.attribute.step import Moment
+from lexray.trace.attribute.walk import pulls
+from lexray.trace.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Summary(Result):
             place.rank if place else None,
             *(other if self.graph.is_difference else ()),
             " ".join(word.shown for word in tokens),
-            _listed(self.heads.get(layer, ())),
-            _listed(self.neurons.get(layer, ())),
+            _list(self.heads.get(layer, ())),
+            _list(self.neurons.get(layer, ())),
         )
 
     def _node(self, id: str) -> Node | None:
@@ -75,25 +76,25 @@ class Summary(Result):
         return place.probability if place else None
 
     def to_dict(self) -> dict[str, Any]:
-        return self.graph.to_dict()
+        return to_dict(self.graph)
 
 
-def _listed(movers: Sequence[Mover]) -> str:
+def _list(movers: Sequence[Mover]) -> str:
     return ", ".join(map(str, movers))
 
 
-def summarise(trace: Trace, graph: FlowGraph, n: int = 2) -> Summary:
+def summarise(trace: Recording, graph: FlowGraph, n: int = 2) -> Summary:
     """The graph's stream, and for each block the n heads and neurons that moved the target most,
     for or against it: what each added to its logit, with the norms on the way as they were."""
-    weights, position = live(trace.model), graph.run.position
+    moment = Moment.of(trace, graph.run.position)
     layers = [layer for layer in graph.layers if layer in trace.layers]
     heads: dict[int, tuple[Mover, ...]] = {}
     neurons: dict[int, tuple[Mover, ...]] = {}
-    for layer, pull in pulls(trace, weights, graph.target.id, position, layers).items():
-        step = Step(trace, weights.layers[layer], position)
-        by_head = step.heads @ pull.attention
-        heads[layer] = tuple(Mover(f"H{i}", added) for i, added in _most(by_head, n))
-        by_neuron = _most(step.coefficients * (step.W_out @ pull.ff), n)
+    for layer, pull in pulls(moment, graph.target.id, layers).items():
+        step = moment.step(layer)
+        by_head = _most(step.heads_along(pull.attention), n)
+        heads[layer] = tuple(Mover(f"H{i}", added) for i, added in by_head)
+        by_neuron = _most(step.neurons_along(pull.ff), n)
         names = step.neurons(i for i, _ in by_neuron)
         neurons[layer] = tuple(
             Mover(f"{owner.removeprefix(f'L{layer}')}N{i}", added)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from lexray.address import Address
 from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.errors import Unknown, refuse_unknown
 from lexray.find.lookup import Lookup, lookup
 from lexray.find.nearest import Nearest, nearest
 from lexray.find.related import Related, related
 from lexray.model.anatomy import Anatomy
 from lexray.model.open import open_source
+from lexray.trace.record.plan import Some
+from lexray.trace.trace import Trace, trace_prompt
 from lexray.vocabulary.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from lexray.trace.record.plan import TraceOptions
-    from lexray.trace.trace import Trace
 
 
 class Model(Anatomy):
@@ -114,25 +113,60 @@ class Model(Anatomy):
 
     @overload
     def trace(
-        self, prompt: str | Sequence[int] | Tensor, **options: Unpack[TraceOptions]
+        self,
+        prompt: str | Sequence[int] | Tensor,
+        *,
+        new_tokens: int = 0,
+        layers: Some = None,
+        positions: Some = None,
+        what: str | Iterable[str] | None = None,
+        device: str | torch.device | None = None,
+        special: bool = True,
     ) -> Trace: ...
 
     @overload
     def trace(
-        self, prompt: list[str] | list[list[int]], **options: Unpack[TraceOptions]
+        self,
+        prompt: list[str] | tuple[str, ...] | list[list[int]] | list[Tensor],
+        *,
+        new_tokens: int = 0,
+        layers: Some = None,
+        positions: Some = None,
+        what: str | Iterable[str] | None = None,
+        device: str | torch.device | None = None,
+        special: bool = True,
     ) -> list[Trace]: ...
 
-    def trace(self, prompt: Any, **options: Any) -> Any:
+    def trace(
+        self,
+        prompt: Any,
+        *,
+        new_tokens: int = 0,
+        layers: Some = None,
+        positions: Some = None,
+        what: str | Iterable[str] | None = None,
+        device: str | torch.device | None = None,
+        special: bool = True,
+        **unknown: Unknown,
+    ) -> Trace | list[Trace]:
         """Runs a prompt through transformers' own model and records it.
 
         `prompt` is a text or its token ids; a list of either is run as one batch and gives a list.
 
         - `new_tokens=n` first continues the prompt by up to n of the most probable tokens.
-        - `what=` chooses what is kept: some of "residual", "attention", "heads", "mlp", "logits".
-        - `layers=`, `positions=` choose where: numbers (negative: from the end) or slices.
-        - `device=` is where it is kept (the model's own by default).
+        - `layers`, `positions` choose where: numbers (negative: from the end) or slices.
+        - `what` chooses what is kept: some of "residual", "attention", "heads", "mlp", "logits".
+        - `device` is where it is kept (the model's own by default).
         - `special=False` leaves out the tokens that a tokenizer adds (BOS, [CLS]).
         """
-        from lexray.trace.record.run import trace_prompt  # imports transformers
-
-        return trace_prompt(self, prompt, **options)
+        refuse_unknown("a trace", unknown, self.trace)
+        return trace_prompt(
+            self,
+            prompt,
+            new_tokens=new_tokens,
+            layers=layers,
+            positions=positions,
+            what=what,
+            device=device,
+            special=special,
+        )

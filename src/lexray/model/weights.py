@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -17,7 +17,7 @@ from torch import Tensor
 from lexray.checkpoint import Checkpoint
 from lexray.checkpoint.fields import text
 from lexray.checkpoint.module import ModuleCheckpoint
-from lexray.errors import LexrayError
+from lexray.errors import LexrayError, Unknown
 from lexray.families import Architecture, Family, Linear, Norm, find_family
 from lexray.families.complete import check_complete
 from lexray.families.shapes import Shapes, block_shapes, check
@@ -28,10 +28,6 @@ from lexray.model.open import read_vocabulary
 from lexray.view import View
 from lexray.vocabulary.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from typing import Never as Unknown  # so that a type checker refuses what `view` does not know
-else:
-    Unknown = Any
 Same = TypeVar("Same", bound="Weights")
 
 VOCABULARY: Drawer[None, Vocabulary] = Drawer(most=1)

@@ -45,7 +45,7 @@ from lexray.studies.shared.measures import overlap
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
 from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
-from lexray.trace.read.vectors import Chosen
+from lexray.trace.read.vectors import Selection
 from lexray.trace.trace import Trace
 
 BEST = 3
@@ -117,7 +117,7 @@ def chosen_values(trace: Trace, contribution: bool) -> Values:
     """Of every head the three best values, and the last of those that it sees."""
     vectors, places, weights, firsts = [], [], [], []
     for index, layer in enumerate(trace.layers):
-        lines = Chosen(trace, (layer,), tuple(range(len(trace)))).lines(["values"])
+        lines = Selection(trace, (layer,), tuple(range(len(trace)))).lines(["values"])
         for h, line in enumerate(lines):
             attention = trace[layer].pattern[h, -1].float().to(line.vectors.device)
             size = attention * line.vectors.norm(dim=1) if contribution else attention

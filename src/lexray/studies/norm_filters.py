@@ -59,7 +59,7 @@ from lexray.studies.shared.study import (
 )
 from lexray.studies.shared.words import function_words
 from lexray.trace.read.project import LastStep
-from lexray.trace.trace import LayerTrace
+from lexray.trace.recording import LayerTrace
 
 NORMS = ("ln_1", "ln_2")
 KINDS = {"real": "hidden states", "bare": "without the final norm", "random": "random vectors"}
@@ -162,7 +162,7 @@ def _normed(
     """Each row through its layer's norm."""
     rows = zip(layers, X, strict=True)
     return torch.stack(
-        [filters(x.spec)[norm].norm(row, x.trace.model.checkpoint) for x, row in rows]
+        [filters(x.spec)[norm].norm(row, x.trace.weights.checkpoint) for x, row in rows]
     )
 
 
@@ -196,7 +196,7 @@ def probabilities(
     """The logit lens over the whole vocabulary; rows that stand for no token have none."""
     step = LastStep.of(model, "writing")
     with full_precision():
-        H = step.prepared(X, norm=norm, transform=False)
+        H = step.prepare(X, norm=norm, transform=False)
         scores = H.new_empty(len(H), step.columns.count)
         multiply(H, step.columns, scores)
     if step.bias is not None:

@@ -37,7 +37,7 @@ from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Numbers, each_prompt
 from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
 from lexray.trace.read.project import project
-from lexray.trace.read.vectors import Chosen
+from lexray.trace.read.vectors import Selection
 
 OWN, OTHER = "own token", "another token of the prompt"
 STYLES = {OWN: figures.OURS, OTHER: figures.CONTROL}
@@ -78,7 +78,7 @@ def read(model: Model, prompt: Prompt, options: OwnToken) -> Numbers:
     generator = seeded(options.seed, prompt.text)
     positions = tuple(sample(options.positions or n, n, generator).tolist())
     others = another(ids, positions, options.seed)
-    lines = Chosen(trace, trace.layers, positions).lines(["values"])
+    lines = Selection(trace, trace.layers, positions).lines(["values"])
     targets = torch.tensor([[ids[i], other] for i, other in zip(positions, others, strict=True)])
     found = project(
         model,

@@ -58,7 +58,8 @@ from lexray.studies.shared.resume import Done, Numbers, each_prompt
 from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
 from lexray.trace.read.project import project
 from lexray.trace.read.vectors import key_directions, key_readers, query_directions, query_readers
-from lexray.trace.trace import LayerTrace, Trace
+from lexray.trace.recording import LayerTrace
+from lexray.trace.trace import Trace
 
 METHODS = {"naive": "naive", "code": "original code", "right": "right side"}
 PADDED = ("naive", "code")

@@ -1,397 +1,233 @@
-"""A recorded forward pass: every vector of it under one name, whatever the family."""
+"""A recorded forward pass, and everything that can be asked of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
-from lexray.errors import LexrayError
-from lexray.families import Block, Experts
+from lexray.errors import Unknown, refuse_unknown
+from lexray.flow.build.build import build
+from lexray.flow.flow import Flow
+from lexray.flow.options import Measure, Options, Ranking
 from lexray.model.anatomy import Anatomy
-from lexray.model.feedforward import FeedForward
 from lexray.result.readings import Token
-from lexray.trace.record.plan import Group, not_kept
-
-if TYPE_CHECKING:
-    from lexray.flow.graph import FlowGraph
-    from lexray.trace.contributions import Contributions
-    from lexray.trace.read.lens import Lens
-    from lexray.trace.read.score import WordScore
-
-
-@dataclass(frozen=True)
-class ActiveFF:
-    """A feed-forward, or one expert, that wrote at a position."""
-
-    ff: FeedForward
-    coefficients: Float[Tensor, "d_mlp"]
-    """By how much each value was added, the routing weight included."""
-    weight: float
-    """By how much its output bias was added."""
+from lexray.trace.attribute.contributions import Contributions, contributions
+from lexray.trace.read.lens import Lens, lens
+from lexray.trace.read.score import WordScore, score
+from lexray.trace.read.targets import Wanted
+from lexray.trace.record.plan import Some
+from lexray.trace.record.prompt import read_prompts
+from lexray.trace.recording import Recording
+from lexray.vocabulary.filters import Filter
 
 
-@dataclass(frozen=True)
-class ExpertTrace:
-    """What a mixture did at each kept position."""
-
-    chosen: Int[Tensor, "p top_k"]
-    weights: Float[Tensor, "p top_k"]
-    coefficients: Float[Tensor, "p top_k d_mlp"]
-    """Of each chosen expert's values, before the routing weight."""
-    shared_coefficients: Float[Tensor, "p d_shared"] | None = None
-    shared_weight: Float[Tensor, "p"] | None = None
-    """What the shared expert is multiplied by, where a gate decides it."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Trace:
-    """Everything that was kept of one sequence's forward pass.
+class Trace(Recording):
+    """Everything that was kept of one sequence's forward pass, with all that it can be asked.
 
     >>> trace = model.trace("This movie was")
     >>> trace[2].pattern[3, -1]               # where head L2H3 looks from the last position
     >>> trace.logits[-1].topk(5)
     """
 
-    model: Anatomy
-    ids: Int[Tensor, "n"]
-    n_prompt: int
-    layers: tuple[int, ...]
-    positions: tuple[int, ...]
-    groups: frozenset[Group]
-    parts: Mapping[tuple[int | None, str], Tensor]
-    """The tensors, by layer (None: the whole model) and name."""
+    @classmethod
+    def of(cls, recording: Recording) -> Trace:
+        return cls(**{field.name: getattr(recording, field.name) for field in fields(recording)})
 
-    def __len__(self) -> int:
-        return len(self.ids)
+    def lens(
+        self,
+        of: str | Sequence[str] = "residual",
+        *,
+        target: Wanted | None = None,
+        first: bool = False,
+        layers: Some = None,
+        positions: Some = None,
+        heads: Some = None,
+        neurons: int = 10,
+        query: int = -1,
+        offset: int | None = None,
+        k: int = 5,
+        norm: bool = True,
+        transform: bool = False,
+        filter: Filter | None = None,
+        **unknown: Unknown,
+    ) -> Lens:
+        """The logit lens: vectors of the pass as tokens, line by line and position by position.
 
-    def __repr__(self) -> str:
-        new = len(self) - self.n_prompt
-        return (
-            f"<Trace of {self.model.name}: {self.n_prompt} tokens{f' and {new} new' * bool(new)}, "
-            f"layers {_listed(self.layers)}, positions {_listed(self.positions)}, "
-            f"{', '.join(sorted(self.groups))}>"
-        )
+        `of` names one or several of: `residual` (the embedding and every layer's output), `pre`,
+        `mid`, `post` (the residual stream in a block), `attention`, `mlp` (what they add),
+        `attn_in`, `mlp_in` (what they read), `heads` and `values` (through W_O), `queries` and
+        `keys` (through the QK circuit), `neurons` (the strongest at one position, with the sign of
+        their coefficients).
 
-    @cached_property
-    def tokens(self) -> tuple[Token, ...]:
-        """The tokens of the whole sequence."""
-        return tuple(self.model.space.token(i) for i in self.ids.tolist())
+        - `target`: a token whose probability and rank are wanted.
+        - `first=True`: of a target of several tokens the first is taken.
+        - `layers`, `positions`, `heads`: which; by default all that were kept.
+        - `neurons`: how many of the strongest in each layer.
+        - `query`: the position from which keys are read.
+        - `offset`: key position less query position for queries and keys in rotary models; by
+          default the actual one (a query's is that of the key it looks at most).
+        - `k`: how many tokens of each vector.
+        - `norm=False` leaves the final norm out, and for queries and keys the attention's norm.
+        - `transform=True` passes the non-linear LM head of encoders such as BERT.
+        - `filter` restricts which tokens are listed; probabilities and ranks are among all.
 
-    @cached_property
-    def weights(self) -> Anatomy:
-        """The model with its raw weights, which are those that this trace was made by."""
-        return self.model.view(folded=False)
-
-    def row(self, position: int) -> int:
-        """Where a position (negative: from the end) lies among the kept ones."""
-        n = len(self.ids)
-        at = position + n if position < 0 else position
-        if not 0 <= at < n:
-            raise LexrayError(
-                f"there is no position {position}: the sequence has {n} tokens, positions 0–{n - 1}"
-            )
-        if at not in self._rows:
-            raise LexrayError(
-                f"position {position} was not kept, only {_listed(self.positions)}; trace again "
-                f"with positions={sorted({*self.positions, at})}, or without positions="
-            )
-        return self._rows[at]
-
-    @cached_property
-    def _rows(self) -> dict[int, int]:
-        return {position: row for row, position in enumerate(self.positions)}
-
-    def __getitem__(self, layer: int) -> LayerTrace:
-        n = self.model.n_layers
-        at = layer + n if layer < 0 else layer
-        if not 0 <= at < n:
-            raise LexrayError(f"there is no layer {layer}: the model has layers 0–{n - 1}")
-        if at not in self.layers:
-            raise LexrayError(
-                f"layer {layer} was not kept, only {_listed(self.layers)}; trace again with "
-                f"layers={sorted({*self.layers, at})}, or without layers="
-            )
-        return LayerTrace(self, at)
-
-    @property
-    def embed(self) -> Float[Tensor, "p d_model"]:
-        """What enters layer 0."""
-        return self.parts[0, "resid_pre"]
-
-    @cached_property
-    def embed_parts(self) -> dict[str, Float[Tensor, "p d_model"]]:
-        """What the embedding is the sum of ("token", "position", "token_type"), before its norm."""
-        stem = "embed."
-        found = {name: x for (_, name), x in self.parts.items() if name.startswith(stem)}
-        parts = {name.removeprefix(stem): x for name, x in found.items()}
-        return parts or {"token": self.embed}
-
-    @property
-    def final(self) -> Float[Tensor, "p d_model"]:
-        """The residual stream after the last block."""
-        return self.parts[self.model.n_layers, "resid_pre"]
-
-    @cached_property
-    def normed(self) -> Float[Tensor, "p d_model"]:
-        """After the final norm, which is what the unembedding (or the LM head) reads."""
-        if (None, "normed") in self.parts:
-            return self.parts[None, "normed"]
-        norm, x = self.model.architecture.final_norm, self.final
-        if norm is None:
-            return x
-        wide = x.float() if x.dtype.itemsize < 4 else x
-        return norm(wide, self.model.checkpoint).to(x)
-
-    @property
-    def logits(self) -> Float[Tensor, "p d_vocab"]:
-        return self._logits("logits")
-
-    @property
-    def logits_uncapped(self) -> Float[Tensor, "p d_vocab"]:
-        """The logits before any tanh cap."""
-        if self.model.architecture.logit_cap is None:
-            return self.logits
-        return self._logits("logits_uncapped")
-
-    def lens(self, of: str | Sequence[str] = "residual", **options: Any) -> Lens:
-        """The logit lens: every layer and position as tokens; see `lexray.trace.read.lens.lens`.
-
-        >>> trace.lens(target=" great")
-        >>> trace.lens(["attention", "mlp"], positions=[-1])
+        >>> trace.lens(target=" great", positions=-1)
+        >>> trace.lens("values", layers=2, heads=[3])
         """
-        from lexray.trace.read.lens import lens
-
-        return lens(self, of, **options)
+        refuse_unknown("a lens", unknown, self.lens)
+        return lens(
+            self,
+            of,
+            target=target,
+            first=first,
+            layers=layers,
+            positions=positions,
+            heads=heads,
+            neurons=neurons,
+            query=query,
+            offset=offset,
+            k=k,
+            norm=norm,
+            transform=transform,
+            filter=filter,
+        )
 
     def contributions(
-        self, target: Any = None, position: int = -1, **options: Any
+        self,
+        target: Wanted | Sequence[Wanted] | None = None,
+        position: int = -1,
+        *,
+        against: Wanted | None = None,
+        first: bool = False,
+        sources: bool = False,
+        shown: int = 10,
+        **unknown: Unknown,
     ) -> Contributions:
-        """What each head, neuron, bias and embedding added to a token's logit; see
-        `lexray.trace.contributions.contributions`.
+        """What each head, neuron, bias and embedding added to the logit of a token.
 
-        >>> trace.contributions(" great").top(10, kind="head")
+        - `target`: the token; by default the most probable one. Two tokens mean the difference of
+          their logits.
+        - `position`: where it is predicted; -1 is the last.
+        - `against`: another token; the difference of the two logits is explained.
+        - `first=True`: of a target of several tokens the first is taken.
+        - `sources=True` splits each head by the positions it looked at.
+        - `shown`: how many components tables and plots list at either end.
+
+        >>> trace.contributions(" great", against=" bad").top(5, kind="head")
         """
-        from lexray.trace.contributions import contributions
-
-        return contributions(self, target, position, **options)
-
-    def flow(self, **options: Any) -> FlowGraph:
-        """What flowed at one position, block by block, as a graph; see `lexray.flow.build.build`.
-
-        >>> trace.flow(layers=[2], target=" great").to_html("flow.html")
-        """
-        from lexray.flow.build.build import flow
-
-        return flow(self, **options)
-
-    def score(self, word: str | int | Token | Sequence[int]) -> WordScore:
-        """How probable a word of one or several tokens is after the sequence."""
-        from lexray.trace.read.score import score
-
-        return score(self, word)
-
-    def _logits(self, name: str) -> Tensor:
-        if (None, name) in self.parts:
-            return self.parts[None, name]
-        if "logits" not in self.groups:
-            raise not_kept(name, self.groups)
-        raise no_head(self.model)
-
-
-def no_head(model: Anatomy) -> LexrayError:
-    return LexrayError(
-        f"{model.name} has no language-model head, so it gives no logits over tokens; "
-        "model.logits(trace.final) reads its residual stream through the embedding"
-    )
-
-
-def _listed(numbers: tuple[int, ...]) -> str:
-    if len(numbers) > 2 and numbers == tuple(range(numbers[0], numbers[-1] + 1)):
-        return f"{numbers[0]}–{numbers[-1]}"
-    if len(numbers) > 12:
-        return f"{len(numbers)} from {numbers[0]} to {numbers[-1]}"
-    return ", ".join(map(str, numbers))
-
-
-@dataclass(frozen=True, eq=False)
-class LayerTrace:
-    """One block of a trace. p are the kept positions, n all of the sequence."""
-
-    trace: Trace = field(repr=False)
-    index: int
-
-    @property
-    def spec(self) -> Block:
-        return self.trace.model.architecture.blocks[self.index]
-
-    def _part(self, name: str) -> Tensor:
-        found = self.trace.parts.get((self.index, name))
-        if found is None:
-            raise not_kept(name, self.trace.groups)
-        return found
-
-    def _residual(self, name: str, index: int) -> Tensor:
-        if "residual" not in self.trace.groups:
-            raise not_kept(name, self.trace.groups)
-        return self.trace.parts[index, "resid_pre"]
-
-    # ------------------------------------------------------------------ the residual stream
-
-    @property
-    def resid_pre(self) -> Float[Tensor, "p d_model"]:
-        """The residual stream before the block."""
-        return self._residual("resid_pre", self.index)
-
-    @property
-    def resid_mid(self) -> Float[Tensor, "p d_model"]:
-        """After the attention's sum (and its norm, in post-norm models). In parallel blocks the
-        sum is formed here alone: nothing in the model reads it."""
-        if self.spec.attention.sum_norm is not None:
-            return self._part("mlp_in")
-        return self.resid_pre + self.attn_out
-
-    @property
-    def resid_post(self) -> Float[Tensor, "p d_model"]:
-        """The block's output."""
-        return self._residual("resid_post", self.index + 1)
-
-    # ------------------------------------------------------------------ attention
-
-    @property
-    def attn_in(self) -> Float[Tensor, "p d_model"]:
-        """What queries, keys and values are made of: the residual stream after the norm, if any."""
-        return self._part("attn_in")
-
-    @property
-    def q(self) -> Float[Tensor, "p n_heads d_head"]:
-        """Queries, with QK-norm and clip, before rotation."""
-        return self._part("q")
-
-    @property
-    def k(self) -> Float[Tensor, "n n_kv_heads d_head"]:
-        """Keys, with QK-norm and clip, before rotation."""
-        return self._part("k")
-
-    @property
-    def q_rotated(self) -> Float[Tensor, "p n_heads d_head"]:
-        """Queries as they meet the keys; the same as `q` where nothing turns."""
-        return self.q if self.spec.attention.rotary is None else self._part("q_rotated")
-
-    @property
-    def k_rotated(self) -> Float[Tensor, "n n_kv_heads d_head"]:
-        """Keys as they meet the queries; the same as `k` where nothing turns."""
-        return self.k if self.spec.attention.rotary is None else self._part("k_rotated")
-
-    @property
-    def v(self) -> Float[Tensor, "n n_kv_heads d_head"]:
-        """Values."""
-        return self._part("v")
-
-    @property
-    def pattern(self) -> Float[Tensor, "n_heads p n"]:
-        """Attention weights."""
-        return self._part("pattern")
-
-    @property
-    def z(self) -> Float[Tensor, "p n_heads d_head"]:
-        """Each head's weighted sum of values, before W_O."""
-        return self._part("z")
-
-    @property
-    def head_out(self) -> Float[Tensor, "p n_heads d_model"]:
-        """What each head writes: z through its part of W_O, before any norm."""
-        z, o = self.z, self.spec.attention.o
-        W_O = o.read(self.trace.model.checkpoint).to(z).view(*z.shape[1:], -1)
-        return torch.einsum("phr,hrd->phd", z, W_O)
-
-    @property
-    def attn_write(self) -> Float[Tensor, "p d_model"]:
-        """Σ_heads and the bias, before any norm."""
-        return self._part("attn_write")
-
-    @property
-    def attn_out(self) -> Float[Tensor, "p d_model"]:
-        """What the attention adds to the residual stream."""
-        normed = self.spec.attention.post_norm is not None
-        return self._part("attn_out") if normed else self.attn_write
-
-    # ------------------------------------------------------------------ feed-forward
-
-    @property
-    def mlp_in(self) -> Float[Tensor, "p d_model"]:
-        """What the feed-forward reads."""
-        return self._part("mlp_in")
-
-    @property
-    def pre(self) -> Float[Tensor, "p d_mlp"] | None:
-        """Pre-activations: input times key. None in mixtures."""
-        return None if self._is_mixture else self._part("pre")
-
-    @property
-    def gate_pre(self) -> Float[Tensor, "p d_mlp"] | None:
-        """Pre-activations of the gates. None without gates and in mixtures."""
-        ff = self.spec.ff
-        gated = not isinstance(ff, Experts) and ff.w_gate is not None
-        return self._part("gate_pre") if gated else None
-
-    @property
-    def coefficients(self) -> Float[Tensor, "p d_mlp"] | None:
-        """By how much each value is added. None in mixtures; see `experts` and `active`."""
-        return None if self._is_mixture else self._part("coefficients")
-
-    @property
-    def _is_mixture(self) -> bool:
-        return isinstance(self.spec.ff, Experts)
-
-    @property
-    def experts(self) -> ExpertTrace | None:
-        """What the experts did; None where the feed-forward is dense."""
-        if not self._is_mixture:
-            return None
-        if "mlp" not in self.trace.groups:
-            raise not_kept("experts", self.trace.groups)
-        shared = self.trace.parts.get((self.index, "shared_coefficients"))
-        weight = self.trace.parts.get((self.index, "shared_weight"))
-        return ExpertTrace(
-            self._part("chosen"),
-            self._part("weights"),
-            self._part("coefficients"),
-            shared,
-            None if weight is None else weight.flatten(),
+        refuse_unknown("a list of contributions", unknown, self.contributions)
+        return contributions(
+            self, target, position, against=against, first=first, sources=sources, shown=shown
         )
 
-    def active(self, position: int) -> list[ActiveFF]:
-        """Which feed-forwards wrote at a position: Σ coefficients · W_out + weight · b_out over
-        them is `mlp_write`. One, or in mixtures the chosen experts and the shared one."""
-        row, ff = self.trace.row(position), self.trace.weights.layers[self.index].ff
-        if isinstance(ff, FeedForward):
-            return [ActiveFF(ff, self._part("coefficients")[row], 1.0)]
-        did = self.experts
-        assert did is not None
-        found = [
-            ActiveFF(ff.experts[e], coefficients * weight, float(weight))
-            for e, weight, coefficients in zip(
-                did.chosen[row].tolist(), did.weights[row], did.coefficients[row], strict=True
-            )
-        ]
-        if ff.shared is not None and did.shared_coefficients is not None:
-            share = 1.0 if did.shared_weight is None else float(did.shared_weight[row])
-            found.append(ActiveFF(ff.shared, did.shared_coefficients[row] * share, share))
-        return found
+    def flow(
+        self,
+        *,
+        layers: Some = None,
+        position: int = -1,
+        target: Wanted | None = None,
+        candidates: Sequence[Wanted] = (),
+        heads: int | None = None,
+        memories: int | None = None,
+        neurons: tuple[int, int] | None = None,
+        by: Ranking = "signed",
+        keep: float | None = None,
+        keep_by: Measure = "sum",
+        merge_qk: bool = False,
+        merge_neurons: bool = False,
+        norm: bool = True,
+        transform: bool = False,
+        rotary: bool = True,
+        static: bool | None = None,
+        k: int = 10,
+        filter: Filter | None = None,
+        **unknown: Unknown,
+    ) -> Flow:
+        """What flowed at one position, block by block, as a graph that shows itself.
 
-    @property
-    def mlp_write(self) -> Float[Tensor, "p d_model"]:
-        """Σ_neurons coefficient · value and the bias, before any norm."""
-        return self._part("mlp_write")
+        - `layers`: which blocks; by default all that were kept.
+        - `position`: whose flow; -1 is the last.
+        - `target`: the token that is looked for; by default the model's own prediction.
+        - `candidates`: more words that can become the target in the page.
+        - `heads`: how many heads, those that write most (10).
+        - `memories`: how many keys and values per head, those it attends to most (2).
+        - `neurons`: how many of the largest and of the most negative ones (18, 7).
+        - `by`: neurons by coefficient times norm ("signed"), or by |coefficient| ("absolute").
+        - `keep`: instead of counts, the share (0 to 1) of each sum that what is shown carries.
+        - `keep_by`: the share of the sum itself ("sum") or of the target's logit ("target").
+        - `merge_qk=True`: values without queries and keys.
+        - `merge_neurons=True`: neurons without keys and gates.
+        - `norm=False`: vectors are read without the norms.
+        - `transform=True`: the stream through the non-linear LM head of encoders such as BERT.
+        - `rotary=False`: queries and keys at distance 0, not at their actual one.
+        - `static`: also read the parameters behind nodes by themselves; by default of few blocks.
+        - `k`: how many tokens at either end of a reading.
+        - `filter` restricts which tokens are listed; probabilities and ranks are among all.
 
-    @property
-    def mlp_out(self) -> Float[Tensor, "p d_model"]:
-        """What the feed-forward adds to the residual stream."""
-        normed = self.spec.ff.post_norm is not None
-        return self._part("mlp_out") if normed else self.mlp_write
+        >>> trace.flow(layers=[2], target=" great").to_html("flow.html")
+        >>> trace.flow(keep=0.5, keep_by="target", merge_qk=True)
+        """
+        refuse_unknown("a flow graph", unknown, self.flow)
+        options = Options.check(
+            heads=heads,
+            memories=memories,
+            neurons=neurons,
+            by=by,
+            keep=keep,
+            keep_by=keep_by,
+            merge_qk=merge_qk,
+            merge_neurons=merge_neurons,
+            norm=norm,
+            transform=transform,
+            rotary=rotary,
+            static=static,
+            k=k,
+            filter=filter,
+        )
+        graph = build(
+            self,
+            options,
+            layers=layers,
+            position=position,
+            target=target,
+            candidates=candidates,
+        )
+        return Flow.of(graph)
+
+    def score(self, word: str | int | Token | Sequence[int]) -> WordScore:
+        """How probable a word of one or several tokens is after the sequence.
+
+        >>> trace.score(" masterpiece").probability
+        """
+        return score(self, word)
+
+
+def trace_prompt(
+    model: Anatomy,
+    prompt: Any,
+    *,
+    new_tokens: int = 0,
+    layers: Some = None,
+    positions: Some = None,
+    what: str | Iterable[str] | None = None,
+    device: str | torch.device | None = None,
+    special: bool = True,
+) -> Trace | list[Trace]:
+    """Runs a prompt, or a batch of them, and records it; see `lexray.model.model.Model.trace`."""
+    from lexray.trace.record.run import record  # imports transformers
+
+    prompts = read_prompts(model, prompt, special=special)
+    recordings = record(
+        model,
+        prompts.ids,
+        new_tokens=new_tokens,
+        layers=layers,
+        positions=positions,
+        what=what,
+        device=device,
+    )
+    traces = [Trace.of(recording) for recording in recordings]
+    return traces[0] if prompts.single else traces

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.families import Norm
-from lexray.flow import EdgeKind, FlowGraph, NodeKind
+from lexray.flow import EdgeKind, Flow, NodeKind
 from lexray.flow.build.draft import Draft, Sketch
 from lexray.flow.graph import Node
 from lexray.flow.options import Options
@@ -260,7 +260,7 @@ def test_keys_read_as_what_the_query_is_scored_by(name: str) -> None:
 def test_graphs_are_stable_and_round_trip(name: str) -> None:
     graph = graphed(name)
     assert graph.to_json() == worded(name).trace(IDS).flow(**vars(SOME)).to_json()
-    assert FlowGraph.from_json(graph.to_json()) == graph
+    assert Flow.from_json(graph.to_json()) == graph
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "mixtral"])
@@ -393,11 +393,8 @@ def test_half_precision_runs() -> None:
     ("options", "said"),
     [
         ({"heads": -1}, "heads=-1"),
-        ({"neurons": 5}, "(18, 7)"),
         ({"neurons": (1, -2)}, "neurons=-2"),
         ({"keep": 1.5}, "0 to 1"),
-        ({"by": "size"}, "signed, absolute"),
-        ({"keep_by": "x"}, "sum, target"),
         ({"k": 0}, "k=0"),
         ({"layers": [9]}, "no layer 9"),
         ({"position": 99}, "no position 99"),
@@ -409,6 +406,21 @@ def test_half_precision_runs() -> None:
 def test_mistakes_are_explained(options: dict[str, Any], said: str) -> None:
     with pytest.raises(LexrayError, match=re.escape(said)):
         traced("gpt2").flow(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"neurons": 5}, "(18, 7)"),
+        ({"by": "size"}, "signed, absolute"),
+        ({"keep_by": "x"}, "sum, target"),
+    ],
+)
+def test_what_a_type_checker_would_refuse_is_explained_too(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(LexrayError, match=re.escape(said)):
+        Options.check(**options)
 
 
 def test_what_was_not_kept_is_said() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,15 +10,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lexray.flow.build.build import choose_all
-from lexray.flow.build.prune import choose, fewest, largest
-from lexray.flow.build.pull import pulls
-from lexray.flow.build.step import Step, live
+from lexray.flow.build.build import find_pulls
+from lexray.flow.build.prune import Shown, choose, fewest, largest
 from lexray.flow.options import Options
 from lexray.flow.summary import summarise
+from lexray.trace.attribute.step import Moment
+from lexray.trace.attribute.walk import pulls
+from lexray.trace.trace import Trace
 from tests.flow.runs import ALL, IDS, NAMES, drafted, traced
 
 LAST = len(IDS) - 1
+
+
+def choose_all(
+    trace: Trace, layers: Sequence[int], position: int, target: int, options: Options
+) -> dict[int, Shown]:
+    """What is shown of each block."""
+    moment = Moment.of(trace, position)
+    pull = find_pulls(moment, layers, target, options)
+    return {i: choose(moment.step(i), options, pull.get(i)) for i in layers}
+
+
 sizes = st.lists(st.floats(-1e3, 1e3, width=32), max_size=30)
 
 
@@ -83,7 +96,7 @@ def test_what_is_kept_carries_the_share_of_every_sum(name: str, share: float, by
     trace, target = traced(name), 5
     options = Options(keep=share, keep_by=by)  # type: ignore[arg-type]
     full, draft = drafted(name, ALL), drafted(name, options, target=target)
-    pull = pulls(trace, live(trace.model), target, LAST, trace.layers)
+    pull = pulls(Moment.of(trace, LAST), target, trace.layers)
     for id in draft.addends:
         layer, _, part = id.partition(".")
         if part not in ("concat", "attn_out", "ff_out") and not part.startswith("H"):
@@ -119,9 +132,9 @@ def test_counts_are_ceilings_beside_a_share() -> None:
 def test_pulls_are_the_contributions(name: str) -> None:
     trace, target = traced(name), 5
     added = {leaf.component: leaf.contribution for leaf in trace.contributions(target)}
-    found = pulls(trace, live(trace.model), target, LAST, trace.layers)
+    found = pulls(Moment.of(trace, LAST), target, trace.layers)
     for layer, pull in found.items():
-        step = Step(trace, trace.model.layers[layer], LAST)
+        step = Moment.of(trace, LAST).step(layer)
         heads = (step.heads @ pull.attention).tolist()
         assert heads == pytest.approx([added[f"L{layer}H{i}"] for i in range(len(heads))], abs=1e-4)
         values = (step.coefficients * (step.W_out @ pull.ff)).tolist()
@@ -146,6 +159,6 @@ def test_the_summary_names_who_moved_the_target() -> None:
 
 def test_only_reachable_layers_are_needed_for_the_targets_share() -> None:
     trace = traced("gpt2").model.trace(IDS, layers=[0])
-    step = Step(trace, trace.model.layers[0], LAST)
-    pull = pulls(trace, trace.model, 3, LAST, [0])[0]
+    moment = Moment.of(trace, LAST)
+    step, pull = moment.step(0), pulls(moment, 3, [0])[0]
     assert choose(step, Options(keep=0.5, keep_by="target"), pull).neurons

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 
 from lexray.errors import LexrayError
-from lexray.flow import FlowGraph, NodeKind
+from lexray.flow import Flow, NodeKind
 from lexray.flow.draw import arrange
 from lexray.flow.draw.layout import Layout, layout
 from lexray.flow.draw.shapes import SIZES, Box, Label, fit, text_width
@@ -26,14 +26,14 @@ Rectangle = tuple[float, float, float, float]
 
 
 @pytest.fixture(scope="module", params=SHAPES)
-def graph(request: pytest.FixtureRequest) -> FlowGraph:
+def graph(request: pytest.FixtureRequest) -> Flow:
     return synthetic.graph(
         (14, 15, 20), request.param, embed=True, heads=5, neurons=(7, 4), listed=7
     )
 
 
 @pytest.fixture(scope="module")
-def picture(graph: FlowGraph) -> Layout:
+def picture(graph: Flow) -> Layout:
     return layout(graph)
 
 
@@ -96,7 +96,7 @@ def test_labels_stay_inside_their_nodes(picture: Layout) -> None:
             assert box.y <= top < bottom <= box.y + box.height
 
 
-def test_the_stream_is_straight(graph: FlowGraph, picture: Layout) -> None:
+def test_the_stream_is_straight(graph: Flow, picture: Layout) -> None:
     heights = {
         box.middle
         for _, box in boxes(picture, picture.openable)
@@ -105,7 +105,7 @@ def test_the_stream_is_straight(graph: FlowGraph, picture: Layout) -> None:
     assert heights == {0.0}
 
 
-def test_everything_flows_to_the_right(graph: FlowGraph, picture: Layout) -> None:
+def test_everything_flows_to_the_right(graph: Flow, picture: Layout) -> None:
     place = {
         graph.nodes[box.node].id: (x + box.x, x + box.right)
         for x, box in boxes(picture, picture.openable)
@@ -115,7 +115,7 @@ def test_everything_flows_to_the_right(graph: FlowGraph, picture: Layout) -> Non
         assert place[edge.source][1] < place[edge.target][0]
 
 
-def test_wires_begin_and_end_at_their_nodes(graph: FlowGraph, picture: Layout) -> None:
+def test_wires_begin_and_end_at_their_nodes(graph: Flow, picture: Layout) -> None:
     place = {graph.nodes[box.node].id: (x, box) for x, box in boxes(picture, picture.openable)}
     drawn = []
     for piece in picture.place(picture.openable):
@@ -155,8 +155,8 @@ def test_opening_a_block_only_shifts_what_is_right_of_it(picture: Layout) -> Non
             assert after.x - before.x == pytest.approx(opened[-1].x - closed[-1].x)
 
 
-def test_the_same_graph_gives_the_same_picture(graph: FlowGraph, picture: Layout) -> None:
-    assert layout(FlowGraph.from_json(graph.to_json())) == picture
+def test_the_same_graph_gives_the_same_picture(graph: Flow, picture: Layout) -> None:
+    assert layout(Flow.from_json(graph.to_json())) == picture
 
 
 def test_a_whole_model_fits_a_screen() -> None:

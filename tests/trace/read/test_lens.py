@@ -15,11 +15,11 @@ from transformers import AutoModel
 from lexray.errors import LexrayError
 from lexray.families import Experts
 from lexray.model.model import Model
-from lexray.trace.read.grid import Cell, Grid, clipped, percent
+from lexray.trace.read.grid import Grid, GridCell, clip, percent
 from lexray.trace.read.lens import Lens
 from lexray.trace.read.score import token_ids
 from lexray.trace.read.targets import token_id
-from lexray.trace.read.vectors import KINDS, key_readers, needed, query_readers
+from lexray.trace.read.vectors import KINDS, key_readers, query_readers, what_for
 from lexray.trace.record.plan import numbers
 from lexray.trace.trace import Trace
 from tests.families.zoo import VARIANTS, build
@@ -160,12 +160,12 @@ def test_heads_and_memory_values_through_the_output_matrix(name: str) -> None:
 @pytest.mark.parametrize("name", ["gemma2", "olmo2"])
 def test_heads_pass_the_norm_after_the_attention(name: str) -> None:
     """Heads and bias, each through the post-norm at its recorded scale, are what was added."""
-    from lexray.trace.read.vectors import Chosen
+    from lexray.trace.read.vectors import Selection
 
     trace = traced(name)
-    lines = Chosen(trace, (1,), trace.positions).lines(["heads"])
+    lines = Selection(trace, (1,), trace.positions).lines(["heads"])
     close(torch.stack([line.vectors for line in lines]).sum(0), trace[1].attn_out)
-    neurons = Chosen(trace, (1,), (3,), neurons=1000).lines(["neurons"])
+    neurons = Selection(trace, (1,), (3,), neurons=1000).lines(["neurons"])
     close(torch.stack([line.vectors for line in neurons]).sum(0)[0], trace[1].mlp_out[3])
 
 
@@ -361,14 +361,14 @@ def test_one_position_needs_no_grid() -> None:
 
 
 def test_grids() -> None:
-    cells = tuple(Cell("x" * 10, p) for p in (0.0, 0.5, 1.0))
+    cells = tuple(GridCell("x" * 10, p) for p in (0.0, 0.5, 1.0))
     grid = Grid("title", "", ("a", "b", "c"), ("L0",), (cells,), "a note")
     assert grid.fitting(100) is grid
     narrow = grid.fitting(34)
     assert narrow.columns == ("b", "c")
     assert narrow.note == "a note · 1 earlier position left out for lack of width"
     assert grid.fitting(1).columns == ("c",)
-    assert clipped("日本日本日本日本日本") == "日本日本日本 …"
+    assert clip("日本日本日本日本日本") == "日本日本日本 …"
     assert [percent(p) for p in (1.0, 0.0996, 0.0994, 0.003, 0.0001)] == [
         *("100%", "10%", "9.9%", "0.3%", "<0.1%")
     ]
@@ -442,7 +442,7 @@ def test_mistakes() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_trace_has_to_keep(kind: str) -> None:
-    trace = traced("gemma2").model.trace(IDS, what=needed([kind]), layers=[1])
+    trace = traced("gemma2").model.trace(IDS, what=what_for([kind]), layers=[1])
     positions = -1 if kind == "neurons" else None
     assert len(trace.lens(kind, positions=positions).lines) >= 1
 

@@ -28,7 +28,7 @@ from lexray.trace.record import plan as plans
 from lexray.trace.record import run as runs
 from lexray.trace.record.attention import NAME
 from lexray.trace.record.experts import run_experts
-from lexray.trace.record.plan import chosen
+from lexray.trace.record.plan import choose
 from tests.families.oracles import close, run
 from tests.families.zoo import GPT2, LLAMA, build
 from tests.trace.test_proof import IDS, same, state_of
@@ -135,10 +135,10 @@ def test_what_was_not_kept_says_how_to_keep_it(model: Model) -> None:
 @settings(max_examples=60)
 def test_chosen_is_what_indexing_gives(some: list[int], n: int) -> None:
     if all(-n <= i < n for i in some):
-        assert chosen(some, n, "layer") == tuple(sorted({range(n)[i] for i in some}))
+        assert choose(some, n, "layer") == tuple(sorted({range(n)[i] for i in some}))
     else:
         with pytest.raises(LexrayError, match="there is no layer"):
-            chosen(some, n, "layer")
+            choose(some, n, "layer")
 
 
 def test_too_large_is_refused_before_it_runs(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

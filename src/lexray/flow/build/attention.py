@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.flow.build.draft import Draft
-from lexray.flow.build.prune import Chosen
-from lexray.flow.build.step import Step
+from lexray.flow.build.prune import Shown
 from lexray.flow.graph import EdgeKind, NodeKind
 from lexray.flow.options import Options
+from lexray.trace.attribute.step import Step
 from lexray.trace.read.vectors import key_readers, query_readers
 
 
@@ -24,7 +24,7 @@ class AttentionDrawing:
 
     draft: Draft
     step: Step
-    chosen: Chosen
+    shown: Shown
     options: Options
     name: Callable[[int], str]
     """How ids call the token at a position."""
@@ -44,13 +44,13 @@ class AttentionDrawing:
         """From the attention's input to what it wrote, before any norm."""
         qkv = self._node(f"{self.at}.qkv", NodeKind.QKV, "q, k, v", self.step.own_values)
         self.draft.link(source, qkv, EdgeKind.SUM)
-        for head in self.chosen.memories:
+        for head in self.shown.memories:
             self._head(head, qkv)
         return self._outputs(self._concatenation())
 
     def _head(self, head: int, qkv: str) -> None:
         step, at = self.step, f"{self.at}.H{head}"
-        positions = self.chosen.memories[head]
+        positions = self.shown.memories[head]
         weights = step.pattern[head, list(positions)].tolist()
         values = step.values(head)[list(positions)] @ step.W_O[head]
         asks = {} if self.options.merge_qk else self._keys(head, qkv, positions, weights)
@@ -59,7 +59,7 @@ class AttentionDrawing:
         self._node(at, NodeKind.HEAD, str(head), whole, head=head, address=address)
         for position, weight, value in zip(positions, weights, values, strict=True):
             id = f"{at}.value@{self.name(position)}"
-            token = step.trace.tokens[position].shown
+            token = step.moment.recording.tokens[position].shown
             self._node(id, NodeKind.VALUE, token, value, head=head, position=position)
             before = asks.get(position, qkv)
             self.draft.link(before, id, EdgeKind.ATTENTION, score=weight)
@@ -87,7 +87,8 @@ class AttentionDrawing:
         readers = key_readers(part, k, offsets, norm=norm)
         for position, weight, reader in zip(positions, weights, readers, strict=True):
             id = f"{at}.key@{self.name(position)}"
-            token, place = step.trace.tokens[position].shown, {"head": head, "position": position}
+            token = step.moment.recording.tokens[position].shown
+            place = {"head": head, "position": position}
             found[position] = self._node(id, NodeKind.KEY, token, reader, side="reading", **place)
             self.draft.link(query, id, EdgeKind.ATTENTION, score=weight)
         return found
@@ -98,10 +99,10 @@ class AttentionDrawing:
 
     @cached_property
     def _k(self) -> Float[Tensor, "n n_kv_heads d_head"]:
-        return self.step.placed(self.step.recorded.k)
+        return self.step.moment.placed(self.step.recorded.k)
 
     def _concatenation(self) -> str:
-        heads, shown = self.step.heads, list(self.chosen.memories)
+        heads, shown = self.step.heads, list(self.shown.memories)
         concat = self._node(f"{self.at}.concat", NodeKind.CONCAT, "heads", heads.sum(0))
         for head in shown:
             self.draft.link(f"{self.at}.H{head}", concat, EdgeKind.SUM, factor=1.0)
@@ -111,9 +112,9 @@ class AttentionDrawing:
 
     def _outputs(self, concat: str) -> str:
         """The rows of W_O, whose coefficients are the entries of the concatenation."""
-        step, rows = self.step, list(self.chosen.rows)
+        step, rows = self.step, list(self.shown.rows)
         z, W_O = step.z.flatten(), step.W_O.flatten(0, 1)
-        whole = step.at(step.recorded.attn_write)
+        whole = step.written("attention")
         out = self._node(f"{self.at}.attn_out", NodeKind.ATTN_OUT, "attention", whole)
         rest = whole - z[rows] @ W_O[rows]
         for row, coefficient, vector in zip(rows, z[rows].tolist(), W_O[rows], strict=True):
@@ -130,9 +131,8 @@ class AttentionDrawing:
             )
             self.draft.link(concat, id, EdgeKind.ACTIVATION, score=abs(coefficient), sign=sign)
             self.draft.link(id, out, EdgeKind.SUM, factor=abs(coefficient))
-        bias = step.layer.heads[0].b_O
-        if bias is not None:
-            rest = rest - self._bias(step.placed(bias), out)
+        if (bias := step.b_O) is not None:
+            rest = rest - self._bias(bias, out)
         self._others(f"{self.at}.W_O.others", out, rest, int((z != 0).sum()) - len(rows))
         return out
 

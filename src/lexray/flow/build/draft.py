@@ -86,7 +86,7 @@ class Draft:
     ) -> None:
         self.links.append(Link(source, target, kind, factor, score, sign))
 
-    def finished(self) -> Draft:
+    def finish(self) -> Draft:
         """The same without nodes that no edge touches."""
         touched = {end for link in self.links for end in (link.source, link.target)}
         kept = {id: sketch for id, sketch in self.sketches.items() if id in touched}

@@ -11,13 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.flow.build.draft import Draft
-from lexray.flow.build.prune import Chosen
-from lexray.flow.build.step import Step
+from lexray.flow.build.prune import Shown
 from lexray.flow.graph import EdgeKind, NodeKind
 from lexray.flow.options import Options
 from lexray.model import fold
 from lexray.model.feedforward import FeedForward
 from lexray.model.fold import at_least_float32
+from lexray.trace.attribute.step import Step
 
 Reader = Literal["key", "gate"]
 
@@ -28,7 +28,7 @@ class FeedForwardDrawing:
 
     draft: Draft
     step: Step
-    chosen: Chosen
+    shown: Shown
     options: Options
 
     @property
@@ -38,15 +38,16 @@ class FeedForwardDrawing:
     def draw(self, source: str) -> str:
         """From the feed-forward's input to what it wrote, before any norm."""
         step = self.step
-        whole = step.at(step.recorded.mlp_write)
+        whole = step.written("ff")
         behind = step.spec.ff.post_norm
         out = f"{self.at}.ff_out"
         self.draft.node(out, NodeKind.FF_OUT, step.index, "feed-fwd", whole, behind=behind)
         rest = whole - self._neurons(source, out)
-        for ff, weight in step.feed_forwards:
-            if ff.b_out is not None:
-                rest = rest - self._bias(ff, step.placed(ff.b_out), weight, out)
-        count = int((step.coefficients != 0).sum()) - len(self.chosen.neurons)
+        for active in step.active:
+            if (b_out := active.ff.b_out) is not None:
+                bias = step.moment.placed(b_out)
+                rest = rest - self._bias(active.ff, bias, active.weight, out)
+        count = int((step.coefficients != 0).sum()) - len(self.shown.neurons)
         if count > 0:
             id = f"{self.at}.ff.others"
             self.draft.node(
@@ -58,7 +59,7 @@ class FeedForwardDrawing:
     def _neurons(self, source: str, out: str) -> Float[Tensor, "d_model"]:
         """Draws the neurons that are shown; what they add together."""
         by_owner: dict[str, list[int]] = defaultdict(list)
-        for owner, neuron in self.chosen.neurons:
+        for owner, neuron in self.shown.neurons:
             by_owner[owner].append(neuron)
         parts = [
             self._of(self.step.feed_forward(owner), neurons, source, out)
@@ -70,8 +71,8 @@ class FeedForwardDrawing:
     def _of(
         self, ff: FeedForward, neurons: list[int], source: str, out: str
     ) -> Float[Tensor, "d_model"]:
-        places = [self.step.place_of((str(ff.address), neuron)) for neuron in neurons]
-        coefficients, values = self.step.coefficients[places], self.step.W_out[places]
+        indices = [self.step.index_of((str(ff.address), neuron)) for neuron in neurons]
+        coefficients, values = self.step.coefficients[indices], self.step.W_out[indices]
         signs = [-1 if c < 0 else 1 for c in coefficients.tolist()]
         for neuron, c, sign, value in zip(
             neurons, coefficients.tolist(), signs, values, strict=True

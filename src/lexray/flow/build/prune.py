@@ -14,27 +14,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.flow.build.pull import Pull
-from lexray.flow.build.step import Neuron, Step
 from lexray.flow.options import Options
+from lexray.trace.attribute.step import NeuronName, Step, SubBlock
+from lexray.trace.attribute.walk import Pull
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Shown:
     """What is shown of a block."""
 
     memories: Mapping[int, tuple[int, ...]]
     """For each head that is shown, the positions whose key and value are."""
     rows: tuple[int, ...]
     """Of W_O, counted through all heads."""
-    neurons: tuple[Neuron, ...]
+    neurons: tuple[NeuronName, ...]
 
 
-def choose(step: Step, options: Options, pull: Pull | None) -> Chosen:
+def choose(step: Step, options: Options, pull: Pull | None) -> Shown:
     """What the options say is shown of a block; `pull` is needed to keep by the target's logit."""
     chooser = _ByCount(step, options) if options.keep is None else _ByShare(step, options, pull)
     heads = sorted(chooser.heads())
-    return Chosen(
+    return Shown(
         {head: tuple(chooser.memories(head)) for head in heads},
         tuple(chooser.rows()),
         tuple(step.neurons(chooser.neurons())),
@@ -75,38 +75,30 @@ class _ByShare:
     options: Options
     pull: Pull | None
 
-    def _along(self, total: Float[Tensor, "d_model"], sub_block: str) -> Float[Tensor, "d_model"]:
+    def _along(self, total: Float[Tensor, "d_model"], part: SubBlock) -> Float[Tensor, "d_model"]:
         if self.options.keep_by == "sum":
             return total
         assert self.pull is not None
-        return self.pull.attention if sub_block == "attention" else self.pull.ff
+        return self.pull.attention if part == "attention" else self.pull.ff
 
     def heads(self) -> list[int]:
-        heads = self.step.heads
-        along = self._along(heads.sum(0), "attention")
-        return self._fewest(heads @ along, self.options.most_heads)
+        along = self._along(self.step.heads.sum(0), "attention")
+        return self._fewest(self.step.heads_along(along), self.options.most_heads)
 
     def memories(self, head: int) -> list[int]:
-        step = self.step
-        along = self._along(step.heads[head], "attention")
-        parts = step.pattern[head] * (step.values(head) @ (step.W_O[head] @ along))
-        return self._fewest(parts, self.options.most_memories)
+        along = self._along(self.step.heads[head], "attention")
+        return self._fewest(self.step.memories_along(head, along), self.options.most_memories)
 
     def rows(self) -> list[int]:
-        along = self._along(self.step.at(self.step.recorded.attn_write), "attention")
-        return self._neurons(self.step.z.flatten(), self.step.W_O.flatten(0, 1), along)
+        along = self._along(self.step.written("attention"), "attention")
+        return self._neurons(self.step.z.flatten(), self.step.rows_along(along).flatten())
 
     def neurons(self) -> list[int]:
-        along = self._along(self.step.at(self.step.recorded.mlp_write), "ff")
-        return self._neurons(self.step.coefficients, self.step.W_out, along)
+        along = self._along(self.step.written("ff"), "ff")
+        return self._neurons(self.step.coefficients, self.step.neurons_along(along))
 
-    def _neurons(
-        self,
-        coefficients: Float[Tensor, "n"],
-        W: Float[Tensor, "n d_model"],
-        along: Float[Tensor, "d_model"],
-    ) -> list[int]:
-        kept = self._fewest(coefficients * (W @ along), None)
+    def _neurons(self, coefficients: Float[Tensor, "n"], parts: Float[Tensor, "n"]) -> list[int]:
+        kept = self._fewest(parts, None)
         if (most := self.options.most_neurons) is None:
             return kept
         signs = coefficients[kept].tolist()

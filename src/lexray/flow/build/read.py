@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.flow.build.draft import Draft, Link, Sketch
-from lexray.flow.build.step import live
 from lexray.flow.graph import (
     STREAM,
     Edge,
@@ -28,20 +27,23 @@ from lexray.model import fold
 from lexray.model.anatomy import Anatomy
 from lexray.space.kinds import Kind
 from lexray.trace.read.project import Projected, project
+from lexray.trace.recording import Recording
 
-Shown = Callable[[int], str]
+Spell = Callable[[int], str]
+"""From a token's id to how people see it."""
 Key = TypeVar("Key", bound=Hashable)
 
 
 def read_draft(
-    model: Anatomy, draft: Draft, candidates: Sequence[Word], options: Options
+    recording: Recording, draft: Draft, candidates: Sequence[Word], options: Options
 ) -> tuple[tuple[Node, ...], tuple[Edge, ...]]:
     """The draft's nodes with their readings, and its edges with their scores."""
+    model = recording.model
     shown, sketches = cache(model.vocabulary.shown), list(draft.sketches.values())
-    projections = _projections(model, sketches, candidates, options, shown)
+    projections = _projections(recording, sketches, candidates, options, shown)
     also = options.reads_parameters(len(draft.layers))
     statics = _statics(model, sketches, options, shown) if also else {}
-    norms = _norms(sketches)
+    norms = _lengths(sketches)
     nodes = tuple(
         Node(
             sketch.id,
@@ -69,7 +71,7 @@ def _edge(link: Link, norms: dict[str, float], projections: dict[str, Projection
     return Edge(link.source, link.target, link.kind, score, link.sign, entropy, carried)
 
 
-def _norms(sketches: Sequence[Sketch]) -> dict[str, float]:
+def _lengths(sketches: Sequence[Sketch]) -> dict[str, float]:
     if not sketches:
         return {}
     norms = torch.stack([sketch.vector for sketch in sketches]).norm(dim=1).tolist()
@@ -77,18 +79,18 @@ def _norms(sketches: Sequence[Sketch]) -> dict[str, float]:
 
 
 def _projections(
-    model: Anatomy,
+    recording: Recording,
     sketches: Sequence[Sketch],
     candidates: Sequence[Word],
     options: Options,
-    shown: Shown,
+    shown: Spell,
 ) -> dict[str, Projection]:
     ids = [word.id for word in candidates]
     found: dict[str, Projection] = {}
-    for (side, hidden), members in _grouped(sketches, lambda s: _way(s, options)):
-        X = torch.stack([_as_added(model, sketch, options) for sketch in members])
+    for (side, hidden), members in _group(sketches, lambda s: _way(s, options)):
+        X = torch.stack([_as_added(recording, sketch, options) for sketch in members])
         batch = project(
-            model,
+            recording.model,
             X,
             options.k,
             ids,
@@ -98,7 +100,7 @@ def _projections(
             bottom=True,
             filter=options.filter,
         )
-        found |= zip((s.id for s in members), _listed(batch, shown), strict=True)
+        found |= zip((s.id for s in members), _list(batch, shown), strict=True)
     return found
 
 
@@ -107,14 +109,14 @@ def _way(sketch: Sketch, options: Options) -> tuple[Literal["writing", "reading"
     return sketch.side, options.transform and sketch.kind in STREAM
 
 
-def _as_added(model: Anatomy, sketch: Sketch, options: Options) -> Float[Tensor, "d_model"]:
+def _as_added(recording: Recording, sketch: Sketch, options: Options) -> Float[Tensor, "d_model"]:
     """What a sub-block wrote as the norm behind it adds it, but for the norm's scale."""
     if sketch.behind is None or not options.norm:
         return sketch.vector
-    return fold.writer(sketch.vector, sketch.behind, live(model).checkpoint)
+    return fold.writer(sketch.vector, sketch.behind, recording.weights.checkpoint)
 
 
-def _listed(batch: Projected, shown: Shown) -> Iterable[Projection]:
+def _list(batch: Projected, shown: Spell) -> Iterable[Projection]:
     columns = (
         batch.top_ids,
         batch.top_probs,
@@ -131,17 +133,17 @@ def _listed(batch: Projected, shown: Shown) -> Iterable[Projection]:
         yield Projection(_words(top, p, shown), _words(bottom, low, shown), places, entropy)
 
 
-def _words(ids: Sequence[int], weights: Sequence[float], shown: Shown) -> tuple[Weighed, ...]:
+def _words(ids: Sequence[int], weights: Sequence[float], shown: Spell) -> tuple[Weighed, ...]:
     return tuple(map(Weighed, ids, map(shown, ids), weights))
 
 
 def _statics(
-    model: Anatomy, sketches: Sequence[Sketch], options: Options, shown: Shown
+    model: Anatomy, sketches: Sequence[Sketch], options: Options, shown: Spell
 ) -> dict[str, Static]:
     """The parameters behind nodes as the model's view reads them, but raw."""
     space, found = model.view(folded=False).space, {}
     kept = [sketch for sketch in sketches if sketch.parameter is not None]
-    for kind, members in _grouped(kept, _kind):
+    for kind, members in _group(kept, _kind):
         X = torch.stack([s.parameter[1] for s in members if s.parameter is not None])
         read = space.side(kind, options.filter).top(X, options.k)
         rows = zip(*(part.tolist() for part in read), strict=True)
@@ -157,7 +159,7 @@ def _kind(sketch: Sketch) -> Kind:
     return sketch.parameter[0]
 
 
-def _grouped(
+def _group(
     sketches: Sequence[Sketch], key: Callable[[Sketch], Key]
 ) -> Iterable[tuple[Key, list[Sketch]]]:
     groups: dict[Key, list[Sketch]] = defaultdict(list)

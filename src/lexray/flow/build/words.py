@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from lexray.errors import LexrayError
 from lexray.flow.graph import Word
-from lexray.result.readings import Token
 from lexray.trace.read.project import project
-from lexray.trace.read.targets import Target, find_target
-from lexray.trace.trace import Trace
+from lexray.trace.read.targets import Target, Wanted, find_target
+from lexray.trace.recording import Recording
 
 PREDICTED, USUAL = 5, 10
 """How many of the model's best predictions are candidates, and how many candidates there are
@@ -32,10 +31,10 @@ class Words:
 
 
 def find_words(
-    trace: Trace,
+    trace: Recording,
     position: int,
-    target: str | int | Token | None,
-    extra: Sequence[str | int | Token],
+    target: Wanted | None,
+    extra: Sequence[Wanted],
 ) -> Words:
     """The target (by default the model's own prediction), words that were asked for, the best
     predictions, and the last tokens of the prompt. Of a word of several tokens the first counts."""
@@ -50,7 +49,7 @@ def find_words(
     return Words(found, tuple(Word(i, model.vocabulary.shown(i)) for i in ids))
 
 
-def predictions(trace: Trace, position: int) -> list[int]:
+def predictions(trace: Recording, position: int) -> list[int]:
     """The tokens that the model itself holds most probable at a position."""
     model, row = trace.model, trace.row(position)
     parts = trace.parts

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from lexray.errors import LexrayError
 from lexray.flow.draw.palette import node_fill, palette, strength, strongest, wire_style
+from lexray.flow.graph import FlowGraph, Node
 from lexray.result.format import show_percent
 
 if TYPE_CHECKING:
     import networkx
     import plotly.graph_objects as go
-
-    from lexray.flow.graph import FlowGraph, Node
 
 
 def to_networkx(graph: FlowGraph) -> networkx.MultiDiGraph:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexray.errors import LexrayError
 from lexray.flow.draw.html import module, page, page_data, style
+from lexray.flow.graph import FlowGraph
 from lexray.result.page import embed_json, escape
-
-if TYPE_CHECKING:
-    from lexray.flow.graph import FlowGraph
 
 HEIGHT = 640
 

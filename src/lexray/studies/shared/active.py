@@ -14,7 +14,7 @@ from lexray.model.model import Model
 from lexray.model.vectors import VECTORS_AT_ONCE
 from lexray.space.kinds import Kind
 from lexray.studies.shared.measures import rows_of
-from lexray.trace.trace import LayerTrace
+from lexray.trace.recording import LayerTrace
 
 
 class Active(NamedTuple):

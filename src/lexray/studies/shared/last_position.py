@@ -25,7 +25,7 @@ from lexray.studies.shared.measures import overlap, require_more_tokens
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.study import PromptOptions, option
 from lexray.trace.read.project import project
-from lexray.trace.read.vectors import Chosen
+from lexray.trace.read.vectors import Selection
 from lexray.trace.trace import Trace
 
 RAW = {"folded": False, "calibrated": False, "centred": False}
@@ -78,7 +78,7 @@ def outputs(trace: Trace) -> dict[str, Float[Tensor, "_ d_model"]]:
 def heads_at_last(trace: Trace) -> list[Float[Tensor, "heads d_model"]]:
     """What each layer's heads add to the residual stream: their outputs through W_O."""
     return [
-        torch.cat([line.vectors for line in Chosen(trace, (layer,), (-1,)).lines(["heads"])])
+        torch.cat([line.vectors for line in Selection(trace, (layer,), (-1,)).lines(["heads"])])
         for layer in trace.layers
     ]
 

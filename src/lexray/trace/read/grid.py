@@ -27,7 +27,9 @@ VISIBLE = 0.02
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
+    """A coloured text."""
+
     text: str
     strength: float
     """From 0 to 1: how deep the colour is."""
@@ -44,7 +46,7 @@ class Grid:
     columns: tuple[str, ...]
     names: tuple[str, ...]
     """Of the lines."""
-    cells: tuple[tuple[Cell, ...], ...]
+    cells: tuple[tuple[GridCell, ...], ...]
     note: str = ""
 
     def fitting(self, width: int) -> Grid:
@@ -113,7 +115,7 @@ def _style(strength: float) -> str:
     return f"{'white' if share > 0.75 else 'black'} on rgb({tint})"
 
 
-def _html(cell: Cell) -> str:
+def _html(cell: GridCell) -> str:
     red, green, blue = COLOUR
     share = 0.75 * min(1.0, max(0.0, cell.strength)) ** 0.5
     more = f' title="{html.escape(cell.more)}"' if cell.more else ""
@@ -123,7 +125,7 @@ def _html(cell: Cell) -> str:
     )
 
 
-def clipped(text: str, width: int = TOKEN_WIDTH) -> str:
+def clip(text: str, width: int = TOKEN_WIDTH) -> str:
     """A token that is no wider than a column should be."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 

@@ -13,15 +13,14 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
-from lexray.result.readings import Token
-from lexray.result.table import TEXT_WIDTH, Result, Table, html_table, rich_table
-from lexray.result.table import Cell as Value
-from lexray.trace.read.grid import TOKEN_WIDTH, Cell, Grid, clipped, percent
+from lexray.result.readings import Source, Token
+from lexray.result.table import TEXT_WIDTH, Cell, Result, Table, html_table, rich_table
+from lexray.trace.read.grid import TOKEN_WIDTH, Grid, GridCell, clip, percent
 from lexray.trace.read.project import Projected, project
 from lexray.trace.read.targets import Target, Wanted, find_target
-from lexray.trace.read.vectors import READERS, Chosen, Line, chosen_kinds
-from lexray.trace.record.plan import chosen
-from lexray.trace.trace import Trace
+from lexray.trace.read.vectors import READERS, Line, Selection, choose_kinds
+from lexray.trace.record.plan import Some, choose
+from lexray.trace.recording import Recording
 from lexray.vocabulary.filters import Filter
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Label:
+class Heading:
     """What a line of the lens is about."""
 
     name: str
@@ -49,11 +48,12 @@ class Lens(Result):
     """Lines (layers, heads, neurons) by positions; each cell is a vector as tokens."""
 
     model: Anatomy = field(repr=False)
+    source: Source
     tokens: tuple[Token, ...]
     """The whole sequence."""
     positions: tuple[int, ...]
     """Those of the columns."""
-    lines: tuple[Label, ...]
+    lines: tuple[Heading, ...]
     target: Target | None
     top_ids: Int[Tensor, "lines c k"]
     top_probs: Float[Tensor, "lines c k"]
@@ -114,24 +114,24 @@ class Lens(Result):
             grids.append(self._grid(title, self._wanted()))
         return grids
 
-    def _grid(self, title: str, cells: list[list[Cell]]) -> Grid:
-        columns = tuple(f"{at} {clipped(self.tokens[at].shown)}" for at in self.positions)
+    def _grid(self, title: str, cells: list[list[GridCell]]) -> Grid:
+        columns = tuple(f"{at} {clip(self.tokens[at].shown)}" for at in self.positions)
         rows = tuple(map(tuple, cells))
         return Grid(title, "", columns, tuple(self.names), rows)
 
-    def cells(self) -> list[list[Cell]]:
+    def cells(self) -> list[list[GridCell]]:
         """The best token of each cell, coloured by its probability."""
         return [
             [self._cell(i, j) for j in range(len(self.positions))] for i in range(len(self.lines))
         ]
 
-    def _cell(self, i: int, j: int) -> Cell:
+    def _cell(self, i: int, j: int) -> GridCell:
         token, p = int(self.top_ids[i, j, 0]), float(self.top_probs[i, j, 0])
         text = self._labelled(self.lines[i], token, p, TOKEN_WIDTH)
         more = f"{self._listed(i, j)}  entropy {float(self.entropy[i, j]):.2f}"
-        return Cell(text, p, more, self.model.vocabulary.shown(token))
+        return GridCell(text, p, more, self.model.vocabulary.shown(token))
 
-    def _wanted(self) -> list[list[Cell]]:
+    def _wanted(self) -> list[list[GridCell]]:
         """The target's probability and rank in each cell."""
         assert self.target_probs is not None
         assert self.target_ranks is not None
@@ -151,15 +151,15 @@ class Lens(Result):
         pairs = zip(self.top_ids[i, j].tolist(), self.top_probs[i, j].tolist(), strict=True)
         return "  ".join(self._labelled(self.lines[i], token, p) for token, p in pairs)
 
-    def _labelled(self, line: Label, token: int, p: float, width: int = 1000) -> str:
+    def _labelled(self, line: Heading, token: int, p: float, width: int = 1000) -> str:
         """A token with its probability, where there is one worth the name."""
-        shown = clipped(self.model.vocabulary.shown(token), width)
+        shown = clip(self.model.vocabulary.shown(token), width)
         return shown if line.reads else f"{shown} {percent(p)}"
 
     def detail(self) -> Table:
         """The last position, line by line."""
         at = self.positions[-1]
-        rows: list[tuple[Value, ...]] = []
+        rows: list[tuple[Cell, ...]] = []
         signed = any(line.coefficient is not None for line in self.lines)
         for i, line in enumerate(self.lines):
             sign = (line.coefficient,) if signed else ()
@@ -172,7 +172,7 @@ class Lens(Result):
         title = f"{self.title}, {word} {self.tokens[at].shown} (position {at})"
         return Table(columns, tuple(rows), title, self.note)
 
-    def _of_target(self, line: int, column: int) -> tuple[Value, ...]:
+    def _of_target(self, line: int, column: int) -> tuple[Cell, ...]:
         if self.target_probs is None or self.target_ranks is None:
             return ()
         return float(self.target_probs[line, column]), int(self.target_ranks[line, column])
@@ -190,14 +190,19 @@ class Lens(Result):
         """A heat map, lines by positions, coloured by probability: of the target, or the best."""
         from lexray.trace.read import plots as figures  # plotly takes long to import
 
-        return figures.lens(self)
+        colours = self.top_probs[..., 0] if self.target_probs is None else self.target_probs
+        target = f" · colours: {self.target.shown}" if self.target else ""
+        words = tuple(clip(self.tokens[at].shown) for at in self.positions)
+        cells = tuple(map(tuple, self.cells()))
+        grid = Grid(self.title, "", words, tuple(self.names), cells, self.note + target)
+        return figures.heat_map(grid, self.positions, colours.tolist())
 
     # ------------------------------------------------------------------ for programs
 
     def csv_tables(self) -> list[Table]:
         columns = ("line", "of", "layer", "position", "rank", "id", "token", "probability")
         wanted = () if self.target is None else ("target_probability", "target_rank")
-        rows: list[tuple[Value, ...]] = []
+        rows: list[tuple[Cell, ...]] = []
         for i, line in enumerate(self.lines):
             for j, at in enumerate(self.positions):
                 rest = (float(self.entropy[i, j]), *self._of_target(i, j))
@@ -209,8 +214,7 @@ class Lens(Result):
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "model": self.model.name,
-            "revision": self.model.checkpoint.revision,
+            **self.source.to_dict(),
             "tokens": [token.to_dict() for token in self.tokens],
             "positions": list(self.positions),
             "target": None if self.target is None else self.target.to_dict(),
@@ -236,14 +240,14 @@ class Lens(Result):
 
 
 def lens(
-    trace: Trace,
+    trace: Recording,
     of: str | Sequence[str] = "residual",
     *,
     target: Wanted | None = None,
     first: bool = False,
-    layers: int | slice | Sequence[int] | None = None,
-    positions: int | slice | Sequence[int] | None = None,
-    heads: int | Sequence[int] | None = None,
+    layers: Some = None,
+    positions: Some = None,
+    heads: Some = None,
     neurons: int = 10,
     query: int = -1,
     offset: int | None = None,
@@ -252,50 +256,33 @@ def lens(
     transform: bool = False,
     filter: Filter | None = None,
 ) -> Lens:
-    """Reads a trace's vectors as tokens, all of them in one batch.
-
-    `of` names one or several of: `residual` (the embedding and every layer's output), `pre`, `mid`,
-    `post` (the residual stream in a block), `attention`, `mlp` (what they add), `attn_in`, `mlp_in`
-    (what they read), `heads` and `values` (through W_O), `queries` and `keys` (through the QK
-    circuit), `neurons` (the strongest at one position, with the sign of their coefficients).
-
-    - `target`: a token whose probability and rank are wanted; `first=True` takes the first of one
-      that is several.
-    - `layers`, `positions`, `heads`: all that were kept, unless given.
-    - `norm=False` leaves the final norm out, and for queries and keys the attention's norm.
-    - `transform=True` passes the non-linear LM head of encoders such as BERT.
-    - `filter` restricts which tokens are listed; probabilities and ranks are among all.
-    - `query`: the position from which keys are read; `offset`: key position less query position
-      for queries and keys in rotary models (by default the actual one; a query's is that of the
-      key it looks at most).
-
-    >>> trace.lens(target=" great", positions=-1)
-    >>> trace.lens("values", layers=2, heads=[3])
-    """
+    """Reads a trace's vectors as tokens, all of them in one batch; see
+    `lexray.trace.trace.Trace.lens`."""
     if neurons < 1:
         raise LexrayError(f"asked for the {neurons} strongest neurons; it must be at least 1")
-    kinds = chosen_kinds(of)
+    kinds = choose_kinds(of)
     model = trace.model
     wanted = None if target is None else find_target(model, target, first=first)
     at = _positions(trace, kinds, positions, query)
-    which = Chosen(
+    which = Selection(
         trace,
-        None if layers is None else chosen(layers, model.n_layers, "layer"),
+        None if layers is None else choose(layers, model.n_layers, "layer"),
         at,
-        None if heads is None else chosen(heads, model.n_heads, "head"),
+        None if heads is None else choose(heads, model.n_heads, "head"),
         neurons,
         query,
         offset,
         norm,
     )
     lines = which.lines(kinds)
-    found = _projected(model, lines, k, wanted, norm, transform, filter)
+    found = _project_all(model, lines, k, wanted, norm, transform, filter)
     shape = len(lines), len(at)
     return Lens(
         model,
+        model.space.source("lens", filter),
         trace.tokens,
         at,
-        tuple(Label(line.name, line.of, line.layer, line.coefficient) for line in lines),
+        tuple(Heading(line.name, line.of, line.layer, line.coefficient) for line in lines),
         wanted,
         found.top_ids.cpu().view(*shape, -1),
         found.top_probs.cpu().view(*shape, -1),
@@ -306,19 +293,21 @@ def lens(
     )
 
 
-def _positions(trace: Trace, kinds: Sequence[str], positions: Any, query: int) -> tuple[int, ...]:
+def _positions(
+    trace: Recording, kinds: Sequence[str], positions: Some, query: int
+) -> tuple[int, ...]:
     """The columns: what was asked for, or all that were kept; one for neurons."""
     n = len(trace)
     if not -n <= query < n:
         raise LexrayError(f"there is no position {query}: the sequence has positions 0–{n - 1}")
     if "neurons" in kinds:
-        at = chosen(trace.positions[-1] if positions is None else positions, n, "position")
+        at = choose(trace.positions[-1] if positions is None else positions, n, "position")
         if len(at) > 1:
             raise LexrayError(
                 f"neurons are listed at one position, not at {len(at)}: positions={at[-1]}"
             )
         return at
-    at = trace.positions if positions is None else chosen(positions, n, "position")
+    at = trace.positions if positions is None else choose(positions, n, "position")
     if "keys" not in kinds or not trace.model.architecture.causal:
         return at
     seen = tuple(i for i in at if i <= query % n)
@@ -327,7 +316,7 @@ def _positions(trace: Trace, kinds: Sequence[str], positions: Any, query: int) -
     return seen
 
 
-def _projected(
+def _project_all(
     model: Anatomy,
     lines: Sequence[Line],
     k: int,
@@ -352,17 +341,17 @@ def _projected(
     if len(parts) == 1:
         return parts[0]
     order = torch.tensor(places).argsort()
-    return Projected(*(_reordered(list(columns), order) for columns in zip(*parts, strict=True)))
+    return Projected(*(_reorder(list(columns), order) for columns in zip(*parts, strict=True)))
 
 
-def _reordered(parts: list[Tensor], order: Int[Tensor, "lines"]) -> Tensor:
+def _reorder(parts: list[Tensor], order: Int[Tensor, "lines"]) -> Tensor:
     whole = torch.cat(parts)
     grouped = whole.view(len(order), len(whole) // len(order), *whole.shape[1:])
     return grouped[order.to(whole.device)].flatten(0, 1)
 
 
 def _notes(
-    which: Chosen,
+    which: Selection,
     kinds: Sequence[str],
     target: Target | None,
     transform: bool,

@@ -8,7 +8,7 @@ softmax over every row of its embedding. Lists and ranks leave out rows that sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from lexray.progress import track
 from lexray.space.side import Side
 from lexray.space.topk.arithmetic import full_precision, require_finite
 from lexray.space.topk.vectors import Columns, multiply, rows_at_once, top_scores
+from lexray.trace.recording import RAW
 from lexray.vocabulary.filters import Filter
 
 SEGMENT = 64
@@ -74,7 +75,7 @@ def project(
     _require_finite(X)
     step = LastStep.of(model, side)
     with full_precision():
-        H = step.prepared(X, norm=norm and side == "writing", transform=transform)
+        H = step.prepare(X, norm=norm and side == "writing", transform=transform)
     wanted = torch.as_tensor(targets, dtype=torch.long, device=H.device)
     wanted = wanted.expand(len(X), -1) if wanted.ndim == 1 else wanted
     _check(k, wanted, step.columns.count)
@@ -95,16 +96,18 @@ class LastStep:
 
     @classmethod
     def of(cls, model: Anatomy, side: Literal["writing", "reading"]) -> LastStep:
-        raw = model.view(folded=False, centred=False, calibrated=False)
-        chosen = raw.space.writing if side == "writing" else raw.space.reading
-        columns = Columns([chosen.rows.T], None)
+        raw = model.seen(RAW)
         if side == "reading":
-            return cls(model, chosen, columns)
+            asked = replace(RAW, reading=model.options.reading, inverse=model.options.inverse)
+            chosen = model.seen(asked).space.reading
+            return cls(model, chosen, Columns([chosen.rows.T], None))
+        chosen = raw.space.writing
+        columns = Columns([chosen.rows.T], None)
         a, bias = model.architecture, raw.b_U
         bias = None if bias is None else at_least_float32(bias)
         return cls(model, chosen, columns, a.logit_scale, bias, a.logit_cap)
 
-    def prepared(
+    def prepare(
         self, X: Float[Tensor, "n d_model"], *, norm: bool, transform: bool
     ) -> Float[Tensor, "n width"]:
         """What is multiplied with the embedding as it is stored."""
@@ -113,7 +116,7 @@ class LastStep:
         if norm and a.final_norm is not None:
             x = a.final_norm(x, checkpoint)
         if transform:
-            x = transformed(self.model, x)
+            x = pass_head(self.model, x)
         if self.side.P is not None:
             x = x @ self.side.P.to(x)
         return x * self.scale if self.scale != 1 else x
@@ -134,7 +137,7 @@ class LastStep:
         return (~mask).nonzero()[:, 0].to(self.side.rows.device)
 
 
-def transformed(model: Anatomy, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
+def pass_head(model: Anatomy, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
     """What a non-linear LM head hands to its decoder."""
     head = model.architecture.head
     if head is None:
@@ -218,7 +221,7 @@ def _read(
     total, peak, entropy = _softmax(visible, room, step.cap)
 
     def probabilities(logits: Tensor) -> Tensor:
-        return (_capped(logits, step.cap) - peak).exp() / total
+        return (_cap(logits, step.cap) - peak).exp() / total
 
     return Projected(
         ids,
@@ -253,7 +256,7 @@ def _softmax(
     return total, peak, total[:, 0].log() - mean
 
 
-def _capped(logits: Tensor, cap: float | None) -> Tensor:
+def _cap(logits: Tensor, cap: float | None) -> Tensor:
     return logits if cap is None else cap * (logits / cap).tanh()
 
 

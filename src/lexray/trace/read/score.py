@@ -6,16 +6,14 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
 from lexray.result.readings import Scored, Source, Token
 from lexray.result.table import Result, Table
-from lexray.trace.record.run import trace_prompt
-
-if TYPE_CHECKING:
-    from lexray.trace.trace import Trace
+from lexray.trace.record.prompt import read_prompts
+from lexray.trace.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,10 @@ class WordScore(Result):
         }
 
 
-def score(trace: Trace, word: str | int | Token | Sequence[int]) -> WordScore:
-    """Runs the sequence once more with the word behind it.
+def score(trace: Recording, word: str | int | Token | Sequence[int]) -> WordScore:
+    """Runs the sequence once more with the word behind it."""
+    from lexray.trace.record.run import record  # imports transformers
 
-    >>> trace.score(" Antananarivo").probability
-    """
     model = trace.model
     if not model.architecture.causal:
         raise LexrayError(
@@ -70,14 +67,14 @@ def score(trace: Trace, word: str | int | Token | Sequence[int]) -> WordScore:
     if not ids:
         raise LexrayError(f"the word {word!r} has no tokens")
     n = len(trace)
-    longer = trace_prompt(
+    prompts = read_prompts(model, [*trace.ids.tolist(), *ids])
+    (longer,) = record(
         model,
-        [*trace.ids.tolist(), *ids],
+        prompts.ids,
         what="logits",
         layers=[model.n_layers - 1],
         positions=range(n - 1, n + len(ids) - 1),
     )
-    assert not isinstance(longer, list)
     logs = at_least_float32(longer.logits).log_softmax(-1)
     scored = (Scored(model.space.token(i), float(row[i])) for i, row in zip(ids, logs, strict=True))
     return WordScore(model.space.source("score"), tuple(scored))

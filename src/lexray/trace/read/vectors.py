@@ -22,7 +22,7 @@ from lexray.families import Heads, Norm, QKNorm
 from lexray.model import fold
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
-from lexray.trace.trace import LayerTrace, Trace
+from lexray.trace.recording import LayerTrace, Recording
 
 STREAM = ("pre", "mid", "post")
 SUB_BLOCKS = {
@@ -61,10 +61,10 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Which vectors are wanted."""
+class Selection:
+    """Which vectors of a pass are wanted."""
 
-    trace: Trace
+    trace: Recording
     layers: tuple[int, ...] | None
     """None for all that were kept, and the embedding."""
     positions: tuple[int, ...]
@@ -114,7 +114,7 @@ class Chosen:
     def _outputs(self, layer: LayerTrace) -> Callable[[int], Tensor]:
         norm, head_out = layer.spec.attention.post_norm, layer.head_out
         written = None if norm is None else self._kept(layer.attn_write)
-        return lambda h: self._added(norm, self._kept(head_out[:, h]), written)
+        return lambda h: self._as_added(norm, self._kept(head_out[:, h]), written)
 
     def _values(self, layer: LayerTrace) -> Callable[[int], Tensor]:
         spec, v = layer.spec.attention, self._any(layer.v)
@@ -159,11 +159,11 @@ class Chosen:
         for place in order.tolist():
             active, W_out, i = owners[place]
             coefficient = float(active.coefficients[i])
-            vector = self._added(norm, coefficient * W_out[[i]], written)
+            vector = self._as_added(norm, coefficient * W_out[[i]], written)
             name = f"{active.ff.address}N{i}"
             yield Line(name, "neurons", layer.index, vector, coefficient)
 
-    def _added(self, norm: Norm | None, X: Tensor, written: Tensor | None) -> Tensor:
+    def _as_added(self, norm: Norm | None, X: Tensor, written: Tensor | None) -> Tensor:
         """Parts of what a sub-block wrote, as its post-norm (at its recorded scale) adds them."""
         if norm is None or written is None:
             return X
@@ -173,17 +173,17 @@ class Chosen:
 
     def _kept(self, x: Float[Tensor, "p *rest"]) -> Float[Tensor, "c *rest"]:
         rows = [self.trace.row(position) for position in self.positions]
-        return self._placed(x[rows])
+        return self._place(x[rows])
 
     def _any(self, x: Float[Tensor, "n *rest"]) -> Float[Tensor, "c *rest"]:
-        return self._placed(x[list(self.positions)])
+        return self._place(x[list(self.positions)])
 
-    def _placed(self, x: Tensor) -> Tensor:
-        return at_least_float32(x.to(self.trace.model.device))
+    def _place(self, x: Tensor) -> Tensor:
+        return at_least_float32(x.to(self.trace.weights.device))
 
     @property
     def _checkpoint(self) -> Checkpoint:
-        return self.trace.model.checkpoint
+        return self.trace.weights.checkpoint
 
 
 def query_readers(
@@ -219,17 +219,17 @@ def query_directions(
     head: Head, q: Float[Tensor, "n d_head"], offsets: Int[Tensor, "n"]
 ) -> Float[Tensor, "n d_head"]:
     """What a query multiplies x W_K + b_K with, but for a QK-norm's scale."""
-    return _behind(_turned(head, q, -offsets), head, head.spec.k_norm, head.spec.k, head.kv_index)
+    return _behind(_turn(head, q, -offsets), head, head.spec.k_norm, head.spec.k, head.kv_index)
 
 
 def key_directions(
     head: Head, k: Float[Tensor, "n d_head"], offsets: Int[Tensor, "n"]
 ) -> Float[Tensor, "n d_head"]:
     """What a key multiplies x W_Q + b_Q with, but for a QK-norm's scale."""
-    return _behind(_turned(head, k, offsets), head, head.spec.q_norm, head.spec.q, head.index)
+    return _behind(_turn(head, k, offsets), head, head.spec.q_norm, head.spec.q, head.index)
 
 
-def _turned(
+def _turn(
     head: Head, x: Float[Tensor, "n d_head"], positions: Int[Tensor, "n"]
 ) -> Float[Tensor, "n d_head"]:
     """x R(−position); the second turn, by nothing, brings the rotary factor to its square."""
@@ -258,12 +258,12 @@ def _reader(head: Head, x: Float[Tensor, "n d_model"], norm: bool) -> Float[Tens
     return fold.reader(x.T, head.spec.pre_norm, head.weights.checkpoint).T if norm else x
 
 
-def needed(kinds: Sequence[str]) -> set[str]:
+def what_for(kinds: Sequence[str]) -> set[str]:
     """What a trace has to keep for these kinds: its `what=`."""
     return {"residual"}.union(*(NEEDS.get(kind, ()) for kind in kinds))
 
 
-def chosen_kinds(of: str | Sequence[str]) -> tuple[str, ...]:
+def choose_kinds(of: str | Sequence[str]) -> tuple[str, ...]:
     """The kinds of vectors that `of` names."""
     kinds = tuple(dict.fromkeys([of] if isinstance(of, str) else of))
     if not kinds or (unknown := [kind for kind in kinds if kind not in KINDS]):

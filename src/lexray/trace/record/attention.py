@@ -35,7 +35,7 @@ def eager_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]] |
 
 
 @contextmanager
-def watched_attention(root: nn.Module, watch: Watch) -> Iterator[None]:
+def watch_attention(root: nn.Module, watch: Watch) -> Iterator[None]:
     """Inside, every attention of `root` that uses the interface is eager, and shown to `watch`."""
 
     def attention(
@@ -51,7 +51,7 @@ def watched_attention(root: nn.Module, watch: Watch) -> Iterator[None]:
     try:
         AttentionInterface.register(NAME, attention)
         AttentionMaskInterface.register(NAME, masks["eager"])
-        with configured(root, SETTING, NAME):
+        with configure(root, SETTING, NAME):
             yield
     finally:
         AttentionInterface._global_mapping.pop(NAME, None)
@@ -59,7 +59,7 @@ def watched_attention(root: nn.Module, watch: Watch) -> Iterator[None]:
 
 
 @contextmanager
-def configured(root: nn.Module, setting: str, value: str) -> Iterator[None]:
+def configure(root: nn.Module, setting: str, value: str) -> Iterator[None]:
     """Inside, every config of the module and its parts has this setting."""
     found = {id(c): c for m in root.modules() if hasattr(c := getattr(m, "config", None), setting)}
     before = {key: getattr(config, setting) for key, config in found.items()}

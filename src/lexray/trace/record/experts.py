@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.integrations.moe import ExpertsInterface
 
-from lexray.trace.record.attention import configured
+from lexray.trace.record.attention import configure
 
 NAME = "lexray_recording"
 SETTING = "_experts_implementation_internal"
@@ -26,7 +26,7 @@ coefficients (token, choice, neuron)."""
 
 
 @contextmanager
-def watched_experts(root: nn.Module, watch: Watch) -> Iterator[None]:
+def watch_experts(root: nn.Module, watch: Watch) -> Iterator[None]:
     """Inside, every mixture of experts of `root` is computed here and shown to `watch`."""
 
     def experts(module: nn.Module, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def watched_experts(root: nn.Module, watch: Watch) -> Iterator[None]:
 
     try:
         ExpertsInterface.register(NAME, experts)
-        with configured(root, SETTING, NAME):
+        with configure(root, SETTING, NAME):
             yield
     finally:
         ExpertsInterface._global_mapping.pop(NAME, None)

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lexray.checkpoint.module import WRAPPERS, ModuleCheckpoint
+from lexray.checkpoint import Checkpoint
+from lexray.checkpoint.module import WRAPPERS
 from lexray.errors import LexrayError
 from lexray.families import Architecture, Attention, Experts, FeedForward, Heads, Linear, QKNorm
-from lexray.trace.record.attention import eager_attention, watched_attention, weights_of
-from lexray.trace.record.experts import watched_experts
+from lexray.trace.record.attention import eager_attention, watch_attention, weights_of
+from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.plan import Plan
 
 Kept = dict[tuple[int | None, str], Tensor]
@@ -34,7 +35,7 @@ class Recorder:
     module: nn.Module
     architecture: Architecture
     """Described in the module's own names."""
-    checkpoint: ModuleCheckpoint
+    checkpoint: Checkpoint
     plan: Plan
     handles: list[RemovableHandle] = field(default_factory=list)
 
@@ -56,10 +57,10 @@ class Recorder:
         with RECORDING, ExitStack() as undo:
             undo.callback(self._remove_hooks)
             undo.enter_context(evaluating(self.module))
-            if "attention" in self.plan.groups and self._uses_interface():
-                undo.enter_context(watched_attention(self.module, self._saw_attention))
+            if "attention" in self.plan.what and self._uses_interface():
+                undo.enter_context(watch_attention(self.module, self._see_attention))
             if self._has_experts():
-                undo.enter_context(watched_experts(self.module, self._saw_experts))
+                undo.enter_context(watch_experts(self.module, self._see_experts))
             self._add_hooks()
             yield
 
@@ -73,15 +74,15 @@ class Recorder:
     # ------------------------------------------------------------------ keeping
 
     def keep(self, layer: int | None, name: str, x: Tensor, *, everywhere: bool = False) -> None:
-        """Keeps x (see `shaped`) at all positions, or at those that are kept."""
-        x = self.shaped(x)
+        """Keeps x (see `as_batch`) at all positions, or at those that are kept."""
+        x = self.as_batch(x)
         for s, (kept, length) in enumerate(zip(self.kept, self.plan.lengths, strict=True)):
             mine = x[s, :length].detach()
             if not everywhere and len(self.plan.positions[s]) < length:
                 mine = mine[self.plan.rows(s, x.device)]
             kept[layer, name] = mine.to(self.plan.device, copy=True)
 
-    def shaped(self, x: Tensor) -> Tensor:
+    def as_batch(self, x: Tensor) -> Tensor:
         """x as (batch, position, …), also where a module flattened these or left the batch out."""
         if x.shape[:2] == self.shape:
             return x
@@ -95,7 +96,7 @@ class Recorder:
             mine = weights[s, :, self.plan.rows(s, weights.device), :length]
             kept[layer, "pattern"] = mine.detach().to(self.plan.device, copy=True)
 
-    def _saw_attention(self, module: nn.Module, q: Tensor, k: Tensor, weights: Tensor) -> None:
+    def _see_attention(self, module: nn.Module, q: Tensor, k: Tensor, weights: Tensor) -> None:
         layer = self.layer_of.get(id(module))
         if layer is None or layer not in self.plan.layers:
             return
@@ -104,9 +105,9 @@ class Recorder:
             self.keep(layer, "k_rotated", k.transpose(1, 2), everywhere=True)
         self.keep_weights(layer, weights)
 
-    def _saw_experts(self, module: nn.Module, chosen: Tensor, weights: Tensor, c: Tensor) -> None:
+    def _see_experts(self, module: nn.Module, chosen: Tensor, weights: Tensor, c: Tensor) -> None:
         layer = self.layer_of.get(id(module))
-        if layer in self.plan.layers and "mlp" in self.plan.groups:
+        if layer in self.plan.layers and "mlp" in self.plan.what:
             self.keep(layer, "chosen", chosen)
             self.keep(layer, "weights", weights)
             self.keep(layer, "coefficients", c.reshape(*self.shape, *c.shape[1:]))
@@ -141,7 +142,7 @@ class Recorder:
         self._hook_ends()
         blocks, kept = self.architecture.blocks, self.plan.layers
         for n, block in enumerate(blocks):
-            if n == 0 or ("residual" in self.plan.groups and {n, n - 1} & {*kept}):
+            if n == 0 or ("residual" in self.plan.what and {n, n - 1} & {*kept}):
                 self.before(block.module, self._keeper(n, "resid_pre"))
             if n in kept:
                 self._hook_attention(n, block.attention)
@@ -163,35 +164,35 @@ class Recorder:
             self.after(a.final_norm.module, self._keeper(None, "normed"))
 
     def _hook_attention(self, n: int, spec: Attention) -> None:
-        groups = self.plan.groups
-        if "residual" in groups:
+        what = self.plan.what
+        if "residual" in what:
             self.before(spec.q.linear.module, self._keeper(n, "attn_in"))
             self.after(spec.o.module, self._keeper(n, "attn_write"))
             if spec.post_norm is not None and spec.post_norm.module is not None:
                 self.after(spec.post_norm.module, self._keeper(n, "attn_out"))
-        if "heads" in groups:
+        if "heads" in what:
             width = spec.q.d_head
             self.before(
                 spec.o.module,
-                lambda x: self.keep(n, "z", _split(self.shaped(x), width)),
+                lambda x: self.keep(n, "z", _split(self.as_batch(x), width)),
             )
-        if "attention" in groups:
+        if "attention" in what:
             for name, heads, norm in (
                 ("q", spec.q, spec.q_norm),
                 ("k", spec.k, spec.k_norm),
                 ("v", spec.v, None),
             ):
-                see = partial(self._projected, n, name, heads, norm, spec.clip)
+                see = partial(self._keep_projection, n, name, heads, norm, spec.clip)
                 self.after(heads.linear.module, see)
             self.after(spec.module, lambda out: self._fill_attention(n, spec, out))
 
-    def _projected(
+    def _keep_projection(
         self, n: int, name: str, heads: Heads, norm: QKNorm | None, clip: float | None, out: Tensor
     ) -> None:
-        x = self._normed(_part(self.shaped(out), heads), norm, clip)
+        x = self._normalise(_part(self.as_batch(out), heads), norm, clip)
         self.keep(n, name, x, everywhere=name != "q")
 
-    def _normed(self, x: Tensor, norm: QKNorm | None, clip: float | None) -> Tensor:
+    def _normalise(self, x: Tensor, norm: QKNorm | None, clip: float | None) -> Tensor:
         """A projection (batch, position, head, width), clipped and normalised as its queries and
         keys are, in float32 at least as transformers does it."""
         if clip is not None:
@@ -226,12 +227,12 @@ class Recorder:
         reader, writer = (
             (ff.module, ff.module) if isinstance(ff, Experts) else (ff.w_in.module, ff.w_out.module)
         )
-        if "residual" in self.plan.groups:
+        if "residual" in self.plan.what:
             self.before(reader, self._keeper(n, "mlp_in"))
             self.after(writer, self._keeper(n, "mlp_write"))
             if ff.post_norm is not None and ff.post_norm.module is not None:
                 self.after(ff.post_norm.module, self._keeper(n, "mlp_out"))
-        if "mlp" in self.plan.groups:
+        if "mlp" in self.plan.what:
             if isinstance(ff, Experts):
                 self._hook_shared(n, ff)
             else:

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import psutil
 import torch
@@ -16,11 +16,12 @@ from lexray.errors import LexrayError
 from lexray.families import Attention, Experts, FeedForward
 from lexray.model.anatomy import Anatomy
 
-Group = Literal["residual", "attention", "heads", "mlp", "logits"]
+What = Literal["residual", "attention", "heads", "mlp", "logits"]
+"""The words of `what=`."""
 Some = int | slice | Iterable[int] | None
 """A choice of layers or positions: one, a range, several, or all (None)."""
 
-GROUPS: dict[Group, tuple[str, ...]] = {
+PARTS: dict[What, tuple[str, ...]] = {
     "residual": (
         *("resid_pre", "resid_mid", "resid_post"),
         *("attn_in", "attn_write", "attn_out", "mlp_in", "mlp_write", "mlp_out"),
@@ -30,18 +31,7 @@ GROUPS: dict[Group, tuple[str, ...]] = {
     "mlp": ("pre", "gate_pre", "coefficients", "experts"),
     "logits": ("logits", "logits_uncapped"),
 }
-"""What each word of `what=` keeps."""
-
-
-class TraceOptions(TypedDict, total=False):
-    """The options of `Model.trace`."""
-
-    new_tokens: int
-    layers: Some
-    positions: Some
-    what: str | Iterable[str] | None
-    device: str | torch.device | None
-    special: bool
+"""What each of them keeps."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +41,7 @@ class Plan:
     lengths: tuple[int, ...]
     positions: tuple[tuple[int, ...], ...]
     layers: tuple[int, ...]
-    groups: frozenset[Group]
+    what: frozenset[What]
     device: torch.device
 
     def rows(self, sequence: int, device: torch.device) -> Tensor:
@@ -59,18 +49,18 @@ class Plan:
         return torch.tensor(self.positions[sequence], dtype=torch.long, device=device)
 
 
-def chosen_groups(what: str | Iterable[str] | None) -> frozenset[Group]:
-    """The groups that `what` names; all by default."""
-    names = get_args(Group) if what is None else [what] if isinstance(what, str) else list(what)
-    if unknown := [str(name) for name in names if name not in get_args(Group)]:
+def choose_what(what: str | Iterable[str] | None) -> frozenset[What]:
+    """The words that were given; all by default."""
+    names = get_args(What) if what is None else [what] if isinstance(what, str) else list(what)
+    if unknown := [str(name) for name in names if name not in get_args(What)]:
         raise LexrayError(
             f"a trace cannot keep {', '.join(unknown)}; what= takes some of "
-            f"{', '.join(get_args(Group))}"
+            f"{', '.join(get_args(What))}"
         )
-    return frozenset(cast("Iterable[Group]", names))
+    return frozenset(cast("Iterable[What]", names))
 
 
-def chosen(some: Some, n: int, word: str) -> tuple[int, ...]:
+def choose(some: Some, n: int, word: str) -> tuple[int, ...]:
     """Which of n layers or positions are meant, in order; negative ones count from the end."""
     if some is None:
         return tuple(range(n))
@@ -107,30 +97,30 @@ def kept_bytes(model: Anatomy, plan: Plan, itemsize: int) -> int:
     a, total = model.architecture, 0
     for n, rows in zip(plan.lengths, map(len, plan.positions), strict=True):
         numbers = 3 * rows * a.d_model
-        if "logits" in plan.groups:
+        if "logits" in plan.what:
             numbers += rows * a.d_vocab * (2 if a.logit_cap is not None else 1)
         for layer in plan.layers:
             block = a.blocks[layer]
-            if "residual" in plan.groups:
+            if "residual" in plan.what:
                 normed = (part.post_norm for part in (block.attention, block.ff))
                 numbers += (5 + sum(norm is not None for norm in normed)) * rows * a.d_model
-            if "attention" in plan.groups:
-                numbers += _attentionnumbers(block.attention, n, rows)
-            if "heads" in plan.groups:
+            if "attention" in plan.what:
+                numbers += _count_attention(block.attention, n, rows)
+            if "heads" in plan.what:
                 numbers += rows * len(block.attention.q.starts) * block.attention.q.d_head
-            if "mlp" in plan.groups:
-                numbers += rows * _mlpnumbers(block.ff)
+            if "mlp" in plan.what:
+                numbers += rows * _count_mlp(block.ff)
         total += numbers * itemsize
     return total
 
 
-def _attentionnumbers(spec: Attention, n: int, rows: int) -> int:
+def _count_attention(spec: Attention, n: int, rows: int) -> int:
     heads, kv, width = len(spec.q.starts), len(spec.k.starts), spec.q.d_head
     times = 1 if spec.rotary is None else 2
     return times * (rows * heads + n * kv) * width + n * kv * width + heads * rows * n
 
 
-def _mlpnumbers(ff: FeedForward | Experts) -> int:
+def _count_mlp(ff: FeedForward | Experts) -> int:
     if isinstance(ff, FeedForward):
         return (2 if ff.w_gate is None else 3) * ff.d_mlp
     shared = 0 if ff.shared is None else ff.shared.d_mlp + 1
@@ -140,8 +130,8 @@ def _mlpnumbers(ff: FeedForward | Experts) -> int:
 def passing_bytes(model: Anatomy, plan: Plan, itemsize: int) -> int:
     """How much the forward pass itself takes at its widest: attention scores, or logits."""
     a, batch, n = model.architecture, len(plan.lengths), max(plan.lengths)
-    scores = 2 * a.n_heads * n * n * 4 if "attention" in plan.groups else 0
-    logits = n * a.d_vocab * 4 if "logits" in plan.groups else 0
+    scores = 2 * a.n_heads * n * n * 4 if "attention" in plan.what else 0
+    logits = n * a.d_vocab * 4 if "logits" in plan.what else 0
     widest = max(scores, logits, n * (4 * a.d_model + 3 * a.d_mlp) * itemsize)
     return batch * widest
 
@@ -180,7 +170,7 @@ def refuse_too_large(model: Anatomy, plan: Plan, device: torch.device, dtype: to
                 f"this trace would not fit: it keeps {size(kept)} and passes through "
                 f"{size(passing)}, of which {size(needed)} on {where}, where {size(free)} are "
                 f"free. It has {sum(plan.lengths)} tokens, {len(plan.layers)} layers and keeps "
-                f"{', '.join(sorted(plan.groups))}; choose fewer with what=, layers= or "
+                f"{', '.join(sorted(plan.what))}; choose fewer with what=, layers= or "
                 "positions=, shorten the prompt, or keep it elsewhere with device="
             )
 
@@ -194,17 +184,12 @@ def size(n: float) -> str:
     return f"{n:.1f} GiB"
 
 
-def group_of(name: str) -> Group:
-    """The word of `what=` that keeps a part."""
-    return next(group for group, names in GROUPS.items() if name in names)
-
-
-def not_kept(name: str, groups: Collection[Group]) -> LexrayError:
+def not_kept(name: str, what: Collection[What]) -> LexrayError:
     """The error for a part that was not recorded."""
-    group = group_of(name)
-    if group not in groups:
+    needed = next(word for word, names in PARTS.items() if name in names)
+    if needed not in what:
         return LexrayError(
-            f"{name} was not kept: this trace has what={sorted(groups)}; trace again with "
-            f"what={sorted({*groups, group})}, or without what= to keep all"
+            f"{name} was not kept: this trace has what={sorted(what)}; trace again with "
+            f"what={sorted({*what, needed})}, or without what= to keep all"
         )
     return LexrayError(f"the model computed no {name} that could be recorded")

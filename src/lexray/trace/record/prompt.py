@@ -24,13 +24,13 @@ class Prompts:
 
 def read_prompts(model: Anatomy, prompt: Any, *, special: bool = True) -> Prompts:
     """The ids of a prompt or a batch; texts get the tokens that the tokenizer adds (BOS, [CLS])."""
-    prompt = _listed(prompt)
+    prompt = _as_list(prompt)
     if not isinstance(prompt, (str, Sequence)) or isinstance(prompt, (bytes, bytearray)):
         raise LexrayError(
             "a prompt is a text, token ids, or a list of either, not something of type "
             f"{type(prompt).__name__}"
         )
-    items = [prompt] if isinstance(prompt, str) else [_listed(item) for item in prompt]
+    items = [prompt] if isinstance(prompt, str) else [_as_list(item) for item in prompt]
     if not items:
         raise LexrayError("the prompt is empty: give a text, token ids, or a list of either")
     single = isinstance(prompt, str) or not any(isinstance(i, (str, Sequence)) for i in items)
@@ -40,7 +40,7 @@ def read_prompts(model: Anatomy, prompt: Any, *, special: bool = True) -> Prompt
     return Prompts(tuple(ids), False)
 
 
-def _listed(item: Any) -> Any:
+def _as_list(item: Any) -> Any:
     """Tensors and arrays as lists or numbers."""
     return item.tolist() if hasattr(item, "tolist") else item
 
@@ -70,7 +70,7 @@ def encode(model: Anatomy, text: str, special: bool) -> list[int]:
 
 def _numbers(item: Any, which: str) -> list[int]:
     try:
-        return [operator.index(_listed(i)) for i in item]
+        return [operator.index(_as_list(i)) for i in item]
     except TypeError as error:
         raise LexrayError(f"{which} should be a text or a list of token ids") from error
 
@@ -100,9 +100,9 @@ def longest(model: Anatomy) -> int | None:
     return rows if a.n_ctx is None else min(rows, a.n_ctx)
 
 
-def padded(ids: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def pad(ids: Sequence[Sequence[int]], filler: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """A batch with its attention mask, padded at the right end."""
     longest = max(map(len, ids))
-    rows = [[*row, *[pad] * (longest - len(row))] for row in ids]
+    rows = [[*row, *[filler] * (longest - len(row))] for row in ids]
     mask = [[1] * len(row) + [0] * (longest - len(row)) for row in ids]
     return torch.tensor(rows, device=device), torch.tensor(mask, device=device)

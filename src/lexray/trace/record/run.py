@@ -1,4 +1,4 @@
-"""`model.trace`: from a prompt to a recorded forward pass."""
+"""From token ids to a recorded forward pass."""
 
 from __future__ import annotations
 
@@ -13,47 +13,49 @@ from torch import Tensor, nn
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
-from lexray.trace.record.attention import configured
+from lexray.model.cache import Drawer
+from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING as EXPERTS
 from lexray.trace.record.hooks import RECORDING, Recorder, evaluating
 from lexray.trace.record.module import module_of
-from lexray.trace.record.plan import Plan, Some, chosen, chosen_groups, refuse_too_large
-from lexray.trace.record.prompt import padded, read_prompts, refuse_too_long
-from lexray.trace.trace import Trace, no_head
+from lexray.trace.record.plan import Plan, Some, choose, choose_what, refuse_too_large
+from lexray.trace.record.prompt import pad, refuse_too_long
+from lexray.trace.recording import RAW, Recording, no_head
+
+WEIGHTS: Drawer[int, Anatomy] = Drawer(most=1)
+"""By the module that ran, which they keep alive."""
 
 
-def trace_prompt(
+def record(
     model: Anatomy,
-    prompt: Any,
+    prompts: Sequence[Sequence[int]],
     *,
     new_tokens: int = 0,
     layers: Some = None,
     positions: Some = None,
     what: str | Iterable[str] | None = None,
     device: str | torch.device | None = None,
-    special: bool = True,
-) -> Trace | list[Trace]:
-    """Runs a prompt through transformers' own model and keeps what was asked for."""
+) -> list[Recording]:
+    """Runs prompts (token ids) through transformers' own model as one batch and keeps what was
+    asked for; `lexray.model.model.Model.trace` says what the options mean."""
     if new_tokens < 0:
         raise LexrayError(f"new_tokens={new_tokens} is negative")
-    groups, kept = chosen_groups(what), chosen(layers, model.n_layers, "layer")
-    prompts = read_prompts(model, prompt, special=special)
-    for ids in prompts.ids:
+    words, kept = choose_what(what), choose(layers, model.n_layers, "layer")
+    for ids in prompts:
         refuse_too_long(model, len(ids), new_tokens)
     runner = Runner(model, module_of(model))
-    if what is not None and "logits" in groups and runner.head is None:
+    if what is not None and "logits" in words and runner.head is None:
         raise no_head(model)
     where = runner.device if device is None else torch.device(device)
 
     def plan(lengths: Sequence[int]) -> Plan:
-        rows = tuple(chosen(positions, n, "position") for n in lengths)
-        return Plan(tuple(lengths), rows, kept, groups, where)
+        rows = tuple(choose(positions, n, "position") for n in lengths)
+        return Plan(tuple(lengths), rows, kept, words, where)
 
-    n_prompt = [len(ids) for ids in prompts.ids]
+    n_prompt = [len(ids) for ids in prompts]
     runner.refuse_too_large(plan([n + new_tokens for n in n_prompt]))
-    whole = runner.continued(prompts.ids, new_tokens)
-    traces = runner.run(whole, plan([len(ids) for ids in whole]), n_prompt)
-    return traces[0] if prompts.single else traces
+    whole = runner.continue_all(prompts, new_tokens)
+    return runner.run(whole, plan([len(ids) for ids in whole]), n_prompt)
 
 
 @dataclass(frozen=True)
@@ -84,22 +86,41 @@ class Runner:
         pad = self.model.config.get("pad_token_id")
         return pad if isinstance(pad, int) and 0 <= pad < self.model.d_vocab else 0
 
+    @property
+    def weights(self) -> Anatomy:
+        """The raw weights of the module that runs, under its own names."""
+        model = self.model
+        if isinstance(model.checkpoint, ModuleCheckpoint):
+            return model.seen(RAW)
+
+        def make() -> Anatomy:
+            found = Anatomy(
+                ModuleCheckpoint(self.module),
+                vocabulary=model.vocabulary,
+                family=model.family.name,
+                config=model.config,
+                device=self.device,
+            )
+            return found.seen(RAW)
+
+        return WEIGHTS.get(model.cache, id(self.module), make)
+
     def refuse_too_large(self, plan: Plan) -> None:
         """Raises before a run that would not fit into memory."""
         refuse_too_large(self.model, plan, self.device, self.dtype)
 
-    def continued(self, ids: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
+    def continue_all(self, ids: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
         """Each prompt with the most probable continuation, up to the end-of-text token."""
         if new_tokens and (self.head is None or not self.model.architecture.causal):
             raise LexrayError(
                 f"{self.model.name} has no causal language-model head, so it cannot continue a "
                 "prompt; trace it with new_tokens=0"
             )
-        return [self._continued(list(row), new_tokens) for row in ids]
+        return [self._continue(list(row), new_tokens) for row in ids]
 
-    def _continued(self, ids: list[int], new_tokens: int) -> list[int]:
+    def _continue(self, ids: list[int], new_tokens: int) -> list[int]:
         ends, cache = self._ends(), None
-        with RECORDING, evaluating(self.module), configured(self.module, EXPERTS, "eager"):
+        with RECORDING, evaluating(self.module), configure(self.module, EXPERTS, "eager"):
             for _ in range(new_tokens):
                 fresh = ids if cache is None else ids[-1:]
                 out = self.module(
@@ -124,22 +145,21 @@ class Runner:
         listed = [e for ends in found for e in (ends if isinstance(ends, list) else [ends])]
         return {int(e) for e in listed if e is not None}
 
-    def run(self, ids: list[list[int]], plan: Plan, n_prompt: list[int]) -> list[Trace]:
+    def run(self, ids: list[list[int]], plan: Plan, n_prompt: list[int]) -> list[Recording]:
         """One forward pass over the batch, recorded; each trace cut to its own length."""
-        checkpoint = ModuleCheckpoint(self.module)
-        model = self.model
-        described = model.family.architecture(model.config, checkpoint.names())
-        recorder = Recorder(self.module, described, checkpoint, plan)
+        weights = self.weights
+        recorder = Recorder(self.module, weights.architecture, weights.checkpoint, plan)
         with recorder.listening():
             self._forward(recorder, ids)
         return [
-            Trace(
-                model=model,
+            Recording(
+                model=self.model,
+                weights=weights,
                 ids=torch.tensor(row),
                 n_prompt=n,
                 layers=plan.layers,
                 positions=kept,
-                groups=plan.groups,
+                what=plan.what,
                 parts=parts,
             )
             for row, n, kept, parts in zip(
@@ -148,11 +168,11 @@ class Runner:
         ]
 
     def _forward(self, recorder: Recorder, ids: list[list[int]]) -> None:
-        inputs, mask = padded(ids, self.pad, self.device)
+        inputs, mask = pad(ids, self.pad, self.device)
         options: dict[str, Any] = {"attention_mask": mask, "return_dict": True}
         if self.model.architecture.causal:
             options["use_cache"] = False
-        if "logits" not in recorder.plan.groups or self.head is None:
+        if "logits" not in recorder.plan.what or self.head is None:
             body: Any = getattr(self.module, "base_model", self.module)
             body(input_ids=inputs, **options)
             return

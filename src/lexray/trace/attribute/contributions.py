@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
-from lexray.result.readings import Token
+from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Result, Table
-from lexray.trace.backwards import KINDS, Backwards, Group, Kind
+from lexray.trace.attribute.step import Moment, Step
+from lexray.trace.attribute.walk import Logit, Stop, walk_back
 from lexray.trace.read.targets import Target, Wanted, find_target
+from lexray.trace.recording import Recording
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from lexray.trace.trace import Trace
-
-PLURALS: dict[Kind, str] = {
+ComponentKind = Literal["embedding", "head", "neuron", "bias"]
+PLURALS: dict[ComponentKind, str] = {
     "embedding": "embeddings",
     "head": "heads",
     "neuron": "neurons",
@@ -28,12 +31,40 @@ PLURALS: dict[Kind, str] = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class Components:
+    """Components of one kind that lie together, and what each of them added."""
+
+    kind: ComponentKind
+    layer: int | None
+    name: str
+    """The component, or what comes before the numbers of several."""
+    values: Float[Tensor, "n"]
+    numbered: bool = False
+    by_source: bool = False
+    """One head's values, one for each position that it looked at."""
+
+    def component(self, i: int) -> str:
+        return f"{self.name}{i}" if self.numbered else self.name
+
+    def leaf(self, i: int) -> Leaf:
+        source = i if self.by_source else None
+        return Leaf(self.component(i), self.kind, self.layer, float(self.values[i]), source)
+
+    @property
+    def stage(self) -> str:
+        """Where it belongs: a layer, or what comes before and after all layers."""
+        if self.layer is not None:
+            return f"L{self.layer}"
+        return "embedding" if self.name.startswith("embedding") else "last step"
+
+
 @dataclass(frozen=True)
 class Leaf:
     """One component."""
 
     component: str
-    kind: Kind
+    kind: ComponentKind
     layer: int | None
     contribution: float
     source: int | None = None
@@ -54,6 +85,7 @@ class Contributions(Result):
     """All components with what they added to a logit, or to the difference of two."""
 
     model: Anatomy = field(repr=False)
+    source: Source
     target: Target
     against: Target | None
     position: int
@@ -61,7 +93,7 @@ class Contributions(Result):
     """The whole sequence."""
     logit: float
     """What the components add up to, as the model computed it."""
-    groups: tuple[Group, ...]
+    groups: tuple[Components, ...]
     note: str = ""
     shown: int = 10
 
@@ -72,9 +104,7 @@ class Contributions(Result):
 
     def __iter__(self) -> Iterator[Leaf]:
         for group in self.groups:
-            for i, value in enumerate(group.values.tolist()):
-                source = i if group.by_source else None
-                yield Leaf(group.component(i), group.kind, group.layer, value, source)
+            yield from map(group.leaf, range(len(group.values)))
 
     def __getitem__(self, component: str) -> float:
         """What one component added: `contributions["L5H3"]`."""
@@ -84,7 +114,9 @@ class Contributions(Result):
             raise LexrayError(f"there is no component {component!r}; there are {some}, …")
         return sum(found)
 
-    def top(self, n: int = 10, *, kind: Kind | None = None, negative: bool = False) -> list[Leaf]:
+    def top(
+        self, n: int = 10, *, kind: ComponentKind | None = None, negative: bool = False
+    ) -> list[Leaf]:
         """The n components that added most, or took most."""
         if n < 1:
             raise LexrayError(f"asked for the top {n} components; n must be at least 1")
@@ -94,22 +126,24 @@ class Contributions(Result):
         values = torch.cat([group.values for group in groups])
         order = values.argsort(descending=not negative, stable=True)[:n].tolist()
         starts = torch.tensor([0, *(len(group.values) for group in groups)]).cumsum(0)
-        leaves = []
-        for place in order:
-            at = int(torch.searchsorted(starts, place, right=True)) - 1
-            group, i = groups[at], place - int(starts[at])
-            source = i if group.by_source else None
-            value = float(values[place])
-            leaves.append(Leaf(group.component(i), group.kind, group.layer, value, source))
-        return leaves
+        owners = (torch.searchsorted(starts, torch.tensor(order), right=True) - 1).tolist()
+        return [
+            groups[owner].leaf(i - int(starts[owner]))
+            for i, owner in zip(order, owners, strict=True)
+        ]
 
-    def by_layer(self) -> dict[str, dict[Kind, float]]:
+    def by_layer(self) -> dict[str, dict[ComponentKind, float]]:
         """The sums by kind of the embedding, of each layer, and of the last step."""
-        sums: dict[str, dict[Kind, float]] = {}
+        sums: dict[str, dict[ComponentKind, float]] = {}
         for group in self.groups:
-            of_place = sums.setdefault(group.place, dict.fromkeys(KINDS, 0.0))
-            of_place[group.kind] += float(group.values.sum())
+            here = sums.setdefault(group.stage, dict.fromkeys(PLURALS, 0.0))
+            here[group.kind] += float(group.values.sum())
         return sums
+
+    @property
+    def kinds(self) -> list[ComponentKind]:
+        """The kinds of components that there are."""
+        return [kind for kind in PLURALS if any(group.kind == kind for group in self.groups)]
 
     def tables(self) -> list[Table]:
         return [self._extremes(), self._layers()]
@@ -144,11 +178,11 @@ class Contributions(Result):
         return f"{leaf.component} ← {self.tokens[leaf.source].shown} ({leaf.source})"
 
     def _layers(self) -> Table:
-        there = [kind for kind in KINDS if any(group.kind == kind for group in self.groups)]
+        there = self.kinds
         rows: list[tuple[Cell, ...]] = []
-        for place, sums in self.by_layer().items():
+        for stage, sums in self.by_layer().items():
             parts = (sums[kind] or None for kind in there)
-            rows.append((place, *parts, sum(sums.values())))
+            rows.append((stage, *parts, sum(sums.values())))
         columns = ("", *(PLURALS[kind] for kind in there), "together")
         return Table(columns, tuple(rows), title="Sums by layer", bars=frozenset({"together"}))
 
@@ -163,8 +197,7 @@ class Contributions(Result):
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "model": self.model.name,
-            "revision": self.model.checkpoint.revision,
+            **self.source.to_dict(),
             "tokens": [token.to_dict() for token in self.tokens],
             "position": self.position,
             "target": self.target.to_dict(),
@@ -176,13 +209,21 @@ class Contributions(Result):
 
     def plot(self) -> go.Figure:
         """Each layer's sums as stacked bars, and the largest components beside them."""
-        from lexray.trace.read import plots as figures  # plotly takes long to import
+        from lexray.trace.attribute import plots as figures  # plotly takes long to import
 
-        return figures.contributions(self)
+        layers = self.by_layer()
+        ends = [*self.top(self.shown), *reversed(self.top(self.shown, negative=True))]
+        return figures.draw_contributions(
+            f"What added to the logit of {self.what}",
+            f"{self.model.name} · logit {self.logit:.3f}" + f" · {self.note}" * bool(self.note),
+            {PLURALS[kind]: {s: sums[kind] for s, sums in layers.items()} for kind in self.kinds},
+            {self.label(leaf): leaf.contribution for leaf in ends},
+            2 * self.shown,
+        )
 
 
 def contributions(
-    trace: Trace,
+    recording: Recording,
     target: Wanted | Sequence[Wanted] | None = None,
     position: int = -1,
     *,
@@ -191,34 +232,82 @@ def contributions(
     sources: bool = False,
     shown: int = 10,
 ) -> Contributions:
-    """What each component added to the logit of `target`, by default the most probable token.
-
-    - `against`: another token; the difference of the two logits is explained. A pair of tokens as
-      `target` means the same.
-    - `first=True`: of a target with several tokens the first is taken.
-    - `sources=True` splits each head by the positions it looked at.
-
-    >>> trace.contributions(" great", against=" bad").top(5, kind="head")
-    """
-    row, model = trace.row(position), trace.model
+    """What each component added to a logit; see `lexray.trace.trace.Trace.contributions`."""
+    moment, model = Moment.of(recording, position), recording.model
     if target is None:
-        target = int(trace.logits[row].argmax())
+        target = int(recording.logits[moment.row].argmax())
     target, against = _both(target, against)
     wanted = find_target(model, target, first=first)
     other = None if against is None else find_target(model, against, first=first)
-    walk = Backwards(trace, row, wanted.id, None if other is None else other.id, sources)
+    logit = Logit(recording.weights, wanted.id, None if other is None else other.id)
+    value = logit.at(moment)
     notes = [wanted.note, "" if other is None else other.note, *model_notes(model)]
     return Contributions(
         model,
+        model.space.source("contributions"),
         wanted,
         other,
-        trace.positions[row],
-        trace.tokens,
-        walk.logit,
-        tuple(reversed(list(walk.groups()))),
+        moment.position,
+        recording.tokens,
+        value,
+        tuple(reversed(list(components(moment, logit, sources)))),
         " · ".join(filter(None, notes)),
         shown,
     )
+
+
+def components(moment: Moment, logit: Logit, sources: bool) -> Iterator[Components]:
+    """All components of a logit, the last ones first."""
+    for stop in walk_back(moment, logit.direction):
+        if stop.part == "output":
+            if logit.bias is not None:
+                own = stop.stream.new_tensor([logit.bias])
+                yield from _single("bias", None, "unembedding.bias", own)
+            yield from _single("bias", None, "final_norm.bias", stop.bias)
+        elif stop.step is None:
+            yield from _single("bias", None, "embedding.norm_bias", stop.bias)
+            for name, part in reversed(moment.embed_parts.items()):
+                added = part[None] @ stop.stream
+                yield from _single("embedding", None, f"embedding.{name}", added)
+        else:
+            name = "attn_norm_bias" if stop.part == "attention" else "mlp_norm_bias"
+            for bias in (stop.bias, stop.output_bias):
+                yield from _single("bias", stop.layer, f"L{stop.layer}.{name}", bias)
+            of_part = _attention if stop.part == "attention" else _feed_forward
+            yield from of_part(stop, stop.step, sources)
+
+
+def _feed_forward(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
+    g, along = stop.direction, step.neurons_along(stop.direction).cpu()
+    for active in step.active:
+        stem = str(active.ff.address)
+        if (b_out := active.ff.b_out) is not None:
+            added = active.weight * (b_out[None].to(g) @ g)
+            yield from _single("bias", step.index, f"{stem}.b_out", added)
+        start = step.starts[stem]
+        values = along[start : start + len(active.coefficients)]
+        yield Components("neuron", step.index, f"{stem}N", values, numbered=True)
+
+
+def _attention(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
+    g, index = stop.direction, step.index
+    if (b_O := step.b_O) is not None:
+        yield from _single("bias", index, f"L{index}.b_O", b_O[None] @ g)
+    if not sources:
+        added = step.heads_along(g)
+        yield Components("head", index, f"L{index}H", added.cpu(), numbered=True)
+        return
+    for head in reversed(range(len(step.W_O))):
+        added = step.memories_along(head, g)
+        yield Components("head", index, f"L{index}H{head}", added.cpu(), by_source=True)
+
+
+def _single(
+    kind: ComponentKind, layer: int | None, name: str, added: Float[Tensor, "1"] | None
+) -> Iterator[Components]:
+    """One component, if it is there."""
+    if added is not None:
+        yield Components(kind, layer, name, added.cpu())
 
 
 def _both(

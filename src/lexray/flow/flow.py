@@ -1,0 +1,132 @@
+"""A flow graph that shows itself: in notebooks, as a page, a picture, a table, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lexray.flow import schema
+from lexray.flow.graph import STREAM, FlowGraph, Node
+from lexray.result.table import Cell, Result, Table
+
+if TYPE_CHECKING:
+    import networkx
+    import plotly.graph_objects as go
+
+
+@dataclass(frozen=True)
+class Flow(FlowGraph, Result):
+    """What `trace.flow` gives: a flow graph and all the forms in which people look at one.
+
+    >>> graph = model.trace("This movie was").flow(layers=[2])
+    >>> graph.to_html("flow.html")
+    """
+
+    @classmethod
+    def of(cls, graph: FlowGraph) -> Flow:
+        return cls(**{field.name: getattr(graph, field.name) for field in fields(graph)})
+
+    def tables(self) -> list[Table]:
+        """What the stream read as, and what each kind of node came to."""
+        stream = [n for n in self.nodes if n.kind in STREAM]
+        note = f"{self.run.model} · {len(self.nodes)} nodes, {len(self.edges)} edges"
+        return [
+            Table(
+                ("node", "top", "P(target)", "rank", "norm"),
+                tuple(self._row(node) for node in stream),
+                title=f"The flow towards {self.target.shown} after {self.run.prompt!r}",
+                note=note,
+            )
+        ]
+
+    def _row(self, node: Node) -> tuple[Cell, ...]:
+        place = self.place(node)
+        top = " ".join(w.shown for w in node.projection.top[:5]) if node.projection else ""
+        return (
+            node.id,
+            top,
+            place.probability if place else None,
+            place.rank if place else None,
+            node.norm,
+        )
+
+    def csv_tables(self) -> list[Table]:
+        columns = ("node", "kind", "layer", "label", "address", "top", "P(target)", "rank", "norm")
+        rows = tuple(
+            (n.id, n.kind.value, n.layer, n.label, n.address, *self._row(n)[1:]) for n in self.nodes
+        )
+        return [Table(columns, rows)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented form: see `lexray.flow.schema`."""
+        return schema.to_dict(self)
+
+    def to_json(self) -> str:
+        """The documented form as text; `from_json` makes an equal graph of it."""
+        return schema.to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Flow:
+        return cls.of(schema.from_json(text))
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """Nodes and edges with their fields as attributes."""
+        from lexray.flow.draw.exports import to_networkx
+
+        return to_networkx(self)
+
+    def to_plotly(self) -> go.Figure:
+        """A Sankey diagram, as the original draws it."""
+        from lexray.flow.draw.exports import to_plotly
+
+        return to_plotly(self)
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The interactive page as one text without any outside links; also written to `path`."""
+        from lexray.flow.draw.files import write_text
+        from lexray.flow.draw.html import page
+
+        return write_text(page(self), path)
+
+    def to_svg(
+        self,
+        path: str | Path | None = None,
+        *,
+        open_layers: Sequence[int] | None = None,
+        dark: bool = False,
+        palette: str = "paper",
+    ) -> str:
+        """The picture as SVG: which blocks are open (few layers: all) and in which colours."""
+        from lexray.flow.draw.files import write_text
+        from lexray.flow.draw.svg import drawing
+
+        return write_text(drawing(self, open_layers, dark=dark, palette=palette), path)
+
+    def to_png(
+        self,
+        path: str | Path,
+        *,
+        open_layers: Sequence[int] | None = None,
+        dark: bool = False,
+        palette: str = "paper",
+        scale: float = 2.0,
+    ) -> Path:
+        """The same picture as PNG; needs `lexray[png]`, no browser."""
+        from lexray.flow.draw.files import write_png
+
+        svg = self.to_svg(open_layers=open_layers, dark=dark, palette=palette)
+        return write_png(svg, Path(path), scale)
+
+    def widget(self) -> Any:
+        """The interactive graph as a notebook widget; needs `lexray[notebook]`."""
+        from lexray.flow.draw.widget import widget
+
+        return widget(self)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """In notebooks: the widget if anywidget is there, else the page in a frame."""
+        from lexray.flow.draw.widget import mimebundle
+
+        return mimebundle(self, **options)

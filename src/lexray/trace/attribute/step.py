@@ -1,0 +1,221 @@
+"""One position of a recorded pass, block by block, beside the weights that were at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.families import Attention, Block, Experts
+from lexray.families import FeedForward as FeedForwardSpec
+from lexray.model.anatomy import Anatomy
+from lexray.model.feedforward import FeedForward
+from lexray.model.fold import at_least_float32
+from lexray.model.layer import Layer
+from lexray.trace.recording import ActiveFF, LayerTrace, Recording
+
+SubBlock = Literal["attention", "ff"]
+NeuronName = tuple[str, int]
+"""The address of a feed-forward or an expert, and a neuron's number in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A kept position of a pass; all vectors in float32 at least, where the weights are."""
+
+    recording: Recording
+    row: int
+    """Of the position among those that were kept."""
+
+    @classmethod
+    def of(cls, recording: Recording, position: int) -> Moment:
+        """A position by its number; negative ones count from the end."""
+        return cls(recording, recording.row(position))
+
+    @property
+    def position(self) -> int:
+        """Counted from the start of the sequence."""
+        return self.recording.positions[self.row]
+
+    @property
+    def weights(self) -> Anatomy:
+        return self.recording.weights
+
+    def at(self, x: Float[Tensor, "p *rest"]) -> Float[Tensor, "*rest"]:
+        """A recorded part at this position."""
+        return self.placed(x[self.row])
+
+    def placed(self, x: Tensor) -> Tensor:
+        return at_least_float32(x.to(self.weights.device))
+
+    def step(self, layer: int) -> Step:
+        return Step(self, self.weights.layers[layer])
+
+    @cached_property
+    def embed_parts(self) -> dict[str, Float[Tensor, "d_model"]]:
+        """What the embedding is the sum of, before its norm."""
+        return {name: self.at(part) for name, part in self.recording.embed_parts.items()}
+
+    @property
+    def embed(self) -> Float[Tensor, "d_model"]:
+        """Their sum."""
+        return torch.stack(list(self.embed_parts.values())).sum(0)
+
+    @property
+    def final(self) -> Float[Tensor, "d_model"]:
+        """The residual stream after the last block."""
+        return self.at(self.recording.final)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What happened in one block at one position.
+
+    Weights are read, and widened to float32, when they are first asked for: make one step per
+    block and let it go before the next.
+    """
+
+    moment: Moment
+    layer: Layer
+
+    @property
+    def index(self) -> int:
+        return self.layer.index
+
+    @property
+    def spec(self) -> Block:
+        return self.layer.spec
+
+    @property
+    def position(self) -> int:
+        return self.moment.position
+
+    @cached_property
+    def recorded(self) -> LayerTrace:
+        return self.moment.recording[self.index]
+
+    def at(self, x: Float[Tensor, "p *rest"]) -> Float[Tensor, "*rest"]:
+        return self.moment.at(x)
+
+    # ------------------------------------------------------------------ both sub-blocks
+
+    def sub_block(self, part: SubBlock) -> Attention | FeedForwardSpec | Experts:
+        return self.spec.attention if part == "attention" else self.spec.ff
+
+    def written(self, part: SubBlock) -> Float[Tensor, "d_model"]:
+        """What a sub-block wrote, before any norm."""
+        recorded = self.recorded
+        return self.at(recorded.attn_write if part == "attention" else recorded.mlp_write)
+
+    def total(self, part: SubBlock) -> Float[Tensor, "d_model"]:
+        """The stream with what a sub-block added to it, before the norm of the sum."""
+        recorded = self.recorded
+        if part == "attention":
+            return self.at(recorded.resid_pre) + self.at(recorded.attn_out)
+        return self.at(recorded.resid_mid) + self.at(recorded.mlp_out)
+
+    # ------------------------------------------------------------------ attention
+
+    @cached_property
+    def W_O(self) -> Float[Tensor, "n_heads d_head d_model"]:
+        heads, weights = self.spec.attention.q, self.layer.weights
+        W = weights.place(self.spec.attention.o.read(weights.checkpoint))
+        return at_least_float32(W).reshape(len(heads.starts), heads.d_head, -1)
+
+    @property
+    def b_O(self) -> Float[Tensor, "d_model"] | None:
+        bias = self.layer.heads[0].b_O
+        return None if bias is None else self.moment.placed(bias)
+
+    @cached_property
+    def z(self) -> Float[Tensor, "n_heads d_head"]:
+        """By how much each row of W_O is added."""
+        return self.at(self.recorded.z)
+
+    @cached_property
+    def heads(self) -> Float[Tensor, "n_heads d_model"]:
+        """What each head writes."""
+        return torch.einsum("hr,hrd->hd", self.z, self.W_O)
+
+    @cached_property
+    def pattern(self) -> Float[Tensor, "n_heads n"]:
+        return self.moment.placed(self.recorded.pattern[:, self.moment.row])
+
+    @cached_property
+    def v(self) -> Float[Tensor, "n n_kv_heads d_head"]:
+        return self.moment.placed(self.recorded.v)
+
+    @property
+    def own_values(self) -> Float[Tensor, "d_model"]:
+        """Σ_j v_j W_O^j: this position's own values."""
+        shared = len(self.z) // self.v.shape[1]
+        own = self.v[self.position].repeat_interleave(shared, 0)
+        return torch.einsum("hr,hrd->d", own, self.W_O)
+
+    def values(self, head: int) -> Float[Tensor, "n d_head"]:
+        return self.v[:, self.layer.heads[head].kv_index]
+
+    def rows_along(self, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n_heads d_head"]:
+        """What each row of W_O added in a direction."""
+        return self.z * (self.W_O @ g)
+
+    def heads_along(self, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n_heads"]:
+        """What each head added in a direction."""
+        return self.rows_along(g).sum(-1)
+
+    def memories_along(self, head: int, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n"]:
+        """What a head added in a direction, position by position that it looked at."""
+        return self.pattern[head] * (self.values(head) @ (self.W_O[head] @ g))
+
+    # ------------------------------------------------------------------ feed-forward
+
+    @cached_property
+    def active(self) -> list[ActiveFF]:
+        """The feed-forwards that wrote, with their coefficients."""
+        return [
+            ActiveFF(found.ff, self.moment.placed(found.coefficients), found.weight)
+            for found in self.recorded.active(self.position)
+        ]
+
+    @cached_property
+    def coefficients(self) -> Float[Tensor, "n_neurons"]:
+        """By how much the value of each neuron was added, over all feed-forwards that wrote."""
+        return torch.cat([found.coefficients for found in self.active])
+
+    @cached_property
+    def W_out(self) -> Float[Tensor, "n_neurons d_model"]:
+        parts = [at_least_float32(found.ff.W_out) for found in self.active]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def neurons_along(self, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n_neurons"]:
+        """What each neuron added in a direction."""
+        return self.coefficients * (self.W_out @ g)
+
+    @cached_property
+    def starts(self) -> dict[str, int]:
+        """Where each feed-forward's neurons begin among `coefficients`, by its address."""
+        found, start = {}, 0
+        for active in self.active:
+            found[str(active.ff.address)] = start
+            start += len(active.coefficients)
+        return found
+
+    def index_of(self, neuron: NeuronName) -> int | None:
+        """Where a neuron is among `coefficients`; None if its expert was not chosen."""
+        owner, number = neuron
+        if owner not in self.starts or number >= self.feed_forward(owner).d_mlp:
+            return None
+        return self.starts[owner] + number
+
+    def neurons(self, indices: Iterable[int]) -> list[NeuronName]:
+        """Which neurons these are."""
+        owners = sorted(((start, name) for name, start in self.starts.items()), reverse=True)
+        return [next((name, i - start) for start, name in owners if i >= start) for i in indices]
+
+    def feed_forward(self, address: str) -> FeedForward:
+        return next(found.ff for found in self.active if str(found.ff.address) == address)

@@ -1,0 +1,355 @@
+"""A recorded forward pass as data: every vector of it under one name, whatever the family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.families import Block, Experts
+from lexray.model.anatomy import Anatomy
+from lexray.model.feedforward import FeedForward
+from lexray.model.fold import at_least_float32
+from lexray.result.readings import Token
+from lexray.trace.record.plan import What, not_kept
+from lexray.view import View
+
+RAW = View(
+    folded=False, inverse="transpose", centred=False, calibrated=False, reading="output", offset=0
+)
+"""How the weights behind a pass are seen: as they are, whatever a model's own view says."""
+
+
+@dataclass(frozen=True)
+class ActiveFF:
+    """A feed-forward, or one expert, that wrote at a position."""
+
+    ff: FeedForward
+    coefficients: Float[Tensor, "d_mlp"]
+    """By how much each value was added, the routing weight included."""
+    weight: float
+    """By how much its output bias was added."""
+
+
+@dataclass(frozen=True)
+class ExpertTrace:
+    """What a mixture did at each kept position."""
+
+    chosen: Int[Tensor, "p top_k"]
+    weights: Float[Tensor, "p top_k"]
+    coefficients: Float[Tensor, "p top_k d_mlp"]
+    """Of each chosen expert's values, before the routing weight."""
+    shared_coefficients: Float[Tensor, "p d_shared"] | None = None
+    shared_weight: Float[Tensor, "p"] | None = None
+    """What the shared expert is multiplied by, where a gate decides it."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Recording:
+    """Everything that was kept of one sequence's forward pass.
+
+    Readings, attributions and graphs need only this; `lexray.trace.trace.Trace` is the face on top.
+    """
+
+    model: Anatomy
+    """The model as it was asked, under its view: by which the vectors are read."""
+    weights: Anatomy
+    """The weights behind the pass, raw: those of the module that ran."""
+    ids: Int[Tensor, "n"]
+    n_prompt: int
+    layers: tuple[int, ...]
+    positions: tuple[int, ...]
+    what: frozenset[What]
+    """What of the pass was kept."""
+    parts: Mapping[tuple[int | None, str], Tensor]
+    """The tensors, by layer (None: the whole model) and name."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        new = len(self) - self.n_prompt
+        return (
+            f"<{type(self).__name__} of {self.model.name}: {self.n_prompt} tokens"
+            f"{f' and {new} new' * bool(new)}, "
+            f"layers {_list(self.layers)}, positions {_list(self.positions)}, "
+            f"{', '.join(sorted(self.what))}>"
+        )
+
+    @cached_property
+    def tokens(self) -> tuple[Token, ...]:
+        """The tokens of the whole sequence."""
+        return tuple(self.model.space.token(i) for i in self.ids.tolist())
+
+    def row(self, position: int) -> int:
+        """Where a position (negative: from the end) lies among the kept ones."""
+        n = len(self.ids)
+        at = position + n if position < 0 else position
+        if not 0 <= at < n:
+            raise LexrayError(
+                f"there is no position {position}: the sequence has {n} tokens, positions 0–{n - 1}"
+            )
+        if at not in self._rows:
+            raise LexrayError(
+                f"position {position} was not kept, only {_list(self.positions)}; trace again "
+                f"with positions={sorted({*self.positions, at})}, or without positions="
+            )
+        return self._rows[at]
+
+    @cached_property
+    def _rows(self) -> dict[int, int]:
+        return {position: row for row, position in enumerate(self.positions)}
+
+    def __getitem__(self, layer: int) -> LayerTrace:
+        n = self.model.n_layers
+        at = layer + n if layer < 0 else layer
+        if not 0 <= at < n:
+            raise LexrayError(f"there is no layer {layer}: the model has layers 0–{n - 1}")
+        if at not in self.layers:
+            raise LexrayError(
+                f"layer {layer} was not kept, only {_list(self.layers)}; trace again with "
+                f"layers={sorted({*self.layers, at})}, or without layers="
+            )
+        return LayerTrace(self, at)
+
+    @property
+    def embed(self) -> Float[Tensor, "p d_model"]:
+        """What enters layer 0."""
+        return self.parts[0, "resid_pre"]
+
+    @cached_property
+    def embed_parts(self) -> dict[str, Float[Tensor, "p d_model"]]:
+        """What the embedding is the sum of ("token", "position", "token_type"), before its norm."""
+        stem = "embed."
+        found = {name: x for (_, name), x in self.parts.items() if name.startswith(stem)}
+        parts = {name.removeprefix(stem): x for name, x in found.items()}
+        return parts or {"token": self.embed}
+
+    @property
+    def final(self) -> Float[Tensor, "p d_model"]:
+        """The residual stream after the last block."""
+        return self.parts[self.model.n_layers, "resid_pre"]
+
+    @cached_property
+    def normed(self) -> Float[Tensor, "p d_model"]:
+        """After the final norm, which is what the unembedding (or the LM head) reads."""
+        if (None, "normed") in self.parts:
+            return self.parts[None, "normed"]
+        norm, x = self.weights.architecture.final_norm, self.final
+        return x if norm is None else norm(at_least_float32(x), self.weights.checkpoint).to(x)
+
+    @property
+    def logits(self) -> Float[Tensor, "p d_vocab"]:
+        return self._logits("logits")
+
+    @property
+    def logits_uncapped(self) -> Float[Tensor, "p d_vocab"]:
+        """The logits before any tanh cap."""
+        if self.model.architecture.logit_cap is None:
+            return self.logits
+        return self._logits("logits_uncapped")
+
+    def _logits(self, name: str) -> Tensor:
+        if (None, name) in self.parts:
+            return self.parts[None, name]
+        if "logits" not in self.what:
+            raise not_kept(name, self.what)
+        raise no_head(self.model)
+
+
+def no_head(model: Anatomy) -> LexrayError:
+    return LexrayError(
+        f"{model.name} has no language-model head, so it gives no logits over tokens; "
+        "model.logits(trace.final) reads its residual stream through the embedding"
+    )
+
+
+def _list(numbers: tuple[int, ...]) -> str:
+    if len(numbers) > 2 and numbers == tuple(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]}–{numbers[-1]}"
+    if len(numbers) > 12:
+        return f"{len(numbers)} from {numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers))
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTrace:
+    """One block of a trace. p are the kept positions, n all of the sequence."""
+
+    trace: Recording = field(repr=False)
+    index: int
+
+    @property
+    def spec(self) -> Block:
+        return self.trace.weights.architecture.blocks[self.index]
+
+    def _part(self, name: str) -> Tensor:
+        found = self.trace.parts.get((self.index, name))
+        if found is None:
+            raise not_kept(name, self.trace.what)
+        return found
+
+    def _residual(self, name: str, index: int) -> Tensor:
+        if "residual" not in self.trace.what:
+            raise not_kept(name, self.trace.what)
+        return self.trace.parts[index, "resid_pre"]
+
+    # ------------------------------------------------------------------ the residual stream
+
+    @property
+    def resid_pre(self) -> Float[Tensor, "p d_model"]:
+        """The residual stream before the block."""
+        return self._residual("resid_pre", self.index)
+
+    @property
+    def resid_mid(self) -> Float[Tensor, "p d_model"]:
+        """After the attention's sum (and its norm, in post-norm models). In parallel blocks the
+        sum is formed here alone: nothing in the model reads it."""
+        if self.spec.attention.sum_norm is not None:
+            return self._part("mlp_in")
+        return self.resid_pre + self.attn_out
+
+    @property
+    def resid_post(self) -> Float[Tensor, "p d_model"]:
+        """The block's output."""
+        return self._residual("resid_post", self.index + 1)
+
+    # ------------------------------------------------------------------ attention
+
+    @property
+    def attn_in(self) -> Float[Tensor, "p d_model"]:
+        """What queries, keys and values are made of: the residual stream after the norm, if any."""
+        return self._part("attn_in")
+
+    @property
+    def q(self) -> Float[Tensor, "p n_heads d_head"]:
+        """Queries, with QK-norm and clip, before rotation."""
+        return self._part("q")
+
+    @property
+    def k(self) -> Float[Tensor, "n n_kv_heads d_head"]:
+        """Keys, with QK-norm and clip, before rotation."""
+        return self._part("k")
+
+    @property
+    def q_rotated(self) -> Float[Tensor, "p n_heads d_head"]:
+        """Queries as they meet the keys; the same as `q` where nothing turns."""
+        return self.q if self.spec.attention.rotary is None else self._part("q_rotated")
+
+    @property
+    def k_rotated(self) -> Float[Tensor, "n n_kv_heads d_head"]:
+        """Keys as they meet the queries; the same as `k` where nothing turns."""
+        return self.k if self.spec.attention.rotary is None else self._part("k_rotated")
+
+    @property
+    def v(self) -> Float[Tensor, "n n_kv_heads d_head"]:
+        """Values."""
+        return self._part("v")
+
+    @property
+    def pattern(self) -> Float[Tensor, "n_heads p n"]:
+        """Attention weights."""
+        return self._part("pattern")
+
+    @property
+    def z(self) -> Float[Tensor, "p n_heads d_head"]:
+        """Each head's weighted sum of values, before W_O."""
+        return self._part("z")
+
+    @property
+    def head_out(self) -> Float[Tensor, "p n_heads d_model"]:
+        """What each head writes: z through its part of W_O, before any norm."""
+        z, o = self.z, self.spec.attention.o
+        W_O = o.read(self.trace.weights.checkpoint).to(z).view(*z.shape[1:], -1)
+        return torch.einsum("phr,hrd->phd", z, W_O)
+
+    @property
+    def attn_write(self) -> Float[Tensor, "p d_model"]:
+        """Σ_heads and the bias, before any norm."""
+        return self._part("attn_write")
+
+    @property
+    def attn_out(self) -> Float[Tensor, "p d_model"]:
+        """What the attention adds to the residual stream."""
+        normed = self.spec.attention.post_norm is not None
+        return self._part("attn_out") if normed else self.attn_write
+
+    # ------------------------------------------------------------------ feed-forward
+
+    @property
+    def mlp_in(self) -> Float[Tensor, "p d_model"]:
+        """What the feed-forward reads."""
+        return self._part("mlp_in")
+
+    @property
+    def pre(self) -> Float[Tensor, "p d_mlp"] | None:
+        """Pre-activations: input times key. None in mixtures."""
+        return None if self._is_mixture else self._part("pre")
+
+    @property
+    def gate_pre(self) -> Float[Tensor, "p d_mlp"] | None:
+        """Pre-activations of the gates. None without gates and in mixtures."""
+        ff = self.spec.ff
+        gated = not isinstance(ff, Experts) and ff.w_gate is not None
+        return self._part("gate_pre") if gated else None
+
+    @property
+    def coefficients(self) -> Float[Tensor, "p d_mlp"] | None:
+        """By how much each value is added. None in mixtures; see `experts` and `active`."""
+        return None if self._is_mixture else self._part("coefficients")
+
+    @property
+    def _is_mixture(self) -> bool:
+        return isinstance(self.spec.ff, Experts)
+
+    @property
+    def experts(self) -> ExpertTrace | None:
+        """What the experts did; None where the feed-forward is dense."""
+        if not self._is_mixture:
+            return None
+        if "mlp" not in self.trace.what:
+            raise not_kept("experts", self.trace.what)
+        shared = self.trace.parts.get((self.index, "shared_coefficients"))
+        weight = self.trace.parts.get((self.index, "shared_weight"))
+        return ExpertTrace(
+            self._part("chosen"),
+            self._part("weights"),
+            self._part("coefficients"),
+            shared,
+            None if weight is None else weight.flatten(),
+        )
+
+    def active(self, position: int) -> list[ActiveFF]:
+        """Which feed-forwards wrote at a position: Σ coefficients · W_out + weight · b_out over
+        them is `mlp_write`. One, or in mixtures the chosen experts and the shared one."""
+        row, ff = self.trace.row(position), self.trace.weights.layers[self.index].ff
+        if isinstance(ff, FeedForward):
+            return [ActiveFF(ff, self._part("coefficients")[row], 1.0)]
+        did = self.experts
+        assert did is not None
+        found = [
+            ActiveFF(ff.experts[e], coefficients * weight, float(weight))
+            for e, weight, coefficients in zip(
+                did.chosen[row].tolist(), did.weights[row], did.coefficients[row], strict=True
+            )
+        ]
+        if ff.shared is not None and did.shared_coefficients is not None:
+            share = 1.0 if did.shared_weight is None else float(did.shared_weight[row])
+            found.append(ActiveFF(ff.shared, did.shared_coefficients[row] * share, share))
+        return found
+
+    @property
+    def mlp_write(self) -> Float[Tensor, "p d_model"]:
+        """Σ_neurons coefficient · value and the bias, before any norm."""
+        return self._part("mlp_write")
+
+    @property
+    def mlp_out(self) -> Float[Tensor, "p d_model"]:
+        """What the feed-forward adds to the residual stream."""
+        normed = self.spec.ff.post_norm is not None
+        return self._part("mlp_out") if normed else self.mlp_write
