@@ -17,7 +17,7 @@ import lexray
 
 SOURCE = Path(lexray.__file__).parent
 FLOORS: list[tuple[str, ...]] = [
-    ("errors",),
+    ("errors", "clean"),
     ("address", "view", "progress", "files"),
     ("checkpoint",),
     ("families",),
