@@ -80,7 +80,7 @@ def project_way(X: Tensor, Y: Tensor, E: Tensor, F: Tensor) -> tuple[Parts, floa
 def kernel_way(X: Tensor, Y: Tensor, E: Tensor, F: Tensor) -> tuple[Parts, float]:
     once, k = seconds(lambda: kernel(Side(E), Side(F)))
     assert isinstance(k, Kernel)
-    a, U = seconds(lambda: k.carried(k.left.units(X)))
+    a, U = seconds(lambda: k.carry(k.left.units(X)))
     b, V = seconds(lambda: k.right.units(Y))
     assert isinstance(U, Tensor)
     assert isinstance(V, Tensor)
@@ -141,7 +141,7 @@ def whole_demo() -> float:
 
     def ours() -> list[float]:
         k = kernel(*(Side(E) for E in embeddings))
-        U = [k.carried(k.left.units(X)) for X in A]
+        U = [k.carry(k.left.units(X)) for X in A]
         V = [k.right.units(Y) for Y in B]
         return [absolute_sum(u, v) / (len(u) * len(v)) for u in U for v in V]
 

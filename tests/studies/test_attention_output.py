@@ -14,7 +14,7 @@ from tests.vocabulary.vocabularies import worded
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "neox"])
 def test_a_prompt(name: str) -> None:
-    found = attention_output.compared(model(name), PROMPT, K)
+    found = attention_output.compare(model(name), PROMPT, K)
     trace = traced(name)
     rows = [trace[layer] for layer in trace.layers]
     attention = [tops(name, row.attn_out[-1:])[0] for row in rows]

@@ -32,7 +32,7 @@ FEW = ["gptj", "opt-350m", "bloom", "qwen2-moe", "gemma3", "olmo2", "bert"]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prompt(name: str) -> None:
-    found = heads.compared(model(name), PROMPT, K)
+    found = heads.compare(model(name), PROMPT, K)
     trace = traced(name)
     for layer in trace.layers:
         z, outputs = trace[layer].z[-1], of_outputs(name, layer)
@@ -51,7 +51,7 @@ def test_a_prompt(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_without_the_output_matrix(name: str) -> None:
-    found = heads.compared(model(name), PROMPT, K)["without"]
+    found = heads.compare(model(name), PROMPT, K)["without"]
     trace, d = traced(name), model(name).d_model
     for layer in trace.layers:
         z, outputs = trace[layer].z[-1], of_outputs(name, layer)

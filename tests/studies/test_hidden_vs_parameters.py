@@ -70,7 +70,7 @@ def vector(name: str, layer: int, group: str, owner: int, place: int) -> Tensor:
 def test_a_prompt(name: str, absolute: bool) -> None:
     options = HiddenVsParameters(**ALL, absolute=absolute, same_layer=True)
     lists = TopLists(model(name), K, both_ends=absolute)
-    found = study.compared(model(name), PROMPT, options, lists, None)
+    found = study.compare(model(name), PROMPT, options, lists, None)
     trace, E = traced(name), weights(name).E_out
     final = tops(name, trace[trace.model.n_layers - 1].resid_post)
     gated = weights(name).blocks[0].units[0].gate is not None
@@ -99,10 +99,10 @@ def test_lists_are_the_same_when_they_are_remembered() -> None:
     options = HiddenVsParameters(**ALL, same_layer=True)
     lists = TopLists(model("llama"), K, both_ends=False)
     other = Prompt("a city abc LAW")
-    study.compared(model("llama"), other, options, lists, None)
+    study.compare(model("llama"), other, options, lists, None)
     fresh = TopLists(model("llama"), K, both_ends=False)
-    again = study.compared(model("llama"), PROMPT, options, lists, None)
-    assert again == study.compared(model("llama"), PROMPT, options, fresh, None)
+    again = study.compare(model("llama"), PROMPT, options, lists, None)
+    assert again == study.compare(model("llama"), PROMPT, options, fresh, None)
 
 
 def test_the_control_inside_the_layer() -> None:
@@ -112,7 +112,7 @@ def test_the_control_inside_the_layer() -> None:
     text = Prompt("ab")
     trace = model("gpt2").trace(text.text)
     assert len(trace) == 2
-    found = study.compared(model("gpt2"), text, options, lists, None)
+    found = study.compare(model("gpt2"), text, options, lists, None)
     for layer in trace.layers:
         hidden = tops("gpt2", trace[layer].resid_post)
         active = study.active_vectors(trace, options)["FF values"]

@@ -49,7 +49,7 @@ def test_a_gaussian_is_what_theory_says() -> None:
     def rows(at: torch.Tensor) -> torch.Tensor:
         return torch.randn(len(at), 40, generator=generator).double()
 
-    shape = isotropy.measured(rows, torch.arange(20_000))
+    shape = isotropy.measure(rows, torch.arange(20_000))
     assert shape["deviation"] == pytest.approx(isotropy.expected(40, 20_000), rel=0.1)
     path = shape["by_tokens"]
     assert [p["n"] for p in path] == [312, 1250, 5000, 20_000]

@@ -27,7 +27,7 @@ from tests.vocabulary.vocabularies import worded
 @pytest.mark.parametrize("contribution", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prompt(name: str, contribution: bool) -> None:
-    found = memories.compared(model(name), PROMPT, Memories(k=K, contribution=contribution))
+    found = memories.compare(model(name), PROMPT, Memories(k=K, contribution=contribution))
     trace, firsts, attended = traced(name), [], []
     for layer in trace.layers:
         recorded, outputs = trace[layer], of_outputs(name, layer)
@@ -60,7 +60,7 @@ def test_means(tmp_path: Path) -> None:
     options = {"k": K, "prompts": prompts_file(tmp_path, *texts)}
     numbers = find("memories")(worded("gpt2"), **options).numbers
     parts = [
-        memories.compared(model("gpt2"), PROMPT.__class__(text), Memories(k=K)) for text in texts
+        memories.compare(model("gpt2"), PROMPT.__class__(text), Memories(k=K)) for text in texts
     ]
     first = torch.tensor([[[head[0] for head in layer] for layer in p["head"]] for p in parts])
     assert numbers["by_rank"]["1st"] == pytest.approx(first.mean((0, 2)).tolist())

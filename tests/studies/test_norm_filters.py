@@ -31,7 +31,7 @@ def bare_logits(name: str, X: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prompt(name: str) -> None:
-    found = norm_filters.filtered(model(name), PROMPT, OPTIONS)
+    found = norm_filters.measure_prompt(model(name), PROMPT, OPTIONS)
     for layer in traced(name).layers:
         recorded = traced(name)[layer]
         pairs = {
@@ -56,7 +56,7 @@ def test_random_vectors_pass_the_same_norms() -> None:
     trace, module = traced("gpt2"), build("gpt2")
     X = torch.randn(2, 24, generator=torch.Generator().manual_seed(1))
     for norm, attribute in (("ln_1", "ln_1"), ("ln_2", "ln_2")):
-        found = norm_filters._normed([trace[0], trace[1]], norm, X)
+        found = norm_filters._apply_norm([trace[0], trace[1]], norm, X)
         blocks = module.base_model.h
         for i in range(2):
             torch.testing.assert_close(found[i], getattr(blocks[i], attribute)(X[i]).detach())
@@ -84,7 +84,7 @@ def test_means_over_prompts(tmp_path: Path) -> None:
     finals = torch.stack([small.trace(text).final[-1] for text in texts])
     usual = logits("llama", finals).softmax(1).mean(0)
     prompts = [PROMPT.__class__(text) for text in texts]
-    parts = [norm_filters.filtered(small, prompt, OPTIONS)["ln_2"] for prompt in prompts]
+    parts = [norm_filters.measure_prompt(small, prompt, OPTIONS)["ln_2"] for prompt in prompts]
     for kind in ("real", "bare", "random"):
         curves = result.numbers["measured"]["ln_2"][kind]
         for end in ENDS:

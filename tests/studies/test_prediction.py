@@ -17,7 +17,7 @@ from tests.vocabulary.vocabularies import worded
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prompt(name: str) -> None:
-    found = prediction.followed(model(name), PROMPT)
+    found = prediction.follow(model(name), PROMPT)
     trace = traced(name)
     last = logits(name, trace[trace.model.n_layers - 1].resid_post[-1:])
     assert found["token"] == int(last[0].argmax())
@@ -44,7 +44,7 @@ def asked(folder: Path) -> Path:
 def test_right_and_wrong(tmp_path: Path) -> None:
     path = asked(tmp_path)
     known = {p.text: answers_rightly(model("gpt2"), p) for p in read_prompts(path) if p.answer}
-    done = prediction.chosen(worded("gpt2"), find("prediction").options.of({"prompts": path}))
+    done = prediction.choose(worded("gpt2"), find("prediction").options.of({"prompts": path}))
     assert {d.prompt.text for d in done[RIGHT]} == {text for text, right in known.items() if right}
     assert {d.prompt.text for d in done[WRONG]} == {t for t, right in known.items() if not right}
     result = find("prediction")(worded("gpt2"), prompts=path)

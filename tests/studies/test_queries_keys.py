@@ -65,7 +65,7 @@ def reading(name: str, layer: int, head: int) -> dict[str, dict[str, set[int]]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prompt(name: str) -> None:
-    found = queries_keys.compared(model(name), PROMPT, OPTIONS)
+    found = queries_keys.compare(model(name), PROMPT, OPTIONS)
     trace = traced(name)
     for layer in trace.layers:
         n = trace[layer].z.shape[1]
@@ -104,14 +104,14 @@ def test_heads_that_do_not_fit_cannot_be_padded(tmp_path: Path) -> None:
 )
 def test_the_right_side_gives_the_attention_logits(name: str) -> None:
     """Biases, rotations of every kind, shared keys, norms on queries and keys."""
-    found = queries_keys.compared(worded(name), PROMPT, OPTIONS)["correlation"]["right"]
+    found = queries_keys.compare(worded(name), PROMPT, OPTIONS)["correlation"]["right"]
     assert found["key"] == pytest.approx([1] * len(found["key"]), abs=1e-4)
     if name not in ("qwen3", "olmo2"):
         assert found["query"] == pytest.approx([1] * len(found["query"]), abs=1e-4)
 
 
 def test_the_other_sides_do_not() -> None:
-    found = queries_keys.compared(model("gpt2"), PROMPT, OPTIONS)["correlation"]
+    found = queries_keys.compare(model("gpt2"), PROMPT, OPTIONS)["correlation"]
     recorded, block = traced("gpt2")[1], weights("gpt2").blocks[1]
     expected: dict[str, list[float]] = {"naive": [], "code": []}
     for h in range(3):
@@ -128,8 +128,8 @@ def test_the_other_sides_do_not() -> None:
 
 def test_the_first_token_can_be_skipped() -> None:
     skipping = QueriesKeys(k=K, skip_first=True)
-    assert queries_keys.compared(model("gpt2"), PROMPT, skipping)["first_token"] == 0
-    alone = queries_keys.compared(model("gpt2"), Prompt("a"), skipping)
+    assert queries_keys.compare(model("gpt2"), PROMPT, skipping)["first_token"] == 0
+    alone = queries_keys.compare(model("gpt2"), Prompt("a"), skipping)
     assert alone["first_token"] == 1
     assert alone["attended"]["query, another position"] == [None, None]
     assert alone["correlation"]["right"]["key"] == [None, None]

@@ -11,7 +11,7 @@ import torch
 
 from lexray.errors import LexrayError
 from lexray.studies import find, regularisation_neurons
-from lexray.studies.regularisation_neurons import Neurons, seen
+from lexray.studies.regularisation_neurons import Neurons, observe
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.words import is_function_word
 from tests.studies.recorded import NAMES, PROMPT, logits, model, prompts_file, traced, weights
@@ -23,7 +23,7 @@ TEXTS = tuple(f"{letter} law walking city abc law" for letter in "abcdefghijkl")
 @pytest.mark.parametrize("absolute", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prompt(name: str, absolute: bool) -> None:
-    found = seen(model(name), PROMPT, Neurons(absolute=absolute))
+    found = observe(model(name), PROMPT, Neurons(absolute=absolute))
     for layer in traced(name).layers:
         recorded = traced(name)[layer]
         assert recorded.coefficients is not None
@@ -40,7 +40,7 @@ def test_a_prompt(name: str, absolute: bool) -> None:
 
 def test_a_mixture() -> None:
     moe = worded("mixtral").view(folded=False)
-    found = seen(moe, PROMPT, Neurons(top=3))
+    found = observe(moe, PROMPT, Neurons(top=3))
     for layer, trace in enumerate(moe.trace(PROMPT.text)[i] for i in range(moe.n_layers)):
         active = trace.active(-1)
         best = max(active, key=lambda one: float(one.coefficients.max()))
@@ -54,7 +54,7 @@ def test_over_prompts(name: str, absolute: bool, tmp_path: Path) -> None:
     options: dict[str, Any] = {"others": 7, "absolute": absolute}
     prompts = prompts_file(tmp_path, *TEXTS)
     result = find("regularisation-neurons")(worded(name), **options, prompts=prompts)
-    parts = [seen(model(name), Prompt(text), Neurons(**options)) for text in TEXTS]
+    parts = [observe(model(name), Prompt(text), Neurons(**options)) for text in TEXTS]
     some, space = 0, worded(name).space
     for layer, row in enumerate(result.numbers["layers"]):
         counts = Counter(i for part in parts for i in part["neurons"][layer])

@@ -47,8 +47,8 @@ def test_what_is_not_there() -> None:
 )
 def test_the_rule_both_ways(share: float, verdict: str) -> None:
     shares = {"share": share, "share_by_jaccard": share / 2, "expected_shared": 0.2}
-    assert related_pairs.judged(shares, RelatedPairs()).verdict == verdict
-    assert related_pairs.judged(shares, RelatedPairs(k=50)).verdict == "not testable"
+    assert related_pairs.judge(shares, RelatedPairs()).verdict == verdict
+    assert related_pairs.judge(shares, RelatedPairs(k=50)).verdict == "not testable"
 
 
 def test_the_figure_marks_what_was_published() -> None:

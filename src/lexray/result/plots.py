@@ -299,20 +299,25 @@ def _note(reading: Reading) -> str:
     return f"{reading.source} · legibility {reading.legibility:.2f}"
 
 
+def heading(title: str, note: str) -> dict[str, Any]:
+    """A figure's title, and under it the small print."""
+    return {
+        "text": f"<b>{literal(title)}</b>",
+        "subtitle": {"text": literal(note), "font": {"size": 12, "color": FAINT}},
+        "x": 0.02,
+        "xanchor": "left",
+        "y": 1,
+        "yref": "container",
+        "yanchor": "top",
+        "pad": {"t": 18},
+    }
+
+
 def dress(figure: go.Figure, title: str, note: str, height: int) -> None:
     """What all figures share: title, small print, colours, sizes."""
     figure.update_layout(
         template="plotly_white",
-        title={
-            "text": f"<b>{literal(title)}</b>",
-            "subtitle": {"text": literal(note), "font": {"size": 12, "color": FAINT}},
-            "x": 0.02,
-            "xanchor": "left",
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"t": 18},
-        },
+        title=heading(title, note),
         font={"family": SANS, "size": 13, "color": INK},
         showlegend=False,
         width=WIDTH,

@@ -1,6 +1,6 @@
 """The embedding space: projections into the vocabulary and the exact top-k engines."""
 
 from lexray.space.topk.pairs import TopPairs, top_pairs
-from lexray.space.topk.vectors import TopVectors, stream_top_vectors, top_vectors
+from lexray.space.topk.vectors import TopVectors, top_vectors
 
-__all__ = ["TopPairs", "TopVectors", "stream_top_vectors", "top_pairs", "top_vectors"]
+__all__ = ["TopPairs", "TopVectors", "top_pairs", "top_vectors"]

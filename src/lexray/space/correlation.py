@@ -84,7 +84,7 @@ class Kernel:
         """The width of a carried vector."""
         return d_model if self.between is None else self.between.shape[1]
 
-    def carried(self, units: Float[Tensor, "n r_a"]) -> Float[Tensor, "n r_b"]:
+    def carry(self, units: Float[Tensor, "n r_a"]) -> Float[Tensor, "n r_b"]:
         """A's units, such that their products with B's units are correlations."""
         if self.between is None:
             return units
@@ -95,7 +95,7 @@ class Kernel:
         self, X: Float[Tensor, "n d_a"], Y: Float[Tensor, "m d_b"]
     ) -> Float[Tensor, "n m"]:
         """All of them, at once: for a few vectors, or one pair of layers."""
-        left, right = self.carried(self.left.units(X)), self.right.units(Y)
+        left, right = self.carry(self.left.units(X)), self.right.units(Y)
         with full_precision():
             return (left @ right.T).clamp(-1, 1)
 

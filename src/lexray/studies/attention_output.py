@@ -22,13 +22,13 @@ from lexray.studies.shared.last_position import (
     Curves,
     Overlaps,
     at_last,
-    averaged,
+    average,
     curve,
     curves_table,
     mean,
     plain,
     require_lists,
-    stacked,
+    stack,
     start_and_rest,
     tops,
 )
@@ -52,9 +52,9 @@ STYLES = {
 def run(model: Model, options: Overlaps) -> Evidence:
     require_lists(model, options.k)
     done = each_prompt(
-        "attention-output", model, options, lambda prompt: compared(model, prompt, options.k)
+        "attention-output", model, options, lambda prompt: compare(model, prompt, options.k)
     )
-    curves = {name: averaged([d.numbers[name] for d in done]) for name in STYLES}
+    curves = {name: average([d.numbers[name] for d in done]) for name in STYLES}
     return Evidence(
         {"k": options.k, "prompts": len(done), "curves": curves},
         (curves_table(curves, f"mean I_{options.k} of the attention's output"),),
@@ -64,11 +64,11 @@ def run(model: Model, options: Overlaps) -> Evidence:
     )
 
 
-def compared(model: Model, prompt: Prompt, k: int) -> Numbers:
+def compare(model: Model, prompt: Prompt, k: int) -> Numbers:
     """One prompt's scores, a number for each layer under each name."""
     trace = at_last(model, prompt, "residual")
     names = {"attention": "attn_out", BEFORE: "resid_pre", AFTER: "resid_mid"}
-    found = tops(model, {name: stacked(trace, part) for name, part in names.items()}, k)
+    found = tops(model, {name: stack(trace, part) for name, part in names.items()}, k)
     attention = found["attention"]
     scores = {name: overlap(attention, found[name]) for name in (BEFORE, AFTER)}
     scores[CHANGE] = overlap(found[BEFORE], found[AFTER])

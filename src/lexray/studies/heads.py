@@ -30,7 +30,7 @@ from lexray.studies.shared.last_position import (
     Curves,
     Overlaps,
     at_last,
-    averaged,
+    average,
     curve,
     curves_table,
     halves,
@@ -60,17 +60,17 @@ SLIGHT = 0.05
 
 def run(model: Model, options: Overlaps) -> Evidence:
     require_lists(model, options.k)
-    done = each_prompt("heads", model, options, lambda prompt: compared(model, prompt, options.k))
-    with_W_O = {name: averaged([d.numbers["with"][name] for d in done]) for name in OUTPUTS}
+    done = each_prompt("heads", model, options, lambda prompt: compare(model, prompt, options.k))
+    with_W_O = {name: average([d.numbers["with"][name] for d in done]) for name in OUTPUTS}
     bare = done[0].numbers["without"] is not None
     without = (
-        {name: averaged([d.numbers["without"][name] for d in done]) for name in OUTPUTS}
+        {name: average([d.numbers["without"][name] for d in done]) for name in OUTPUTS}
         if bare
         else {}
     )
     ranked = {
         name: {
-            rank: averaged([d.numbers["ranked"][name][i] for d in done])
+            rank: average([d.numbers["ranked"][name][i] for d in done])
             for i, rank in enumerate(RANKS)
         }
         for name in OUTPUTS
@@ -89,7 +89,7 @@ def run(model: Model, options: Overlaps) -> Evidence:
     )
 
 
-def compared(model: Model, prompt: Prompt, k: int) -> Numbers:
+def compare(model: Model, prompt: Prompt, k: int) -> Numbers:
     """Means over the heads of each layer, and by rank of their norms, for the three outputs."""
     trace = at_last(model, prompt, "residual", "heads")
     written, bare = heads_at_last(trace), bare_heads(trace)

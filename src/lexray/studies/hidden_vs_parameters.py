@@ -34,11 +34,11 @@ from lexray.space.kinds import Kind
 from lexray.studies.shared import figures
 from lexray.studies.shared.active import Active, TopLists, active_neurons, active_subheads
 from lexray.studies.shared.measures import (
-    deranged,
+    derange,
     members,
     require_more_tokens,
     sample,
-    seeded,
+    seed_generator,
 )
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
@@ -95,7 +95,7 @@ def run(model: Model, options: HiddenVsParameters) -> Evidence:
     require_more_tokens(model, options.k)
     causal = model.architecture.causal
     options = replace(options, right=options.right and causal)
-    pool, done = computed(model, replace(options, final=False))
+    pool, done = compute_all(model, replace(options, final=False))
     found = {target: summaries(done, target) for target in TARGETS}
     shown = "final" if options.final else "layer"
     numbers = {"k": options.k, "m": options.m, "prompts": len(done)}
@@ -108,12 +108,12 @@ def run(model: Model, options: HiddenVsParameters) -> Evidence:
     )
 
 
-def computed(model: Model, options: HiddenVsParameters) -> tuple[Pool | None, list[Done]]:
+def compute_all(model: Model, options: HiddenVsParameters) -> tuple[Pool | None, list[Done]]:
     """Each prompt's numbers; the control's hidden states first, as they come from all prompts."""
     lists = TopLists(model, options.k, both_ends=options.absolute)
     if options.same_layer:
         return None, each_prompt(
-            NAME, model, options, lambda prompt: compared(model, prompt, options, lists, None)
+            NAME, model, options, lambda prompt: compare(model, prompt, options, lists, None)
         )
     states = each_prompt(
         f"{NAME} (control)", model, options, lambda prompt: some_states(model, prompt, options)
@@ -121,15 +121,15 @@ def computed(model: Model, options: HiddenVsParameters) -> tuple[Pool | None, li
     pool = Pool.of(states)
     chosen = WithPool(**options.to_dict() | {"prompts": options.prompts, "pool": pool.digest})
     return pool, each_prompt(
-        NAME, model, chosen, lambda prompt: compared(model, prompt, options, lists, pool)
+        NAME, model, chosen, lambda prompt: compare(model, prompt, options, lists, pool)
     )
 
 
-def traced(model: Model, prompt: Prompt, options: HiddenVsParameters, *what: str) -> Trace:
+def trace_prompt(model: Model, prompt: Prompt, options: HiddenVsParameters, *what: str) -> Trace:
     """The text at the sampled positions."""
     most = min(options.tokens, longest(model) or options.tokens)
     ids = model.vocabulary.encode(prompt.text, special=True)[:most]
-    generator = seeded(options.seed, prompt.text)
+    generator = seed_generator(options.seed, prompt.text)
     positions = sample(options.positions or len(ids), len(ids), generator).tolist()
     return model.trace(ids, what=what, positions=positions)
 
@@ -169,13 +169,13 @@ class Pool:
 
 def some_states(model: Model, prompt: Prompt, options: HiddenVsParameters) -> Numbers:
     """The top tokens of a few of the prompt's hidden states, and how many there are."""
-    X = states_of(traced(model, prompt, options, "residual")).flatten(0, 1)
-    at = sample(POOLED, len(X), seeded(options.seed, "control", prompt.text))
+    X = states_of(trace_prompt(model, prompt, options, "residual")).flatten(0, 1)
+    at = sample(POOLED, len(X), seed_generator(options.seed, "control", prompt.text))
     lists = project(model, X[at.to(X.device)].to(model.device), options.k).top_ids
     return {"lists": lists.tolist(), "states": len(X)}
 
 
-def compared(
+def compare(
     model: Model,
     prompt: Prompt,
     options: HiddenVsParameters,
@@ -184,14 +184,14 @@ def compared(
 ) -> Numbers:
     """R_k of each group, averaged over positions, for each layer: of the hidden state, the final
     one, and the control of each."""
-    trace = traced(model, prompt, options, "residual", "heads", "mlp")
+    trace = trace_prompt(model, prompt, options, "residual", "heads", "mlp")
     X = states_of(trace).to(model.device)
     size = X.shape[:2]
     hidden = project(model, X.flatten(0, 1), options.k).top_ids.cpu().view(*size, -1)
     final = hidden[-1:].expand_as(hidden)
-    generator = seeded(options.seed, "drawn", prompt.text)
+    generator = seed_generator(options.seed, "drawn", prompt.text)
     if pool is None:
-        order = deranged(size[1], generator)
+        order = derange(size[1], generator)
         controls = {"layer": hidden[:, order], "final": final[:, order]}
     else:
         drawn = pool.draw(size[0] * size[1], generator).view(*size, -1)
@@ -200,7 +200,7 @@ def compared(
     for name, active in active_vectors(trace, options).items():
         named = lists.of(GROUPS[name], active)
         numbers[name] = {
-            target: {"aligned": covered(state, named), "random": covered(controls[target], named)}
+            target: {"aligned": coverage(state, named), "random": coverage(controls[target], named)}
             for target, state in (("layer", hidden), ("final", final))
         }
     return numbers
@@ -219,7 +219,7 @@ def active_vectors(trace: Trace, options: HiddenVsParameters) -> dict[str, dict[
     return {name: active for name, active in found.items() if len(active) == len(trace.layers)}
 
 
-def covered(state: Int[Tensor, "layers p k"], named: Int[Tensor, "layers p m k"]) -> list[float]:
+def coverage(state: Int[Tensor, "layers p k"], named: Int[Tensor, "layers p m k"]) -> list[float]:
     """R_k, the mean over positions for each layer."""
     layers, p, k = state.shape
     inside = members(state.reshape(-1, k), named.reshape(layers * p, -1))

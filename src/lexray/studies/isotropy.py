@@ -27,7 +27,7 @@ from lexray.progress import track
 from lexray.result.table import Table
 from lexray.space.side import Side
 from lexray.studies.shared import figures
-from lexray.studies.shared.measures import seeded
+from lexray.studies.shared.measures import seed_generator
 from lexray.studies.shared.study import ES, Evidence, Finding, Options, Study, finding
 
 ROWS_AT_ONCE = 2048
@@ -43,15 +43,15 @@ Rows = Callable[[Int[Tensor, "n"]], Float[Tensor, "n d"]]
 def run(model: Model, options: Options) -> Evidence:
     ids = model.space.admitted(None)
     tokens = torch.arange(model.space.n_rows) if ids is None else ids.cpu()
-    order = tokens[torch.randperm(len(tokens), generator=seeded(options.seed, "tokens"))]
-    generator = seeded(options.seed, GAUSSIAN)
+    order = tokens[torch.randperm(len(tokens), generator=seed_generator(options.seed, "tokens"))]
+    generator = seed_generator(options.seed, GAUSSIAN)
     sources: dict[str, Rows] = {
         EMBEDDING: of(model.space.whole("value")),
         CENTRED: of(model.view(centred=True).space.whole("value")),
         GAUSSIAN: lambda at: torch.randn(len(at), model.d_model, generator=generator).double(),
     }
     shapes = {
-        name: measured(rows, order)
+        name: measure(rows, order)
         for name, rows in track(sources.items(), len(sources), "isotropy")
     }
     d, N = model.d_model, len(order)
@@ -72,7 +72,7 @@ def of(side: Side) -> Rows:
     return rows
 
 
-def measured(rows: Rows, order: Int[Tensor, "n"]) -> dict[str, Any]:
+def measure(rows: Rows, order: Int[Tensor, "n"]) -> dict[str, Any]:
     """All figures of one matrix, and its deviation over growing parts of the vocabulary."""
     stops = sorted({max(1, round(part * len(order))) for part in PARTS})
     total, start, path = None, 0, []
@@ -82,9 +82,9 @@ def measured(rows: Rows, order: Int[Tensor, "n"]) -> dict[str, Any]:
             total = block.T @ block if total is None else total.addmm_(block.T, block)
         assert total is not None
         start = stop
-        path.append({"n": stop, "deviation": deviation(scaled(total))})
+        path.append({"n": stop, "deviation": deviation(scale(total))})
     assert total is not None
-    G = scaled(total)
+    G = scale(total)
     eigenvalues = torch.linalg.eigvalsh(G).flip(0)
     return {
         "deviation": deviation(G),
@@ -96,7 +96,7 @@ def measured(rows: Rows, order: Int[Tensor, "n"]) -> dict[str, Any]:
     }
 
 
-def scaled(total: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
+def scale(total: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
     """G: with mean eigenvalue 1."""
     return total * (len(total) / float(total.trace()))
 

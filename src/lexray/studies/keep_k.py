@@ -28,7 +28,7 @@ from lexray.result.table import Table
 from lexray.space.topk.arithmetic import full_precision
 from lexray.studies.shared import figures
 from lexray.studies.shared.hidden import hidden_states
-from lexray.studies.shared.measures import rows_of, sample, seeded
+from lexray.studies.shared.measures import rows_of, sample, seed_generator
 from lexray.studies.shared.study import ES, Evidence, Finding, Options, Study, finding, option
 
 SMALL = (10, 50, 100, 200, 300, 500)
@@ -85,13 +85,13 @@ def distributions(
 ) -> tuple[dict[str, Float[Tensor, "n d_model"]], tuple[str, ...]]:
     """The kinds of vectors; hidden states only of models that transformers can run."""
     n, device = options.n, model.device
-    normal = torch.randn(n, model.d_model, generator=seeded(options.seed, NORMAL))
+    normal = torch.randn(n, model.d_model, generator=seed_generator(options.seed, NORMAL))
     drawn = {NORMAL: normal.to(device), VALUES: random_values(model, n, options.seed)}
     try:
         states = hidden_states(model)
     except LexrayError as error:
         return drawn, (f"no hidden states: {error}",)
-    at = sample(n, len(states), seeded(options.seed, HIDDEN))
+    at = sample(n, len(states), seed_generator(options.seed, HIDDEN))
     drawn[HIDDEN] = states[at.to(states.device)]
     drawn[UNIT] = torch.nn.functional.normalize(drawn[HIDDEN], dim=1)
     return drawn, ()
@@ -100,7 +100,7 @@ def distributions(
 def random_values(model: Model, n: int, seed: int) -> Float[Tensor, "m d_model"]:
     """n feed-forward values from anywhere in the model."""
     groups = list(model.groups("value"))
-    at = sample(n, sum(group.n for group in groups), seeded(seed, VALUES))
+    at = sample(n, sum(group.n for group in groups), seed_generator(seed, VALUES))
     return rows_of(groups, at)
 
 
@@ -222,7 +222,7 @@ def _table(ks: list[int], scores: Scores) -> Table:
 
 def draw(ks: list[int], scores: Scores) -> go.Figure:
     """Solid lines Eᵀ, dashed lines E⁺, as in the paper, over both ranges at once."""
-    figure = figures.dressed(go.Figure(), 480)
+    figure = figures.dress(go.Figure(), 480)
     for name, both in scores.items():
         for inverse, mark, dash in (("transpose", "Eᵀ", "solid"), ("pinv", "E⁺", "dash")):
             figure.add_trace(

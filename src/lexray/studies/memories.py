@@ -60,7 +60,7 @@ class Memories(Overlaps):
 
 def run(model: Model, options: Memories) -> Evidence:
     require_lists(model, options.k)
-    done = each_prompt("memories", model, options, lambda prompt: compared(model, prompt, options))
+    done = each_prompt("memories", model, options, lambda prompt: compare(model, prompt, options))
     table = scores_of(done, "head")
     curves = by_rank(table)
     against = {name: by_rank(scores_of(done, name)) for name in OUTPUTS}
@@ -84,7 +84,7 @@ def ranked_by(options: Memories) -> str:
     return "attention times norm" if options.contribution else "attention"
 
 
-def compared(model: Model, prompt: Prompt, options: Memories) -> Numbers:
+def compare(model: Model, prompt: Prompt, options: Memories) -> Numbers:
     """I_k of each layer's, head's and rank's value with the head, and with the three outputs."""
     trace = at_last(model, prompt, "residual", "heads", "attention")
     heads, chosen = heads_at_last(trace), chosen_values(trace, options.contribution)
@@ -121,7 +121,7 @@ def chosen_values(trace: Trace, contribution: bool) -> Values:
         for h, line in enumerate(lines):
             attention = trace[layer].pattern[h, -1].float().to(line.vectors.device)
             size = attention * line.vectors.norm(dim=1) if contribution else attention
-            order = ranked(attention, size)
+            order = rank_values(attention, size)
             vectors.append(line.vectors[order])
             ranks = [*range(BEST), BEST][: len(order)]
             places += [(index, h, rank) for rank in ranks]
@@ -132,7 +132,7 @@ def chosen_values(trace: Trace, contribution: bool) -> Values:
     return Values(torch.cat(vectors), (layer_, head, rank), sum(weights) / n, sum(firsts) / n)
 
 
-def ranked(attention: Float[Tensor, "n"], size: Float[Tensor, "n"]) -> Int[Tensor, "few"]:
+def rank_values(attention: Float[Tensor, "n"], size: Float[Tensor, "n"]) -> Int[Tensor, "few"]:
     """The places of the three largest, and of the smallest that has any attention."""
     order = size.argsort(descending=True, stable=True)
     order = order[attention[order] > 0]

@@ -39,13 +39,13 @@ from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
     RAW,
     Curves,
-    averaged,
+    average,
     curve,
     curves_table,
     mean,
     require_next_token,
 )
-from lexray.studies.shared.measures import members, n_tokens, require_more_tokens, seeded
+from lexray.studies.shared.measures import members, n_tokens, require_more_tokens, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
 from lexray.studies.shared.study import (
@@ -78,11 +78,11 @@ def run(model: Model, options: NormFilters) -> Evidence:
     require_next_token(model)
     require_more_tokens(model, 2 * options.n)
     norms = norms_of(model)
-    done = each_prompt("norm-filters", model, options, lambda p: filtered(model, p, options))
+    done = each_prompt("norm-filters", model, options, lambda p: measure_prompt(model, p, options))
     usual = usual_probabilities(model, done)
     words = function_words(model)
     measured = {
-        norm: {kind: summed(done, norm, kind, usual, words) for kind in KINDS} for norm in norms
+        norm: {kind: sum_up(done, norm, kind, usual, words) for kind in KINDS} for norm in norms
     }
     changes = {norm: mean_changes(done, norm, "real") for norm in norms}
     bare = {norm: mean_changes(done, norm, "bare") for norm in norms}
@@ -133,11 +133,11 @@ def norms_of(model: Model) -> list[str]:
     return found
 
 
-def filtered(model: Model, prompt: Prompt, options: NormFilters) -> Numbers:
+def measure_prompt(model: Model, prompt: Prompt, options: NormFilters) -> Numbers:
     """Each norm's lists, and the final hidden state, from which the output is computed again."""
     trace = model.trace(prompt.text, what="residual", positions=-1)
     layers = [trace[layer] for layer in trace.layers]
-    generator = seeded(options.seed, prompt.text)
+    generator = seed_generator(options.seed, prompt.text)
     numbers: Numbers = {"final": at_least_float32(trace.final[-1]).tolist()}
     for norm in norms_of(model):
         before, after = (
@@ -151,12 +151,12 @@ def filtered(model: Model, prompt: Prompt, options: NormFilters) -> Numbers:
         numbers[norm] = {
             "real": lists(model, before, after, options.n),
             "bare": lists(model, before, after, options.n, norm=False),
-            "random": lists(model, random, _normed(layers, norm, random), options.n),
+            "random": lists(model, random, _apply_norm(layers, norm, random), options.n),
         }
     return numbers
 
 
-def _normed(
+def _apply_norm(
     layers: Sequence[LayerTrace], norm: str, X: Float[Tensor, "layers d_model"]
 ) -> Float[Tensor, "layers d_model"]:
     """Each row through its layer's norm."""
@@ -217,7 +217,7 @@ def usual_probabilities(model: Model, done: Sequence[Done]) -> Float[Tensor, "ro
     return torch.stack(parts).sum(0) / len(finals)
 
 
-def summed(
+def sum_up(
     done: Sequence[Done],
     norm: str,
     kind: str,
@@ -231,9 +231,9 @@ def summed(
         ids: Int[Tensor, "prompts layers n"] = torch.tensor([row[end] for row in rows])
         curves[f"{end}: usual probability"] = usual[ids].mean((0, 2)).tolist()
         curves[f"{end}: function words"] = words[ids].double().mean((0, 2)).tolist()
-        curves[f"{end}: change"] = averaged([[sum(x) for x in row[f"{end}_by"]] for row in rows])
+        curves[f"{end}: change"] = average([[sum(x) for x in row[f"{end}_by"]] for row in rows])
     for name in ("moved", "new"):
-        curves[name] = averaged([row[name] for row in rows])
+        curves[name] = average([row[name] for row in rows])
     return curves
 
 

@@ -23,7 +23,7 @@ from lexray.studies.shared.last_position import (
     RAW,
     Curves,
     Overlaps,
-    averaged,
+    average,
     curve,
     curves_table,
     halves,
@@ -32,7 +32,7 @@ from lexray.studies.shared.last_position import (
     require_lists,
     rises,
 )
-from lexray.studies.shared.measures import n_tokens, sample, seeded
+from lexray.studies.shared.measures import n_tokens, sample, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Numbers, each_prompt
 from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
@@ -53,7 +53,7 @@ def run(model: Model, options: OwnToken) -> Evidence:
     require_lists(model, options.k)
     done = each_prompt("own-token", model, options, lambda prompt: read(model, prompt, options))
     curves, listed = (
-        {name: averaged([d.numbers[kind][name] for d in done]) for name in STYLES}
+        {name: average([d.numbers[kind][name] for d in done]) for name in STYLES}
         for kind in ("probability", "listed")
     )
     random = 1 / n_tokens(model)
@@ -75,7 +75,7 @@ def read(model: Model, prompt: Prompt, options: OwnToken) -> Numbers:
     """Probability of, and share of values that list, a position's token and another one."""
     trace = model.trace(prompt.text, what="attention")
     ids, n = trace.ids.tolist(), len(trace)
-    generator = seeded(options.seed, prompt.text)
+    generator = seed_generator(options.seed, prompt.text)
     positions = tuple(sample(options.positions or n, n, generator).tolist())
     others = another(ids, positions, options.seed)
     lines = Selection(trace, trace.layers, positions).lines(["values"])

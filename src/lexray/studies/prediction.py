@@ -24,11 +24,11 @@ from lexray.studies.shared.last_position import (
     RAW,
     Curves,
     at_last,
-    averaged,
+    average,
     curve,
     curves_table,
     require_next_token,
-    stacked,
+    stack,
 )
 from lexray.studies.shared.prompts import Prompt, answers_rightly, read_prompts
 from lexray.studies.shared.resume import Done, NoneRightError, Numbers, each_prompt
@@ -48,10 +48,10 @@ def run(model: Model, options: PromptOptions) -> Evidence:
             "none of the prompts has an answer, so none is right or wrong; give a .jsonl with "
             "'prompt' and 'answer'"
         )
-    done = chosen(model, options)
+    done = choose(model, options)
     counts = {name: len(found) for name, found in done.items()}
     kinds = {name: found for name, found in done.items() if found}
-    curves = {name: averaged([d.numbers["p"] for d in found]) for name, found in kinds.items()}
+    curves = {name: average([d.numbers["p"] for d in found]) for name, found in kinds.items()}
     return Evidence(
         {"prompts": counts, "probability": curves, "start": _starts(curves)},
         (curves_table(curves, "mean probability of the final prediction"),),
@@ -61,11 +61,11 @@ def run(model: Model, options: PromptOptions) -> Evidence:
     )
 
 
-def chosen(model: Model, options: PromptOptions) -> dict[str, list[Done]]:
+def choose(model: Model, options: PromptOptions) -> dict[str, list[Done]]:
     """What was computed for prompts of both kinds."""
 
     def compute(prompt: Prompt) -> Numbers:
-        return followed(model, prompt)
+        return follow(model, prompt)
 
     every = each_prompt("prediction", model, replace(options, right=False), compute)
     try:
@@ -78,11 +78,11 @@ def chosen(model: Model, options: PromptOptions) -> dict[str, list[Done]]:
     }
 
 
-def followed(model: Model, prompt: Prompt) -> Numbers:
+def follow(model: Model, prompt: Prompt) -> Numbers:
     """The final prediction, its probability after each block, and whether it is right."""
     trace = at_last(model, prompt, "residual", "logits")
     predicted = int(trace.logits[-1].argmax())
-    X = at_least_float32(stacked(trace, "resid_post").to(model.device))
+    X = at_least_float32(stack(trace, "resid_post").to(model.device))
     found = project(model, X, 1, [predicted])
     right = None if prompt.answer is None else answers_rightly(model, prompt)
     return {"token": predicted, "p": found.target_probs[:, 0].tolist(), "right": right}
@@ -130,7 +130,7 @@ def findings(curves: Curves, counts: dict[str, int]) -> list[Finding]:
 
 
 def draw(curves: Curves, counts: dict[str, int]) -> go.Figure:
-    figure = figures.dressed(go.Figure())
+    figure = figures.dress(go.Figure())
     for name, values in curves.items():
         figure.add_trace(curve(values, f"{name} ({counts[name]})", STYLES[name]))
     figure.update_xaxes(title="layer")

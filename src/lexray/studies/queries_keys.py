@@ -44,7 +44,7 @@ from lexray.studies.shared.last_position import (
     RAW,
     Curves,
     Overlaps,
-    averaged,
+    average,
     curve,
     curves_table,
     mean,
@@ -52,7 +52,7 @@ from lexray.studies.shared.last_position import (
     require_lists,
     tops,
 )
-from lexray.studies.shared.measures import n_tokens, overlap, seeded
+from lexray.studies.shared.measures import n_tokens, overlap, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
 from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
@@ -83,12 +83,12 @@ class QueriesKeys(Overlaps):
 
 def run(model: Model, options: QueriesKeys) -> Evidence:
     require_lists(model, options.k)
-    done = each_prompt("queries-keys", model, options, lambda p: compared(model, p, options))
+    done = each_prompt("queries-keys", model, options, lambda p: compare(model, p, options))
     methods = [m for m in METHODS if m in done[0].numbers["scores"]]
     scores = {m: _means(done, "scores", m) for m in methods}
     fits = {m: _means(done, "correlation", m) for m in methods}
     attended = {
-        name: averaged([d.numbers["attended"][name] for d in done])
+        name: average([d.numbers["attended"][name] for d in done])
         for name in done[0].numbers["attended"]
     }
     chance = options.k / n_tokens(model)
@@ -112,14 +112,14 @@ def run(model: Model, options: QueriesKeys) -> Evidence:
 
 def _means(done: Sequence[Done], kind: str, method: str) -> Curves:
     names = done[0].numbers[kind][method]
-    return {name: averaged([d.numbers[kind][method][name] for d in done]) for name in names}
+    return {name: average([d.numbers[kind][method][name] for d in done]) for name in names}
 
 
 def _flat(fits: Mapping[str, Curves]) -> Curves:
     return {f"{METHODS[m]}, {name}": c for m, found in fits.items() for name, c in found.items()}
 
 
-def compared(model: Model, prompt: Prompt, options: QueriesKeys) -> Numbers:
+def compare(model: Model, prompt: Prompt, options: QueriesKeys) -> Numbers:
     """Means over each layer's heads of all scores and correlations."""
     trace = model.trace(prompt.text, what=("residual", "attention"))
     heads = []
@@ -164,7 +164,7 @@ def compared(model: Model, prompt: Prompt, options: QueriesKeys) -> Numbers:
     for m in methods:
         lists = {"query": found[f"{m} query"], "key": found[f"{m} key"], "value": found["value"]}
         scores[m] = {p: by_layer(overlap(lists[a], lists[b])) for p, (a, b) in PAIRS.items()}
-        scores[m][SHUFFLED] = by_layer(_shuffled(lists["query"], lists["key"], layers))
+        scores[m][SHUFFLED] = by_layer(_shuffle(lists["query"], lists["key"], layers))
     fitted = [{m: head.correlations(m) for m in methods} for head in heads]
     return {
         "scores": scores,
@@ -185,7 +185,7 @@ def compared(model: Model, prompt: Prompt, options: QueriesKeys) -> Numbers:
     }
 
 
-def _shuffled(
+def _shuffle(
     queries: Int[Tensor, "n k"], keys: Int[Tensor, "n k"], layers: Int[Tensor, "n"]
 ) -> Float[Tensor, "n"]:
     """I_k of each query with the next head's key of the same layer."""
@@ -228,7 +228,7 @@ class _Looks:
         among = later if options.skip_first and len(later) else seen
         best = int(among[weights[among].argmax()])
         rest = seen[seen != best]
-        draw = seeded(options.seed, layer.trace.ids.tolist(), layer.index, head.index)
+        draw = seed_generator(options.seed, layer.trace.ids.tolist(), layer.index, head.index)
         other = int(rest[torch.randint(len(rest), (), generator=draw)]) if len(rest) else None
         turned = placed(layer.q_rotated[-1, head.index]), placed(layer.k_rotated[:, kv])
         return cls(
@@ -266,8 +266,8 @@ class _Looks:
             at = torch.tensor([self.best - self.last], device=self.q.device)
             q, k = self.q[None], self.k[[self.best]]
             return query_readers(self.head, q, at)[0], key_readers(self.head, k, at)[0]
-        query = self._multiplied(method, self.q[None], "query")
-        key = self._multiplied(method, self.k[[self.best]], "key")
+        query = self._multiply(method, self.q[None], "query")
+        key = self._multiply(method, self.k[[self.best]], "key")
         return query[0], key[0]
 
     def correlations(self, method: str) -> tuple[float, float]:
@@ -275,12 +275,12 @@ class _Looks:
         if method == "right":
             by_query, by_key = self._scores()
         else:
-            by_query = self.inputs @ self._multiplied(method, self.q[None], "query")[0]
-            by_key = self._multiplied(method, self.k, "key") @ self.inputs[-1]
+            by_query = self.inputs @ self._multiply(method, self.q[None], "query")[0]
+            by_key = self._multiply(method, self.k, "key") @ self.inputs[-1]
         true = self.logits[self.seen]
         return correlation(by_query[self.seen], true), correlation(by_key[self.seen], true)
 
-    def _multiplied(
+    def _multiply(
         self, method: str, x: Float[Tensor, "n d_head"], name: str
     ) -> Float[Tensor, "n d_model"]:
         """Queries or keys as the naive reading and the original code take them."""

@@ -33,7 +33,7 @@ from lexray.result.table import Table
 from lexray.studies.shared import figures
 from lexray.studies.shared.active import active_neurons
 from lexray.studies.shared.last_position import RAW, at_last, require_next_token
-from lexray.studies.shared.measures import require_more_tokens, rows_of, sample, seeded
+from lexray.studies.shared.measures import require_more_tokens, rows_of, sample, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
 from lexray.studies.shared.study import (
@@ -71,11 +71,11 @@ def run(model: Model, options: Neurons) -> Evidence:
     require_next_token(model)
     require_more_tokens(model, LIST)
     done = each_prompt(
-        "regularisation-neurons", model, options, lambda prompt: seen(model, prompt, options)
+        "regularisation-neurons", model, options, lambda prompt: observe(model, prompt, options)
     )
-    flags = [flagged(done, layer) for layer in range(model.n_layers)]
+    flags = [flag(done, layer) for layer in range(model.n_layers)]
     rogue = [always(done, "dimensions", layer) for layer in range(model.n_layers)]
-    layers = described(model, flags, rogue, options)
+    layers = describe(model, flags, rogue, options)
     numbers = {"prompts": len(done), "share": OFTEN, "layers": layers, "rogue_dimensions": rogue}
     return Evidence(
         numbers,
@@ -100,7 +100,7 @@ def tops_of(model: Model, options: Neurons) -> list[int]:
     ]
 
 
-def seen(model: Model, prompt: Prompt, options: Neurons) -> Numbers:
+def observe(model: Model, prompt: Prompt, options: Neurons) -> Numbers:
     """Each layer's most active neurons, which of them are negative, and the largest dimensions."""
     trace = at_last(model, prompt, "residual", "mlp")
     neurons, negative, dimensions = [], [], []
@@ -129,14 +129,14 @@ class Flags:
     """Those that are added with a negative coefficient more often than not."""
 
 
-def flagged(done: Sequence[Done], layer: int) -> Flags:
+def flag(done: Sequence[Done], layer: int) -> Flags:
     shares = always(done, "neurons", layer)
     negative = Counter(i for d in done for i in d.numbers["negative"][layer])
     mostly = (i for i, part in shares.items() if negative[i] > part * len(done) / 2)
     return Flags(shares, frozenset(mostly))
 
 
-def described(
+def describe(
     model: Model, flags: Sequence[Flags], rogue: Sequence[Mapping[int, float]], options: Neurons
 ) -> list[dict[str, Any]]:
     """Of each layer the flagged neurons, and the means of these and of others."""
@@ -177,7 +177,7 @@ def _places(model: Model, layer: int, flags: Flags, options: Neurons) -> Int[Ten
     """The flagged neurons and a sample of the others, in rising order."""
     n = _neurons(model, layer)
     rest = torch.tensor([i for i in range(n) if i not in flags.shares], dtype=torch.long)
-    chosen = rest[sample(options.others, len(rest), seeded(options.seed, "others", layer))]
+    chosen = rest[sample(options.others, len(rest), seed_generator(options.seed, "others", layer))]
     return torch.cat([chosen, torch.tensor(list(flags.shares), dtype=torch.long)]).sort().values
 
 
@@ -252,7 +252,7 @@ def findings(
     return [
         _exist(layers, last),
         _function(last),
-        *_compared(having),
+        *_compare(having),
         _hit(having, rogue, d_model),
     ]
 
@@ -312,7 +312,7 @@ def _function(last: Sequence[Mapping[str, Any]]) -> Finding:
     return finding(*FUNCTION, len(won) == len(best), f"{len(won)} of {len(best)} layers; {said}")
 
 
-def _compared(having: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def _compare(having: Sequence[Mapping[str, Any]]) -> list[Finding]:
     neurons = [neuron for layer in having for neuron in layer["neurons"]]
     if not neurons:
         return [finding(*rule, None, "no neuron is always active") for rule in COMPARED]

@@ -57,7 +57,7 @@ def run(model: Model, options: RelatedPairs) -> Evidence:
             "neurons": found.to_dict()["neurons"],
         },
         (_layers_table(layers), _neurons_table(found)),
-        (judged(shares, options),),
+        (judge(shares, options),),
         lambda: draw(layers, options),
     )
 
@@ -73,7 +73,7 @@ def by_layer(model: Model, found: Related) -> list[dict[str, Any]]:
     ]
 
 
-def judged(shares: dict[str, float], options: RelatedPairs) -> Finding:
+def judge(shares: dict[str, float], options: RelatedPairs) -> Finding:
     """The paper's claim, by a rule that names no model."""
     share = shares["share"]
     return finding(
@@ -103,7 +103,7 @@ def _neurons_table(found: Related) -> Table:
 
 def draw(layers: list[dict[str, Any]], options: RelatedPairs) -> go.Figure:
     """The share by layer, with the paper's figure for the whole model."""
-    figure = figures.dressed(go.Figure())
+    figure = figures.dress(go.Figure())
     figure.add_trace(
         go.Bar(
             x=[layer["layer"] for layer in layers],

@@ -32,13 +32,13 @@ from lexray.space.side import Side
 from lexray.space.space import space_of
 from lexray.studies.shared import figures
 from lexray.studies.shared.measures import (
-    deranged,
+    derange,
     jaccard,
     largest_ids,
     require_more_tokens,
     rows_of,
     sample,
-    seeded,
+    seed_generator,
 )
 from lexray.studies.shared.study import ES, Evidence, Finding, Options, Study, finding, option
 
@@ -71,7 +71,7 @@ def run(model: Model, options: SimK) -> Evidence:
     found: dict[str, dict[int, Both]] = {name: {} for name in PAIRS}
     for layer in track(model.layers, model.n_layers, "sim-k"):
         for name, (a, b) in PAIRS.items():
-            if (both := compared(layer, a, b, options)) is not None:
+            if (both := compare(layer, a, b, options)) is not None:
                 found[name][layer.index] = both
     groups = {name: summary(parts) for name, parts in found.items() if parts}
     return Evidence(
@@ -82,17 +82,17 @@ def run(model: Model, options: SimK) -> Evidence:
     )
 
 
-def compared(layer: Layer, a: Kind, b: Kind, options: SimK) -> Both | None:
+def compare(layer: Layer, a: Kind, b: Kind, options: SimK) -> Both | None:
     """The Jaccard index of a layer's pairs, and of its shuffled ones; None where there are none."""
     groups = list(corresponding(layer, a, b))
     total = sum(x.n for x, _ in groups)
     if total < 2:
         return None
-    generator = seeded(options.seed, layer.index, a, b)
+    generator = seed_generator(options.seed, layer.index, a, b)
     at = sample(options.n or total, total, generator)
     left = tops_of(rows_of([x for x, _ in groups], at), space_of(layer.weights).side(a), options)
     right = tops_of(rows_of([y for _, y in groups], at), space_of(layer.weights).side(b), options)
-    orders = (deranged(len(at), generator).to(right.device) for _ in range(SHUFFLES))
+    orders = (derange(len(at), generator).to(right.device) for _ in range(SHUFFLES))
     shuffled = torch.stack([jaccard(left, right[order]) for order in orders])
     return jaccard(left, right), shuffled.mean(0)
 

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from lexray.compare.stitch.kernels import KERNELS, kernel
-from lexray.compare.stitch.stitch import Recipe, Stitched, encoded, stitch
+from lexray.compare.stitch.stitch import Recipe, Stitched, encode, stitch
 from lexray.compare.stitch.sweep import VARIANTS, Example, sweep, wilson
 from lexray.errors import LexrayError
 from lexray.model.model import Model
@@ -161,13 +161,13 @@ def test_options_where_paper_and_code_differ() -> None:
         states = plain._a.states(IDS, MASK, [1])[1]
         normed = zoo.build("gpt2").transformer.ln_f(states)
     K = plain.kernel
-    torch.testing.assert_close(plain.carried(states), states @ K)
+    torch.testing.assert_close(plain.carry(states), states @ K)
     torch.testing.assert_close(
-        stitch(a, b, after=1, layers=1, a_norm=True).carried(states), normed @ K
+        stitch(a, b, after=1, layers=1, a_norm=True).carry(states), normed @ K
     )
     assert b.W_pos is not None
     torch.testing.assert_close(
-        stitch(a, b, after=1, layers=1, b_positions=True).carried(states),
+        stitch(a, b, after=1, layers=1, b_positions=True).carry(states),
         states @ K + b.W_pos[:7],
     )
     bare = run(stitch(a, b, after=1, layers=1, final_norm="identity"))
@@ -208,11 +208,11 @@ TEXTS = ["word3 word5 word9 word11", "word30 word2 word7"]
 def test_carried_states_get_the_size_of_bs_own(match: str, tmp_path: Path) -> None:
     a, b = (saved(name, tmp_path / name) for name in ("llama", "stablelm"))
     found = stitch(a, b, after=0, layers=1, match=match, calibrate=TEXTS)
-    ids, mask = encoded(a, TEXTS, 64)
+    ids, mask = encode(a, TEXTS, 64)
     kept = mask.bool()
     kept[:, 0] = False
     with torch.no_grad():
-        ours = found.carried(found._a.states(ids, mask, [0])[0])[kept]
+        ours = found.carry(found._a.states(ids, mask, [0])[0])[kept]
         theirs = found._b.entering(ids, mask, 1)[kept]
     if match == "moments":
         torch.testing.assert_close(ours.mean(0), theirs.mean(0), atol=1e-4, rtol=1e-4)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.space import TopVectors, stream_top_vectors, top_vectors
+from lexray.space import TopVectors, top_vectors
 from lexray.space.topk import vectors
 
 
@@ -90,7 +90,7 @@ def test_chunks_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(vectors, "_SCORES_AT_ONCE", 4000)
     monkeypatch.setattr(vectors, "_BLOCK_COLUMNS", 100)
     assert as_lists(top_vectors(X, [E[:, :700], E[:, 700:].half()], 9)) == whole
-    chunks = list(stream_top_vectors([X[:11], X[11:11], X[11:]], E, 9))
+    chunks = list(vectors._chunks(X, vectors.Columns.of(E, None), 9))
     assert len(chunks) > 10
     assert as_lists(TopVectors(*map(torch.cat, zip(*chunks, strict=True)))) == whole
 

@@ -118,14 +118,14 @@ def test_images_need_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_deranged() -> None:
     for n in (2, 3, 10):
-        order = measures.deranged(n, measures.seeded(0, n))
+        order = measures.derange(n, measures.seed_generator(0, n))
         assert sorted(order.tolist()) == list(range(n))
         assert (order != torch.arange(n)).all()
 
 
 def test_seeds_are_told_apart() -> None:
     drawn = {
-        tuple(torch.randn(3, generator=measures.seeded(*key)).tolist())
+        tuple(torch.randn(3, generator=measures.seed_generator(*key)).tolist())
         for key in [(0, "a"), (0, "b"), (1, "a"), (0, "a", 1)]
     }
     assert len(drawn) == 4

@@ -122,7 +122,7 @@ def similarities(
         if j == 0:
             kept = {}
             for i in batch:
-                kept[i] = _carried(a.layers[i], kind, kernels)
+                kept[i] = _carry(a.layers[i], kind, kernels)
                 live_a[:, i] = [_live(units) for units in kept[i]]
         live_b[:, j] = 0
         for X in blocks(b.layers[j], kind):
@@ -152,10 +152,10 @@ def blocks(layer: Layer, kind: Kind) -> Iterator[Float[Tensor, "n d_model"]]:
             waiting = []
 
 
-def _carried(layer: Layer, kind: Kind, kernels: Sequence[Kernel]) -> list[Tensor]:
+def _carry(layer: Layer, kind: Kind, kernels: Sequence[Kernel]) -> list[Tensor]:
     """All vectors of a layer of A under each kernel, ready for products with B's."""
     parts = [
-        [kernel.carried(kernel.left.units(X)) for kernel in kernels] for X in blocks(layer, kind)
+        [kernel.carry(kernel.left.units(X)) for kernel in kernels] for X in blocks(layer, kind)
     ]
     if not parts:
         return [torch.zeros(0, 0) for _ in kernels]

@@ -131,8 +131,8 @@ class Alignment(Result, Sequence[GroupAlignment]):
             cells = [tuple(f"{x:.3f}" for x in row) for row in S]
         else:
             columns = (f"L0 … L{n - 1}",)
-            cells = [(row,) for row in _shaded(S)]
-        assigned = [_assigned(similarity) for similarity in group.spaces]
+            cells = [(row,) for row in _shade(S)]
+        assigned = [_assign(similarity) for similarity in group.spaces]
         rows = tuple(
             (f"L{i}", *cells[i], *(column.get(i, "") for column in assigned)) for i in range(len(S))
         )
@@ -184,12 +184,12 @@ class Alignment(Result, Sequence[GroupAlignment]):
         return heat_maps(self)
 
 
-def _assigned(similarity: Similarity) -> dict[int, str]:
+def _assign(similarity: Similarity) -> dict[int, str]:
     on = set(similarity.diagonal)
     return {i: f"L{j}{'' if (i, j) in on else ' ×'}" for i, j in similarity.assignment}
 
 
-def _shaded(S: Float[NDArray[np.float64], "layers_a layers_b"]) -> list[str]:
+def _shade(S: Float[NDArray[np.float64], "layers_a layers_b"]) -> list[str]:
     """Each row as a line of shades, from the smallest entry to the largest."""
     low, high = float(S.min()), float(S.max())
     steps = (S - low) / ((high - low) or 1.0) * (len(SHADES) - 1)

@@ -90,7 +90,7 @@ def partners(
             _refuse_large(len(left[0][0]), len(names))
         grid = comparison.grid(left, comparison.right(layer))
         scores = grid.abs().mean(0)
-        places = _matched(scores, index) if one_to_one else _best(scores[0], n)
+        places = _match(scores, index) if one_to_one else _best(scores[0], n)
         row = grid[:, index if one_to_one else 0]
         found += [(float(row[:, j].abs().mean()), names[j], row[:, j].tolist()) for j in places]
     found.sort(key=lambda hit: -hit[0])
@@ -158,7 +158,7 @@ class Vectors(Comparison):
 
     def left(self, layer: int) -> Prepared:
         return [
-            [torch.cat([k.carried(k.left.units(X)) for X in blocks(self._a.layers[layer], kind)])]
+            [torch.cat([k.carry(k.left.units(X)) for X in blocks(self._a.layers[layer], kind)])]
             for kind, k in zip(self._kinds, self._kernels, strict=True)
         ]
 
@@ -269,7 +269,7 @@ def _best(scores: Float[Tensor, "m"], n: int) -> list[int]:
     return best
 
 
-def _matched(scores: Float[Tensor, "n m"], index: int) -> list[int]:
+def _match(scores: Float[Tensor, "n m"], index: int) -> list[int]:
     """The partner of `index` under the matching with the largest sum, if it has one."""
     rows, cols = linear_sum_assignment(scores.double().numpy(), maximize=True)
     return [int(col) for row, col in zip(rows, cols, strict=True) if row == index]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from lexray.compare.align.alignment import Alignment
 from lexray.compare.align.similarity import Similarity
 from lexray.result.format import show_percent
 from lexray.result.plots import FAINT, INK, NEGATIVE, WIDTH, dress, literal
 from lexray.space.kinds import Kind
-
-if TYPE_CHECKING:
-    from lexray.compare.align.alignment import Alignment
 
 PANEL, LEFT, TOP, BETWEEN = 190, 90, 150, 46
 """Sizes in pixels: of a heat map, and of the room around and between them."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.model.model import Model
 from lexray.vocabulary.filters import Filter
-
-if TYPE_CHECKING:
-    from lexray.model.model import Model
-    from lexray.vocabulary.vocabulary import Vocabulary
+from lexray.vocabulary.vocabulary import Vocabulary
 
 LEAST = 3
 """Over fewer tokens every correlation is ±1 or nothing."""
@@ -60,7 +58,7 @@ def shared_tokens(a: Model, b: Model, filter: Filter | None = None) -> SharedTok
     Where all ids mean the same in both, as far as both go, ids are matched; otherwise strings, and
     of several tokens that stand for one string the most ordinary.
     """
-    ids = [_embedded(model) for model in (a, b)]
+    ids = [_embedded_ids(model) for model in (a, b)]
     sizes = (len(ids[0]), len(ids[1]))
     if _same_prefix(a.vocabulary, b.vocabulary):
         other = set(ids[1])
@@ -85,7 +83,7 @@ def shared_tokens(a: Model, b: Model, filter: Filter | None = None) -> SharedTok
     return SharedTokens(found[:, 0].clone(), found[:, 1].clone(), sizes, described)
 
 
-def _embedded(model: Model) -> list[int]:
+def _embedded_ids(model: Model) -> list[int]:
     """The ids that have a token and a row in every embedding that is read."""
     sides = (model.space.writing, model.space.reading)
     n = min(len(side.rows) for side in sides)
@@ -130,6 +128,6 @@ def _different(a: Model, b: Model, sizes: tuple[int, int], n: int) -> str:
 
 def _examples(model: Model) -> str:
     """A few tokens from the middle of the vocabulary, where they are ordinary."""
-    ids = _embedded(model)
+    ids = _embedded_ids(model)
     start = len(ids) // 2
     return " ".join(model.vocabulary.shown(i) for i in ids[start : start + 4])

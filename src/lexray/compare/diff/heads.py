@@ -102,7 +102,7 @@ class HeadChanges:
                 (None if deltas[0] is None else deltas[0].dense,
                  None if deltas[1] is None else deltas[1].dense),
             )  # fmt: skip
-        old, new = _turned(heads[0], before), _turned(heads[1], after)
+        old, new = _turn(heads[0], before), _turn(heads[1], after)
         moves = [b - a if bool((b - a).any()) else None for a, b in zip(old, new, strict=True)]
         if moves == [None, None]:
             return None
@@ -123,7 +123,7 @@ def _gains(head: Head) -> bool:
     return head.spec.q_norm is not None
 
 
-def _turned(head: Head, ends: list[Tensor]) -> list[Tensor]:
+def _turn(head: Head, ends: list[Tensor]) -> list[Tensor]:
     """Queries and keys with the gains of their norms, and queries rotated."""
     Q, K = ends
     for norm, heads, index in (

@@ -71,7 +71,7 @@ class Lexicon:
     def shipped(cls) -> Lexicon:
         """The list that comes along: words that are tokens of the demo models."""
         text = (files("lexray.compare.diff") / SHIPPED).read_text(encoding="utf-8")
-        return cls._parsed(json.loads(text), SHIPPED)
+        return cls._parse(json.loads(text), SHIPPED)
 
     @classmethod
     def from_file(cls, path: Path, *, vocabulary: Vocabulary | None = None) -> Lexicon:
@@ -79,7 +79,7 @@ class Lexicon:
         if has_json_lines(path):
             return cls.from_reviews(path, vocabulary=vocabulary)
         try:
-            return cls._parsed(json.loads(path.read_text(encoding="utf-8")), str(path))
+            return cls._parse(json.loads(path.read_text(encoding="utf-8")), str(path))
         except (OSError, ValueError) as error:
             raise LexrayError(
                 f"cannot read the lexicon {path}: {error}; give reviews as .jsonl or .jsonl.gz "
@@ -87,7 +87,7 @@ class Lexicon:
             ) from error
 
     @classmethod
-    def _parsed(cls, found: Any, name: str) -> Lexicon:
+    def _parse(cls, found: Any, name: str) -> Lexicon:
         lists = [found.get(side, []) if isinstance(found, dict) else [] for side in SIDES]
         if not all(isinstance(x, list) and x for x in lists):
             raise LexrayError(f'{name} should hold two lists of words, "praise" and "blame"')
@@ -225,12 +225,12 @@ class Sentiment(Result):
         ends = [[s.letter for s in self.shares if s.reads is reads] for reads in (True, False)]
         if not self.shares:
             return "nothing moved that could be read"
-        said = [_listed(ends[0]) + " differences read as sentiment"] if ends[0] else []
+        said = [_list_names(ends[0]) + " differences read as sentiment"] if ends[0] else []
         if ends[1]:
             verb = "do" if len(ends[1]) > 1 else "does"
-            rest = f"{_listed(ends[1])} {verb} not"
+            rest = f"{_list_names(ends[1])} {verb} not"
             said.append(
-                rest if said else f"{_listed(ends[1])} differences do not read as sentiment"
+                rest if said else f"{_list_names(ends[1])} differences do not read as sentiment"
             )
         return "; ".join(said)
 
@@ -273,7 +273,7 @@ class Sentiment(Result):
         }
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

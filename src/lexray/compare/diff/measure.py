@@ -35,7 +35,7 @@ def measure(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...]) -> None:
     for layer in track(range(depth), depth, f"comparing the layers of {two.base.name}"):
         _measure_layer(two, ledger, groups, layer)
     stacks = [model_stacks(model) for model in (two.base, two.tuned)]
-    for b, t in two.matched(*stacks):
+    for b, t in two.match(*stacks):
         if b.group in groups:
             _measure_stack(ledger, b, two.delta(b, t))
     two.describe_tokens()
@@ -51,7 +51,7 @@ def measure(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...]) -> None:
 def _measure_layer(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...], layer: int) -> None:
     """One layer of both models: all that is held at a time."""
     stacks = [layer_stacks(model, layer) for model in (two.base, two.tuned)]
-    pairs = {b.name: (b, t) for b, t in two.matched(*stacks)}
+    pairs = {b.name: (b, t) for b, t in two.match(*stacks)}
     heads = HeadChanges(two, layer, pairs)
     for name, (b, t) in pairs.items():
         if b.group in groups:
@@ -81,7 +81,7 @@ def _measure_embedding(two: Two, ledger: Ledger, group: DiffGroup) -> None:
     """Which tokens' embeddings moved, some rows at a time."""
     b, t = (_embedding(model, group) for model in (two.base, two.tuned))
     if b.missing or t.missing:
-        list(two.matched([b], [t]))
+        list(two.match([b], [t]))
         return
     if not two.touched(*t.tensors):
         ledger.unmoved(b, b.n)
@@ -102,9 +102,9 @@ def _measure_embedding(two: Two, ledger: Ledger, group: DiffGroup) -> None:
         old, at = before(ids), partners[ids]
         if factors is not None:
             left, right = factors
-            delta = Delta(old, after.projected(right).to(old), left[at.to(left.device)].to(old))
+            delta = Delta(old, after.project(right).to(old), left[at.to(left.device)].to(old))
         elif (new := after(at)).shape == old.shape:
-            delta = two.compared(old, new, group)
+            delta = two.subtract(old, new, group)
         else:
             two.note(f"the {group}s have the widths {old.shape[1]} and {new.shape[1]}")
             return
@@ -133,9 +133,9 @@ class _Rows:
         else:
             read, low = self._whole, 0
         rows = read[(ids - low).to(read.device)]
-        return self.projected(at_least_float32(self._rounded(self._model.place(rows))))
+        return self.project(at_least_float32(self._rounded(self._model.place(rows))))
 
-    def projected(self, rows: Float[Tensor, "n width"]) -> Float[Tensor, "n d_model"]:
+    def project(self, rows: Float[Tensor, "n width"]) -> Float[Tensor, "n d_model"]:
         return rows if self._P is None else rows @ self._P.to(rows)
 
     @cached_property

@@ -95,7 +95,7 @@ class Two:
             if not self._alike(before, after, b):
                 return None
             n = min(len(before), len(after))
-            change = self.compared(before[:n], after[:n], b.name)
+            change = self.subtract(before[:n], after[:n], b.name)
         return change if bool(change.sizes.any()) else None
 
     def _alike(self, before: Tensor, after: Tensor, stack: Stack) -> bool:
@@ -108,7 +108,7 @@ class Two:
         self.note(f"{stack.name} has the sizes {sizes}: {what}")
         return resized
 
-    def compared(self, before: Tensor, after: Tensor, name: str) -> Delta:
+    def subtract(self, before: Tensor, after: Tensor, name: str) -> Delta:
         """The difference of two stacks of vectors; what is no number counts as unmoved."""
         moved = after.to(before) - before
         finite = moved.isfinite().all(1)
@@ -165,7 +165,7 @@ class Two:
 
         return rounded, rounded
 
-    def matched(self, ours: list[Stack], theirs: list[Stack]) -> Iterator[tuple[Stack, Stack]]:
+    def match(self, ours: list[Stack], theirs: list[Stack]) -> Iterator[tuple[Stack, Stack]]:
         """The stacks that both models have; what one lacks is noted."""
         others = {stack.name: stack for stack in theirs}
         for b in ours:

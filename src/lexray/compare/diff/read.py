@@ -129,7 +129,7 @@ class Reader:
         """Where the parts of a layer are, in both models: found once, nothing is read."""
         if layer not in self._found:
             stacks = [layer_stacks(model, layer) for model in (self.two.base, self.two.tuned)]
-            self._found[layer] = {b.name: (b, t) for b, t in self.two.matched(*stacks)}
+            self._found[layer] = {b.name: (b, t) for b, t in self.two.match(*stacks)}
         return self._found[layer]
 
     def _change(self, read: _Read) -> Change:

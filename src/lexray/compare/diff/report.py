@@ -6,8 +6,8 @@ Every token is escaped: vocabularies contain `<script`. The page works without i
 from __future__ import annotations
 
 from math import log10
-from typing import TYPE_CHECKING
 
+from lexray.compare.diff.lexicon import Lexicon
 from lexray.compare.diff.result import RULE, Change, Diff, Size
 from lexray.compare.diff.stacks import CIRCUITS, DiffGroup
 from lexray.result import page as shell
@@ -15,9 +15,6 @@ from lexray.result.assets import read_asset
 from lexray.result.format import show_number, show_percent
 from lexray.result.page import escape
 from lexray.result.readings import Pair, Scored
-
-if TYPE_CHECKING:
-    from lexray.compare.diff.lexicon import Lexicon
 
 DECADES = 3.0
 """The heat map's colours span so many powers of ten below the largest share."""

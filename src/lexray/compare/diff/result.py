@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lexray.compare.diff.lexicon import Sentiment
 from lexray.compare.diff.stacks import GROUPS, DiffGroup
 from lexray.result.format import show_percent
 from lexray.result.readings import Pair, Scored, Source, Token
@@ -12,8 +13,6 @@ from lexray.result.table import Cell, Result, Table
 
 if TYPE_CHECKING:
     import pandas
-
-    from lexray.compare.diff.lexicon import Sentiment
 
 ARROW = "→"
 TERMINAL_LAYERS = 16
@@ -49,11 +48,11 @@ class Change:
     @property
     def tokens(self) -> list[str]:
         """The top tokens, or pairs of them, as people read them."""
-        return _shown(self.top, self.pairs)
+        return _show(self.top, self.pairs)
 
     @property
     def bottom_tokens(self) -> list[str]:
-        return _shown(self.bottom, self.bottom_pairs)
+        return _show(self.bottom, self.bottom_pairs)
 
     @property
     def name(self) -> str:
@@ -86,7 +85,7 @@ class Change:
         }
 
 
-def _shown(tokens: tuple[Scored, ...], pairs: tuple[Pair, ...]) -> list[str]:
+def _show(tokens: tuple[Scored, ...], pairs: tuple[Pair, ...]) -> list[str]:
     return [s.token.shown for s in tokens] + [
         f"{pair.row.shown}{ARROW}{pair.col.shown}" for pair in pairs
     ]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import plotly.graph_objects as go
 
+from lexray.compare.stitch.sweep import Sweep
 from lexray.result.plots import FAINT, INK, NEGATIVE, POSITIVE, WIDTH, literal
 from lexray.result.theme import SANS
-
-if TYPE_CHECKING:
-    from lexray.compare.stitch.sweep import Sweep
 
 COLOURS = (POSITIVE, NEGATIVE, "#3c9d5d", "#8d5fb8", "#c49a1a", "#3aa6a6", "#b8487a", "#6b6b6b")
 DASHES = ("solid", "dash", "dot", "dashdot")

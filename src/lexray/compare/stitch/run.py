@@ -98,7 +98,7 @@ class Runner:
 
         with ExitStack() as stack:
             for block in self.blocks[:first]:
-                stack.enter_context(skipped(block, self._tuple(ids) if first else None))
+                stack.enter_context(skip(block, self._tuple(ids) if first else None))
             hook = self.blocks[first].register_forward_pre_hook(enter, with_kwargs=True)
             stack.callback(hook.remove)
             return self.module(input_ids=ids, attention_mask=mask, use_cache=False, **rest)
@@ -121,7 +121,7 @@ class Runner:
                 handle.remove()
         return self._extra or None
 
-    def normed(self, states: States) -> States:
+    def normalise(self, states: States) -> States:
         """The states after the model's final norm."""
         norm = self.model.architecture.final_norm
         if self._norm is not None:
@@ -134,12 +134,12 @@ class Runner:
         """Inside, the final norm is the identity."""
         if self._norm is None:
             raise LexrayError(f"{self.model.name} has no final norm with a gain to leave out")
-        with skipped(self.module.get_submodule(self._norm), None):
+        with skip(self.module.get_submodule(self._norm), None):
             yield
 
 
 @contextmanager
-def skipped(part: nn.Module, extra: int | None) -> Iterator[None]:
+def skip(part: nn.Module, extra: int | None) -> Iterator[None]:
     """Inside, a part of a model gives back what it is given, in a tuple if it has to."""
 
     def forward(hidden_states: Any, *_: Any, **__: Any) -> Any:

@@ -167,12 +167,12 @@ class Stitched(nn.Module):
         pooled = type(self.b).__name__.endswith("ForTokenClassification")
         if labels is not None and not pooled:
             rest["labels"] = labels
-        carried = self.carried(states).to(next(self.b.parameters()).dtype)
+        carried = self.carry(states).to(next(self.b.parameters()).dtype)
         with self._b.without_final_norm() if identity else nullcontext():
             out = self._b.last(self.layers, carried, input_ids, attention_mask, **rest)
-        return averaged(out.logits, attention_mask, labels) if pooled else out
+        return average_logits(out.logits, attention_mask, labels) if pooled else out
 
-    def carried(self, states: From) -> To:
+    def carry(self, states: From) -> To:
         """States of A as states of B, in float32."""
         moved = self.bare(states)
         if self.recipe.match == "token":
@@ -187,7 +187,7 @@ class Stitched(nn.Module):
     def bare(self, states: From) -> To:
         """The states times the kernel."""
         if self.recipe.a_norm:
-            states = self._a.normed(states)
+            states = self._a.normalise(states)
         return states.to(self.kernel) @ self.kernel
 
     @torch.no_grad()
@@ -268,7 +268,7 @@ class Stitched(nn.Module):
         return found
 
 
-def averaged(logits: Tensor, mask: Tensor | None, labels: Tensor | None = None) -> Any:
+def average_logits(logits: Tensor, mask: Tensor | None, labels: Tensor | None = None) -> Any:
     """A token classifier's logits as one row per text, padding left out."""
     kept = torch.ones_like(logits[..., 0]) if mask is None else mask.to(logits)
     mean = (logits * kept[..., None]).sum(1) / kept.sum(1, keepdim=True).clamp(min=1)
@@ -300,7 +300,7 @@ def stitch(
         )
     stitched = Stitched(a, _with_norm(b, how), after, layers, how, kernel_of(a, b, how))
     if how.match != "none":
-        ids, mask = encoded(a, calibrate, context(a, b))
+        ids, mask = encode(a, calibrate, context(a, b))
         stitched.calibrate(ids.to(stitched.device), mask.to(stitched.device))
     return stitched
 
@@ -325,7 +325,7 @@ def context(*models: Model) -> int:
     return min((n for m in models if (n := m.architecture.n_ctx)), default=1024)
 
 
-def encoded(
+def encode(
     model: Model, texts: Sequence[str], most: int
 ) -> tuple[Int[Tensor, "batch n"], Int[Tensor, "batch n"]]:
     """The first tokens of each text, padded on the right, and the mask."""

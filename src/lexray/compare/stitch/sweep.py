@@ -17,22 +17,21 @@ from lexray.compare.stitch.run import Runner
 from lexray.compare.stitch.stitch import (
     Recipe,
     Stitched,
-    averaged,
+    average_logits,
     context,
-    encoded,
+    encode,
     kernel_of,
     stitch,
 )
 from lexray.errors import LexrayError
 from lexray.files import read_json_lines
+from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.format import show_percent
 from lexray.result.table import Result, Table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-    from lexray.model.model import Model
 
 CALIBRATION = 32
 """Texts on which sizes are measured where a recipe asks for it."""
@@ -256,7 +255,7 @@ def sweep(
     most = min(context(a, *tuned), max_tokens or context(a, *tuned))
     afters = list(range(a.n_layers) if after is None else after)
     names = _names(tuned)
-    calibration = encoded(a, [e.text for e in examples[:CALIBRATION]], most)
+    calibration = encode(a, [e.text for e in examples[:CALIBRATION]], most)
     stitched = {
         (name, recipe, at): one
         for name, b in zip(names, tuned, strict=True)
@@ -270,7 +269,7 @@ def sweep(
     order = sorted(range(len(examples)), key=lambda i: len(examples[i].text))
     batches = [order[i : i + batch] for i in range(0, len(order), batch)]
     for chosen in track(batches, len(batches), f"stitching {a.name}"):
-        ids, mask = (t.to(a.device) for t in encoded(a, [examples[i].text for i in chosen], most))
+        ids, mask = (t.to(a.device) for t in encode(a, [examples[i].text for i in chosen], most))
         with torch.no_grad():
             states = first.states(ids, mask, afters)
             for name, runner in runners.items():
@@ -332,7 +331,7 @@ def _one_per_text(out: Any, mask: Tensor, name: str) -> Tensor:
     if logits is None:
         raise LexrayError(f"{name} has no classifier: its output is a {type(out).__name__}")
     if logits.ndim == 3:
-        logits = averaged(logits, mask).logits
+        logits = average_logits(logits, mask).logits
     found: Tensor = logits
     return found
 

@@ -10,7 +10,7 @@ are ordered by id, lower first: `topk` decides ties arbitrarily, so the few rows
 touches the list are selected again, by id.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,20 +54,6 @@ def top_vectors(
     columns = Columns.of(E, cols)
     chunks = list(_chunks(X, columns, _length(k, columns)))
     return TopVectors(*(torch.cat(parts) for parts in zip(*chunks, strict=True)))
-
-
-def stream_top_vectors(
-    blocks: Iterable[Float[Tensor, "_ d"]],
-    E: Float[Tensor, "d e"] | Sequence[Float[Tensor, "d _"]],
-    k: int,
-    *,
-    cols: Int[Tensor, " some"] | None = None,
-) -> Iterator[TopVectors]:
-    """`top_vectors` of each block of vectors as it comes, in chunks of bounded size."""
-    columns = Columns.of(E, cols)
-    length = _length(k, columns)
-    for X in blocks:
-        yield from _chunks(X, columns, length)
 
 
 @dataclass(frozen=True)

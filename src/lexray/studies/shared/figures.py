@@ -34,7 +34,7 @@ def panels(titles: Sequence[str], columns: int = 2, **options: Any) -> go.Figure
         **options,
     )
     figure.update_annotations(font={"size": 14, "color": MUTED})
-    return dressed(figure, 130 + 330 * rows)
+    return dress(figure, 130 + 330 * rows)
 
 
 def at(panel: int, columns: int = 2) -> dict[str, int]:
@@ -75,7 +75,7 @@ def by_layer(figure: go.Figure, layers: int) -> go.Figure:
     return figure.update_layout(bargap=0.2, bargroupgap=0)
 
 
-def dressed(figure: go.Figure, height: int = HEIGHT) -> go.Figure:
+def dress(figure: go.Figure, height: int = HEIGHT) -> go.Figure:
     """The common look; the background is the page's."""
     figure.update_layout(
         template="plotly_white",
@@ -92,20 +92,10 @@ def dressed(figure: go.Figure, height: int = HEIGHT) -> go.Figure:
     return figure
 
 
-def titled(figure: go.Figure, title: str, note: str) -> go.Figure:
+def give_title(figure: go.Figure, title: str, note: str) -> go.Figure:
     """For a picture that stands alone: a title, small print, a white ground."""
     figure.update_layout(
-        title={
-            "text": f"<b>{literal(title)}</b>",
-            "subtitle": {"text": literal(note), "font": {"size": 12, "color": MUTED}},
-            "font": {"size": 17, "color": INK},
-            "x": 0.02,
-            "xanchor": "left",
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"t": 18},
-        },
+        title=heading(title, note) | {"font": {"size": 17, "color": INK}},
         paper_bgcolor="white",
         plot_bgcolor="white",
         width=1000,

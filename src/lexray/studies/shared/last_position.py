@@ -61,7 +61,7 @@ def at_last(model: Model, prompt: Prompt, *what: str) -> Trace:
     return model.trace(prompt.text, what=what, positions=-1)
 
 
-def stacked(trace: Trace, name: str) -> Float[Tensor, "layers d_model"]:
+def stack(trace: Trace, name: str) -> Float[Tensor, "layers d_model"]:
     """One vector of each layer at the last position: `attn_out`, `resid_post`, …"""
     return torch.cat([getattr(trace[layer], name)[-1:] for layer in trace.layers])
 
@@ -69,8 +69,8 @@ def stacked(trace: Trace, name: str) -> Float[Tensor, "layers d_model"]:
 def outputs(trace: Trace) -> dict[str, Float[Tensor, "_ d_model"]]:
     """What heads and values are compared with: of each layer, or (final) of all together."""
     return {
-        "attention": stacked(trace, "attn_out"),
-        "block": stacked(trace, "resid_post"),
+        "attention": stack(trace, "attn_out"),
+        "block": stack(trace, "resid_post"),
         "final": trace.final[-1:],
     }
 
@@ -110,7 +110,7 @@ def owners(parts: Sequence[Tensor]) -> Int[Tensor, "n"]:
     return torch.arange(len(parts)).repeat_interleave(sizes)
 
 
-def averaged(rows: Sequence[Sequence[float | None]]) -> list[float]:
+def average(rows: Sequence[Sequence[float | None]]) -> list[float]:
     """The mean of each column over the rows that have it."""
     numbers = [[nan if x is None else x for x in row] for row in rows]
     return torch.tensor(numbers, dtype=torch.float64).nanmean(0).tolist()

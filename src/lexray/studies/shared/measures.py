@@ -16,7 +16,7 @@ from lexray.model.vectors import VectorGroup
 from lexray.space.topk.vectors import TopVectors
 
 
-def seeded(seed: int, *of: object) -> torch.Generator:
+def seed_generator(seed: int, *of: object) -> torch.Generator:
     """A generator of its own for each purpose: what one study draws does not depend on another."""
     data = hashlib.sha256(repr((seed, *map(str, of))).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(data[:7], "big"))
@@ -41,7 +41,7 @@ def rows_of(groups: Sequence[VectorGroup], at: Int[Tensor, "m"]) -> Float[Tensor
     return torch.cat(parts)
 
 
-def deranged(n: int, generator: torch.Generator) -> Int[Tensor, "n"]:
+def derange(n: int, generator: torch.Generator) -> Int[Tensor, "n"]:
     """A shuffled order in which nothing stays in its place (if n > 1)."""
     cycle = torch.randperm(n, generator=generator)
     order = torch.empty_like(cycle)

@@ -66,7 +66,7 @@ def each_prompt(
     def one(prompt: Prompt) -> Numbers | None:
         return _one(model, options, compute, store, prompt)
 
-    found = list(_chosen(study, prompts, options.limit, one))
+    found = list(_choose(study, prompts, options.limit, one))
     if not found:
         raise NoneRightError(
             f"{model.name} answers none of {len(prompts)} prompts rightly; --all (right=False) "
@@ -75,7 +75,7 @@ def each_prompt(
     return found
 
 
-def _chosen(
+def _choose(
     study: str, prompts: Sequence[Prompt], limit: int, one: Callable[[Prompt], Numbers | None]
 ) -> Iterator[Done]:
     wanted = min(limit or len(prompts), len(prompts))

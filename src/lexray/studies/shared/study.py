@@ -197,10 +197,10 @@ class StudyResult(Result):
 
     def plot(self) -> go.Figure:
         """The figure with its title, for notebooks and images."""
-        from lexray.studies.shared.figures import titled
+        from lexray.studies.shared.figures import give_title
 
         note = f"{self.study.where} · {self.source}"
-        return titled(self.evidence.draw(), self.study.title, note)
+        return give_title(self.evidence.draw(), self.study.title, note)
 
     def to_html(self) -> str:
         """A page with the figure, its findings and its tables, which needs no network."""
