@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from lexray.files import writing
-from lexray.result.plots import INK, NEGATIVE, POSITIVE, literal, save_plot
+from lexray.result.plots import INK, NEGATIVE, POSITIVE, heading, literal, save_plot
 from lexray.result.theme import MIDDLE, SANS
 
 OURS, CONTROL, THIRD = POSITIVE, NEGATIVE, "#3a9d5d"
