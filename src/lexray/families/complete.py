@@ -12,7 +12,7 @@ from math import prod
 from lexray.checkpoint import Checkpoint
 from lexray.errors import LexrayError
 from lexray.families.registry import CORRECT
-from lexray.families.shapes import block_shapes, check, dense_parts, refuse_packed
+from lexray.families.shapes import block_shapes, check, refuse_packed
 from lexray.families.spec import (
     Architecture,
     Attention,
@@ -22,6 +22,7 @@ from lexray.families.spec import (
     Norm,
     QKNorm,
 )
+from lexray.families.walk import linears
 
 Vectors = Iterator[tuple[str | None, int]]
 """Names of gains and biases, and how many values each should have."""
@@ -34,7 +35,7 @@ def check_complete(a: Architecture, checkpoint: Checkpoint) -> None:
     for block in a.blocks:
         shapes = block_shapes(a, block)
         outputs = {name: size for name, (_, size) in shapes.items()}
-        for linear in _linears(block):
+        for linear in linears(block):
             if linear.weight not in checkpoint.names():
                 raise _missing(linear.weight, checkpoint, f"the config's {len(a.blocks)} layers")
             if checkpoint.peek(linear.weight) is not None:
@@ -79,13 +80,6 @@ def _inner_width(project: Linear | None, a: Architecture, checkpoint: Checkpoint
     if info is None:
         return a.d_model
     return info.shape[0] if info.shape[1] == a.d_model else info.shape[1]
-
-
-def _linears(block: Block) -> Iterator[Linear]:
-    x, ff = block.attention, block.ff
-    yield from (x.q.linear, x.k.linear, x.v.linear, x.o)
-    for one in dense_parts(ff):
-        yield from (linear for linear in (one.w_in, one.w_gate, one.w_out) if linear is not None)
 
 
 def _norms(a: Architecture, block: Block) -> Vectors:
