@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lexray.checkpoint.fields import brief
 from lexray.errors import LexrayError
 
 
@@ -36,5 +37,5 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def activation(name: str) -> Callable[[Tensor], Tensor]:
     """The function called `name`."""
     if name not in ACTIVATIONS:
-        raise LexrayError(f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}")
+        raise LexrayError(f"unknown activation {brief(name)}; known: {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lexray.checkpoint.fields import checked
+from lexray.checkpoint.fields import brief, checked
 from lexray.errors import LexrayError
 from lexray.families.kinds import KINDS
 
@@ -101,7 +101,7 @@ def rope_parameters(
     found["rope_type"] = found.get("rope_type") or found.get("type") or "default"
     if found["rope_type"] not in _SCALED:
         raise LexrayError(
-            f"the config asks for the rotary embedding {found['rope_type']!r}; "
+            f"the config asks for the rotary embedding {brief(found['rope_type'])}; "
             f"known: {', '.join(_SCALED)}"
         )
     if found.get("rope_theta") is None:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lexray.checkpoint import Checkpoint
+from lexray.checkpoint.assets import TOKENIZERS
 from lexray.checkpoint.opening import open_checkpoint
 from lexray.errors import LexrayError
 from lexray.families.gguf.names import GGUFModel, hf_named
@@ -79,14 +80,3 @@ def read_vocabulary(checkpoint: Checkpoint, d_vocab: int) -> Vocabulary:
     if any(checkpoint.asset(name) for name in TOKENIZERS):
         return Vocabulary.from_files(checkpoint.asset)
     return Vocabulary.numbered(d_vocab)
-
-
-TOKENIZERS = (
-    "tokenizer.json",
-    "vocab.json",
-    "vocab.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tekken.json",
-)

@@ -266,7 +266,7 @@ def refuse_quantised(config: dict[str, Any], name: str) -> None:
     """Weights that are stored with scales of their own are not what they seem."""
     quantised = config.get("quantization_config")
     if isinstance(quantised, dict):
-        method = text(quantised.get("quant_method")) or "an unknown method"
+        method = (text(quantised.get("quant_method")) or "an unknown method")[:60]
         raise LexrayError(
             f"{name} is quantised by {method}, which lexray does not read; take the original "
             "weights, or a GGUF file of the model"

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from lexray.checkpoint.fields import Fields
 from lexray.errors import LexrayError
-from lexray.vocabulary.guard import rust
+from lexray.vocabulary.guard import charsmap_growth, rust
 from lexray.vocabulary.sources import Encode, Source, rust_encode
 from lexray.vocabulary.text import Spelling
 
@@ -59,17 +59,16 @@ _WHOLE_WORDS_FIRST = {"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "
 """Where a word that is a token is not cut, whatever the merges say; these also begin with BOS."""
 MOST_CUTS = 2_000_000_000
 """The squares of all tokens' lengths: what finding every way to cut them takes."""
-_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED_TYPE = 2, 3, 4, 5
+NORMAL, _UNKNOWN, CONTROL, _USER_DEFINED, _UNUSED_TYPE = 1, 2, 3, 4, 5
 
 
 class GgufSource(Source):
     """The tokenizer in a GGUF file's metadata, and an encoder built from it as llama.cpp does."""
 
-    name = "this GGUF file"
-
-    def __init__(self, metadata: Mapping[str, Any]):
+    def __init__(self, metadata: Mapping[str, Any], name: str = "this GGUF file"):
+        self.name = name
         if "tokenizer.ggml.tokens" not in metadata:
-            raise LexrayError("this GGUF file has no tokenizer: no tokenizer.ggml.tokens in it")
+            raise LexrayError(f"{name} has no tokenizer: no tokenizer.ggml.tokens in it")
         self._metadata = metadata
         self._fields = Fields(metadata, self.name)
         self.kind = self._fields.text(_key("model")) or "gpt2"
@@ -140,7 +139,7 @@ class GgufSource(Source):
     def special(self) -> frozenset[int]:
         names = ("bos", "eos", "unknown", "padding", "seperator", "cls", "mask")
         ids = {i for name in names if (i := self._id(name)) is not None}
-        return frozenset(ids | self._typed(_UNKNOWN, _CONTROL))
+        return frozenset(ids | self._typed(_UNKNOWN, CONTROL))
 
     @cached_property
     def added(self) -> frozenset[int]:
@@ -166,10 +165,11 @@ class GgufSource(Source):
         if self.kind not in builders:
             known = ", ".join(builders)
             raise LexrayError(f"GGUF tokenizers of kind {self.kind!r} cannot encode; {known} can")
-        with rust("the tokenizer of this GGUF file is damaged"):
+        with rust(f"the tokenizer of {self.name} is damaged"):
             tokenizer = builders[self.kind]()
             self._add_tokens(tokenizer)
-        return rust_encode(tokenizer, *self._ends())
+        factor = charsmap_growth(self._charsmap) if self.kind == "t5" else 3
+        return rust_encode(tokenizer, *self._ends(), factor)
 
     def _vocab(self) -> dict[str, int]:
         return {token: i for i, token in enumerate(self.tokens) if token is not None}
@@ -231,7 +231,7 @@ class GgufSource(Source):
         scores = self._numbers("scores").astype(np.float64)
         by_order = len(scores) != len(self._types)
         by_order |= str(self._metadata.get("general.architecture", "")).startswith("gemma")
-        odd = self._typed(_UNKNOWN, _CONTROL, _UNUSED_TYPE, 6)
+        odd = self._typed(_UNKNOWN, CONTROL, _UNUSED_TYPE, 6)
         pieces = {token: i for token, i in vocab.items() if i not in odd}
         if sum(len(token) ** 2 for token in pieces) > MOST_CUTS:
             raise LexrayError("its tokens are longer than tokens are")
@@ -244,6 +244,10 @@ class GgufSource(Source):
         found.sort(key=lambda merge: merge[:3])
         return [merge[3:] for merge in found]
 
+    @cached_property
+    def _charsmap(self) -> bytes:
+        return self._numbers("precompiled_charsmap").astype(np.uint8).tobytes()
+
     def _unigram(self) -> Tokenizer:
         scores = self._numbers("scores").astype(np.float64).tolist()
         pieces = [(token or f"[PAD{i}]", scores[i]) for i, token in enumerate(self.tokens)]
@@ -251,10 +255,8 @@ class GgufSource(Source):
         tokenizer = Tokenizer(
             models.Unigram(pieces, unknown, byte_fallback="<0x0A>" in self.tokens)
         )
-        charsmap = self._numbers("precompiled_charsmap")
-        if len(charsmap):
-            data = charsmap.astype(np.uint8).tobytes()
-            tokenizer.normalizer = normalizers.Precompiled(data)
+        if self._charsmap:
+            tokenizer.normalizer = normalizers.Precompiled(self._charsmap)
         scheme = "always" if self.spelling.drops_first_space else "never"
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", scheme)
         return tokenizer

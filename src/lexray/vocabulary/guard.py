@@ -108,13 +108,22 @@ def _prepend(step: Fields) -> int:
 
 
 def _precompiled(step: Fields) -> int:
-    """The longest text in the map: behind the length of the trie and the trie, split by zeros."""
     try:
-        data = b64decode(step.text("precompiled_charsmap") or "")
+        return charsmap_growth(b64decode(step.text("precompiled_charsmap") or ""))
     except ValueError as error:
         raise LexrayError(f"a precompiled_charsmap cannot be read: {error}") from error
+
+
+def charsmap_growth(data: bytes) -> int:
+    """The longest text that SentencePiece's map puts in a character's place.
+
+    The texts lie behind the length of a trie and the trie, and are split by zeros.
+    """
     texts = data[4 + int.from_bytes(data[:4], "little") :]
-    return max(1, *map(len, texts.split(b"\0")))
+    longest = max(1, *map(len, texts.split(b"\0")))
+    if longest > MOST_GROWTH:
+        raise LexrayError(f"a precompiled_charsmap puts {longest:,} bytes in a character's place")
+    return longest
 
 
 def _split(step: Fields) -> int:

@@ -203,6 +203,14 @@ def _from_alphabet(tokens: Iterable[str]) -> list[bytes]:
     return table
 
 
+_LETTER_OF = {ord(byte): chr(letter) for letter, byte in _BYTE_OF.items() if byte != "\uffff"}
+
+
+def byte_letters(data: bytes) -> str:
+    """Bytes as letters of GPT-2's alphabet."""
+    return data.decode("latin-1").translate(_LETTER_OF)
+
+
 def literal(token: str) -> bytes:
     """A token that stands for exactly its own text."""
     return token.encode("utf-8", "surrogatepass")

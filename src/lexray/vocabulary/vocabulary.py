@@ -15,10 +15,11 @@ from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lexray.checkpoint.assets import TOKENIZERS
 from lexray.checkpoint.plain import read_plain
 from lexray.errors import LexrayError
 from lexray.vocabulary.gguf import GgufSource
-from lexray.vocabulary.guard import rust
+from lexray.vocabulary.pieces import sentencepiece_source
 from lexray.vocabulary.sources import (
     JsonSource,
     LiveSource,
@@ -27,14 +28,13 @@ from lexray.vocabulary.sources import (
     config_of,
     gpt2_source,
 )
+from lexray.vocabulary.tekken import tekken_source
 from lexray.vocabulary.text import literal, shown, unshown
 
 Bytes = bytes
 """The type, inside a class whose `bytes` is a method."""
 
-_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt")
-_ODD_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json")
-_SMALL_FILES = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
+_SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 
 
 class Vocabulary:
@@ -98,23 +98,17 @@ class Vocabulary:
             return cls(gpt2_source(vocab, merges, config_of(asset)))
         if path := asset("vocab.txt"):
             return cls(bert_source(path, config_of(asset)))
-        return cls._from_odd_files(asset)
-
-    @classmethod
-    def _from_odd_files(cls, asset: Callable[[str], Path | None]) -> Vocabulary:
-        path = next((path for name in _ODD_FILES if (path := asset(name))), None)
-        if path is None:
-            raise LexrayError(
-                "there is no tokenizer beside the weights: looked for "
-                f"{', '.join((*_FILES, *_ODD_FILES))}; Vocabulary.numbered(n) stands in for one"
-            )
-        for name in _SMALL_FILES:
-            asset(name)
-        from transformers import AutoTokenizer
-
-        with rust(f"transformers cannot read the tokenizer {path}"):
-            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), trust_remote_code=False)
-        return cls.from_transformers(tokenizer)
+        if path := asset("tekken.json"):
+            return cls(tekken_source(path))
+        path = next((path for name in _SENTENCEPIECE if (path := asset(name))), None)
+        if path is not None:
+            return cls(sentencepiece_source(path, config_of(asset), asset))
+        if vocab:
+            raise LexrayError(f"{vocab} needs merges.txt, which is not beside it; download it too")
+        raise LexrayError(
+            "there is no tokenizer beside the weights: looked for "
+            f"{', '.join(TOKENIZERS)}; Vocabulary.numbered(n) stands in for one"
+        )
 
     @classmethod
     def numbered(cls, n: int) -> Vocabulary:

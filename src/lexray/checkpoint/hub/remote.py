@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lexray.checkpoint.assets import CONFIG
 from lexray.checkpoint.base import Box, Checkpoint, TensorInfo, runs
 from lexray.checkpoint.hub.ranged import ChangedError, Identity, RangeClient, RangedFile, Span
 from lexray.checkpoint.hub.ranges import Piece, RangeCache, coalesce, gather, ranges_root, subtract
 from lexray.checkpoint.hub.repository import (
-    CONFIG,
     SAFETENSORS,
     Repository,
     Token,

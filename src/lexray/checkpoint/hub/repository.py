@@ -31,6 +31,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from lexray.checkpoint.assets import CONFIG, TOKENIZER_FILES
 from lexray.checkpoint.hub.grammar import (
     check_file,
     check_repository,
@@ -47,17 +48,6 @@ from lexray.errors import LexrayError
 Token = str | bool | None
 """A token, True or None for the one that is logged in, False for none at all."""
 
-CONFIG = "config.json"
-TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "tokenizer.model",
-)
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -86,7 +76,7 @@ def fetch_folder(repo_id: str, *, revision: str | None = None, token: Token = No
     repo_id, gguf = split_id(repo_id)
     repository = Repository.resolve(repo_id, revision, token)
     weights = [_listed(repository, gguf)] if gguf else _weights(repository)
-    small = [name for name in (CONFIG, *TOKENIZER) if name in repository.files]
+    small = [name for name in (CONFIG, *TOKENIZER_FILES) if name in repository.files]
     if weights[0].endswith(".gguf"):
         small = []  # a GGUF file carries its own config and tokenizer
     path = [repository.download(name) for name in (*small, *weights)][-1]

@@ -361,7 +361,7 @@ def _with_norm(b: Model, how: Recipe) -> Model:
 
 def _save(model: Model, folder: Path) -> None:
     """A model's weights as they are now, its config, and its tokenizer's files."""
-    from lexray.model.open import TOKENIZERS
+    from lexray.checkpoint.assets import TOKENIZERS
 
     module: Any = model.module()
     with quiet():

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lexray.checkpoint import Box, Checkpoint, TensorInfo
+from lexray.checkpoint.fields import brief
 from lexray.checkpoint.gguf.file import GGUFCheckpoint
 from lexray.errors import LexrayError
 from lexray.families.gguf.config import Config, Keys, common_config, share
@@ -164,7 +165,7 @@ def find_naming(keys: Keys) -> Naming:
     file = keys.file
     if file.architecture not in ARCHITECTURES:
         raise LexrayError(
-            f"{file.name} is a GGUF file of the architecture {file.architecture!r}, which lexray "
+            f"{file.name} is a GGUF file of the architecture {brief(file.architecture)}, which lexray "
             f"does not read from GGUF; it reads {', '.join(sorted(ARCHITECTURES))}. "
             "Try the model's safetensors"
         )
