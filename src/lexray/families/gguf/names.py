@@ -165,8 +165,8 @@ def find_naming(keys: Keys) -> Naming:
     file = keys.file
     if file.architecture not in ARCHITECTURES:
         raise LexrayError(
-            f"{file.name} is a GGUF file of the architecture {brief(file.architecture)}, which lexray "
-            f"does not read from GGUF; it reads {', '.join(sorted(ARCHITECTURES))}. "
+            f"{file.name} is a GGUF file of the architecture {brief(file.architecture)}, which "
+            f"lexray does not read from GGUF; it reads {', '.join(sorted(ARCHITECTURES))}. "
             "Try the model's safetensors"
         )
     return ARCHITECTURES[file.architecture](keys)
