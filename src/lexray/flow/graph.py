@@ -93,7 +93,7 @@ class Weighed:
 
 
 @dataclass(frozen=True)
-class Place:
+class Standing:
     """Where a word of interest stands in a projection: 0 is the top."""
 
     rank: int
@@ -109,7 +109,7 @@ class Projection:
 
     top: tuple[Weighed, ...]
     bottom: tuple[Weighed, ...]
-    places: tuple[Place, ...]
+    places: tuple[Standing, ...]
     """For each of the graph's `candidates`, in their order."""
     entropy: float
     """In nats."""
@@ -238,7 +238,7 @@ class FlowGraph:
     def of_kind(self, kind: NodeKind | str) -> list[Node]:
         return [node for node in self.nodes if node.kind == kind]
 
-    def place(self, node: Node, other: bool = False) -> Place | None:
+    def place(self, node: Node, other: bool = False) -> Standing | None:
         """Where the target stands in a node's reading."""
         seen = node.other if other else node.projection
         return seen.places[self._target_index] if seen else None

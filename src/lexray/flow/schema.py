@@ -36,9 +36,9 @@ from lexray.flow.graph import (
     FlowGraph,
     Node,
     NodeKind,
-    Place,
     Projection,
     Run,
+    Standing,
     Static,
     Weighed,
     Word,
@@ -189,7 +189,7 @@ def _projection_to(seen: Projection | None) -> dict[str, Any] | None:
 def _projection_from(data: dict[str, Any] | None, shown: dict[int, str]) -> Projection | None:
     if data is None:
         return None
-    places = tuple(Place(int(rank), float(p)) for rank, p in data["places"])
+    places = tuple(Standing(int(rank), float(p)) for rank, p in data["places"])
     return Projection(*_ends_from(data, shown), places, float(data["entropy"]))
 
 

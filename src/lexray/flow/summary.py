@@ -9,7 +9,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.flow.graph import FlowGraph, Node, Place
+from lexray.flow.graph import FlowGraph, Node, Standing
 from lexray.flow.schema import to_dict
 from lexray.result.table import Cell, Result, Table
 from lexray.trace.attribute.step import Moment
@@ -68,7 +68,7 @@ class Summary(Result):
     def _node(self, id: str) -> Node | None:
         return next((node for node in self.graph.nodes if node.id == id), None)
 
-    def _place(self, node: Node | None, other: bool = False) -> Place | None:
+    def _place(self, node: Node | None, other: bool = False) -> Standing | None:
         return None if node is None else self.graph.place(node, other)
 
     def _chance(self, node: Node | None) -> float | None:

@@ -99,7 +99,7 @@ class AttentionDrawing:
 
     @cached_property
     def _k(self) -> Float[Tensor, "n n_kv_heads d_head"]:
-        return self.step.moment.placed(self.step.recorded.k)
+        return self.step.moment.place(self.step.recorded.k)
 
     def _concatenation(self) -> str:
         heads, shown = self.step.heads, list(self.shown.memories)

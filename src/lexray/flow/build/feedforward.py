@@ -45,7 +45,7 @@ class FeedForwardDrawing:
         rest = whole - self._neurons(source, out)
         for active in step.active:
             if (b_out := active.ff.b_out) is not None:
-                bias = step.moment.placed(b_out)
+                bias = step.moment.place(b_out)
                 rest = rest - self._bias(active.ff, bias, active.weight, out)
         count = int((step.coefficients != 0).sum()) - len(self.shown.neurons)
         if count > 0:

@@ -16,8 +16,8 @@ from lexray.flow.graph import (
     STREAM,
     Edge,
     Node,
-    Place,
     Projection,
+    Standing,
     Static,
     Weighed,
     Word,
@@ -129,7 +129,7 @@ def _list(batch: Projected, shown: Spell) -> Iterable[Projection]:
     for top, p, bottom, low, ranks, chances, entropy in zip(
         *(column.tolist() for column in columns), strict=True
     ):
-        places = tuple(map(Place, ranks, chances))
+        places = tuple(map(Standing, ranks, chances))
         yield Projection(_words(top, p, shown), _words(bottom, low, shown), places, entropy)
 
 

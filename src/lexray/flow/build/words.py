@@ -22,10 +22,6 @@ class Words:
     candidates: tuple[Word, ...]
 
     @property
-    def ids(self) -> list[int]:
-        return [word.id for word in self.candidates]
-
-    @property
     def note(self) -> str:
         return self.target.note
 

@@ -31,7 +31,7 @@ MOST_OPEN = 2
 SUMMARIES = {NodeKind.ATTN_OUT: "attention", NodeKind.FF_OUT: "feed-fwd"}
 STATIONS = (NodeKind.EMBED, NodeKind.RESIDUAL)
 
-Link = tuple[int, int, int]
+Arc = tuple[int, int, int]
 """An edge, its source and its target, by their places in the graph."""
 
 
@@ -131,7 +131,7 @@ def _sorted_out(
     return dict(stations), dict(blocks)
 
 
-def _links(graph: FlowGraph) -> list[Link]:
+def _links(graph: FlowGraph) -> list[Arc]:
     place = {node.id: i for i, node in enumerate(graph.nodes)}
     return [(i, place[e.source], place[e.target]) for i, e in enumerate(graph.edges)]
 
@@ -158,13 +158,13 @@ class _Between:
     left: tuple[Box, ...]
     right: tuple[Box, ...]
 
-    def links(self, links: Sequence[Link]) -> list[Link]:
+    def links(self, links: Sequence[Arc]) -> list[Arc]:
         """The edges drawn with this block: inside it, into it, out of it, past it."""
         sources = {*self.inside, *(box.node for box in self.left)}
         targets = {*self.inside, *(box.node for box in self.right)}
         return [link for link in links if link[1] in sources and link[2] in targets]
 
-    def segment(self, own: Sequence[Link]) -> Segment:
+    def segment(self, own: Sequence[Arc]) -> Segment:
         closed = self._closed(own)
         if {self.graph.nodes[i].kind for i in self.inside} <= {*STREAM, *SUMMARIES}:
             return Segment("block", self.layer, closed)
@@ -173,7 +173,7 @@ class _Between:
         opened = open_form(self.graph, self.layer, self.inside, own, left, right)
         return Segment("block", self.layer, closed, opened)
 
-    def _closed(self, own: Sequence[Link]) -> Form:
+    def _closed(self, own: Sequence[Arc]) -> Form:
         """Two cards below the stream: what attention added, and what the feed-forward did."""
         boxes = self._cards()
         wires = [*self._skips(own), *self._stems(own, boxes)]
@@ -191,7 +191,7 @@ class _Between:
                     boxes.append(summary(i, node, self.graph, name, x, y))
         return boxes
 
-    def _skips(self, own: Sequence[Link]) -> list[Wire]:
+    def _skips(self, own: Sequence[Arc]) -> list[Wire]:
         skips = [
             edge
             for kind in (EdgeKind.RESIDUAL_ATTN, EdgeKind.RESIDUAL_FF)
@@ -201,7 +201,7 @@ class _Between:
         step = CLOSED / max(1, len(skips))
         return [Wire(e, f"M{n(step * i)} 0H{n(step * (i + 1))}") for i, e in enumerate(skips)]
 
-    def _stems(self, own: Sequence[Link], boxes: Sequence[Box]) -> list[Wire]:
+    def _stems(self, own: Sequence[Arc], boxes: Sequence[Box]) -> list[Wire]:
         """From each card straight up to the stream."""
         leaving = {source: edge for edge, source, _ in own}
         step = CLOSED / (len(boxes) + 1)

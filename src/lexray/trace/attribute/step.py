@@ -48,9 +48,10 @@ class Moment:
 
     def at(self, x: Float[Tensor, "p *rest"]) -> Float[Tensor, "*rest"]:
         """A recorded part at this position."""
-        return self.placed(x[self.row])
+        return self.place(x[self.row])
 
-    def placed(self, x: Tensor) -> Tensor:
+    def place(self, x: Tensor) -> Tensor:
+        """Where the weights are, in float32 at least."""
         return at_least_float32(x.to(self.weights.device))
 
     def step(self, layer: int) -> Step:
@@ -130,7 +131,7 @@ class Step:
     @property
     def b_O(self) -> Float[Tensor, "d_model"] | None:
         bias = self.layer.heads[0].b_O
-        return None if bias is None else self.moment.placed(bias)
+        return None if bias is None else self.moment.place(bias)
 
     @cached_property
     def z(self) -> Float[Tensor, "n_heads d_head"]:
@@ -144,11 +145,11 @@ class Step:
 
     @cached_property
     def pattern(self) -> Float[Tensor, "n_heads n"]:
-        return self.moment.placed(self.recorded.pattern[:, self.moment.row])
+        return self.moment.place(self.recorded.pattern[:, self.moment.row])
 
     @cached_property
     def v(self) -> Float[Tensor, "n n_kv_heads d_head"]:
-        return self.moment.placed(self.recorded.v)
+        return self.moment.place(self.recorded.v)
 
     @property
     def own_values(self) -> Float[Tensor, "d_model"]:
@@ -178,7 +179,7 @@ class Step:
     def active(self) -> list[ActiveFF]:
         """The feed-forwards that wrote, with their coefficients."""
         return [
-            ActiveFF(found.ff, self.moment.placed(found.coefficients), found.weight)
+            ActiveFF(found.ff, self.moment.place(found.coefficients), found.weight)
             for found in self.recorded.active(self.position)
         ]
 

@@ -111,7 +111,7 @@ class Lens(Result):
         grids = [self._grid(self.title, self.cells())]
         if self.target is not None:
             title = f"{self.target.shown}: probability, and rank from 0"
-            grids.append(self._grid(title, self._wanted()))
+            grids.append(self._grid(title, self._target_cells()))
         return grids
 
     def _grid(self, title: str, cells: list[list[GridCell]]) -> Grid:
@@ -127,11 +127,11 @@ class Lens(Result):
 
     def _cell(self, i: int, j: int) -> GridCell:
         token, p = int(self.top_ids[i, j, 0]), float(self.top_probs[i, j, 0])
-        text = self._labelled(self.lines[i], token, p, TOKEN_WIDTH)
-        more = f"{self._listed(i, j)}  entropy {float(self.entropy[i, j]):.2f}"
+        text = self._label(self.lines[i], token, p, TOKEN_WIDTH)
+        more = f"{self._list(i, j)}  entropy {float(self.entropy[i, j]):.2f}"
         return GridCell(text, p, more, self.model.vocabulary.shown(token))
 
-    def _wanted(self) -> list[list[GridCell]]:
+    def _target_cells(self) -> list[list[GridCell]]:
         """The target's probability and rank in each cell."""
         assert self.target_probs is not None
         assert self.target_ranks is not None
@@ -146,12 +146,12 @@ class Lens(Result):
             for line in found
         ]
 
-    def _listed(self, i: int, j: int) -> str:
+    def _list(self, i: int, j: int) -> str:
         """The best tokens of a cell in one line."""
         pairs = zip(self.top_ids[i, j].tolist(), self.top_probs[i, j].tolist(), strict=True)
-        return "  ".join(self._labelled(self.lines[i], token, p) for token, p in pairs)
+        return "  ".join(self._label(self.lines[i], token, p) for token, p in pairs)
 
-    def _labelled(self, line: Heading, token: int, p: float, width: int = 1000) -> str:
+    def _label(self, line: Heading, token: int, p: float, width: int = 1000) -> str:
         """A token with its probability, where there is one worth the name."""
         shown = clip(self.model.vocabulary.shown(token), width)
         return shown if line.reads else f"{shown} {percent(p)}"
@@ -164,7 +164,7 @@ class Lens(Result):
         for i, line in enumerate(self.lines):
             sign = (line.coefficient,) if signed else ()
             entropy = float(self.entropy[i, -1])
-            rows.append((line.name, *sign, self._listed(i, -1), entropy, *self._of_target(i, -1)))
+            rows.append((line.name, *sign, self._list(i, -1), entropy, *self._of_target(i, -1)))
         sign_column = ("coefficient",) if signed else ()
         wanted = () if self.target is None else (f"p({self.target.shown})", "rank")
         columns = ("", *sign_column, "top tokens", "entropy", *wanted)
@@ -225,13 +225,13 @@ class Lens(Result):
                     "of": line.of,
                     "layer": line.layer,
                     **({} if line.coefficient is None else {"coefficient": line.coefficient}),
-                    "cells": [self._described(i, j) for j in range(len(self.positions))],
+                    "cells": [self._describe(i, j) for j in range(len(self.positions))],
                 }
                 for i, line in enumerate(self.lines)
             ],
         }
 
-    def _described(self, i: int, j: int) -> dict[str, Any]:
+    def _describe(self, i: int, j: int) -> dict[str, Any]:
         at = self.positions[j]
         top = [{"probability": p, "token": token.to_dict()} for token, p in self.top(i, at)]
         found = dict(zip(("probability", "rank"), self._of_target(i, j), strict=False))

@@ -24,7 +24,7 @@ from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
 from lexray.trace.recording import LayerTrace, Recording
 
-STREAM = ("pre", "mid", "post")
+IN_BLOCK = ("pre", "mid", "post")
 SUB_BLOCKS = {
     "attention": "attn_out",
     "mlp": "mlp_out",
@@ -32,7 +32,7 @@ SUB_BLOCKS = {
     "mlp_in": "mlp_in",
 }
 READERS = ("queries", "keys")
-KINDS = ("residual", *STREAM, *SUB_BLOCKS, "heads", "values", *READERS, "neurons")
+KINDS = ("residual", *IN_BLOCK, *SUB_BLOCKS, "heads", "values", *READERS, "neurons")
 """What `of=` may name."""
 NEEDS = {
     "heads": ("heads",),
@@ -91,7 +91,7 @@ class Selection:
         if kind == "residual":
             name = f"L{layer.index} post" if several else f"L{layer.index}"
             yield Line(name, kind, layer.index, self._kept(layer.resid_post))
-        elif kind in STREAM or kind in SUB_BLOCKS:
+        elif kind in IN_BLOCK or kind in SUB_BLOCKS:
             x: Tensor = getattr(layer, SUB_BLOCKS.get(kind, f"resid_{kind}"))
             yield Line(f"L{layer.index} {kind}", kind, layer.index, self._kept(x))
         elif kind == "neurons":

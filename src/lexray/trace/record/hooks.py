@@ -117,14 +117,14 @@ class Recorder:
     def before(self, name: str, see: Callable[[Tensor], None]) -> None:
         """Shows a module's first input to `see`."""
         hook = partial(_show_input, see)
-        self.handles.append(self._named(name).register_forward_pre_hook(hook, with_kwargs=True))
+        self.handles.append(self._find(name).register_forward_pre_hook(hook, with_kwargs=True))
 
     def after(self, name: str, see: Callable[[Any], None]) -> None:
         """Shows a module's output to `see`."""
-        hook = self._named(name).register_forward_hook(lambda _, __, out: see(out))
+        hook = self._find(name).register_forward_hook(lambda _, __, out: see(out))
         self.handles.append(hook)
 
-    def _named(self, name: str) -> nn.Module:
+    def _find(self, name: str) -> nn.Module:
         if name not in self.modules:
             raise LexrayError(
                 f"{self.checkpoint.name} has no module {name!r}, which its family names"
