@@ -1,10 +1,10 @@
-# make demo · make test · make bench · make check · make browser · make fuzz
+# make demo · make quick · make test · make check · make bench · make browser · make fuzz · make hooks
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test check bench browser fuzz clean
+.PHONY: setup demo quick test check bench browser fuzz hooks clean
 
 setup: $(STAMP)
 
@@ -16,6 +16,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/lexray demo
+
+# Of every test a few cases, in under a minute; one room: make quick T=tests/cli
+quick: setup
+	$(BIN)/python -m pytest --quick -n auto --maxprocesses 8 --dist loadfile $(T)
 
 test: setup
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
@@ -36,6 +40,9 @@ browser: setup
 # Spoiled files of every kind, each in its own bounds of time and memory: COUNT=20000 for a long run.
 fuzz: setup
 	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0)
+
+hooks: setup
+	$(BIN)/pre-commit install
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

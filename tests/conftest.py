@@ -13,6 +13,8 @@ import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
+from tests.quick import thin  # noqa: E402
+
 logging.set_verbosity_error()
 logging.disable_progress_bar()
 settings.register_profile(
@@ -25,6 +27,20 @@ settings.load_profile("lexray")  # the same examples everywhere, however busy th
 torch.set_num_threads(1)  # the tensors are tiny: a second thread only waits
 
 ORACLES = pytest.StashKey[dict[str, list[str]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick", action="store_true", help="Of every test a few cases; see quick.py."
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        kept = thin(items)
+        left = {id(item) for item in kept}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in left])
+        items[:] = kept
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,60 @@
+"""The README's Python: a type checker has nothing to say about it, and it runs (on `demo`)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+import lexray
+from lexray.families import registry
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SNIPPETS = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+SMALLER = {
+    '"smollm2"': '"demo"',
+    "L25H1": "L2H1",
+    "L26N777": "L3N77",
+    "L3H7.V12": "L3H2.V12",
+    "layers[20]": "layers[2]",
+    "layers=[23]": "layers=[3]",
+    "trace[23]": "trace[3]",
+    '"cm", "kg", "inches"': '"film", "movie", "plot"',
+    "The capital of Japan is the city of": "This movie was",
+    " Tokyo": " great",
+}
+"""What the README says of SmolLM2, said of a model of four layers."""
+
+
+def test_the_snippets_are_found() -> None:
+    assert len(SNIPPETS) >= 4
+    assert "from_pretrained" in SNIPPETS[0]
+
+
+@pytest.mark.slow
+def test_types(tmp_path: Path) -> None:
+    """One script of all snippets, read by mypy as strictly as the package itself is."""
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(SNIPPETS), encoding="utf-8")
+    package = Path(lexray.__file__).parents[1]
+    options = ["--strict", "--config-file", str(ROOT / "pyproject.toml")]
+    places = ["--cache-dir", str(ROOT / ".mypy_cache"), "--follow-imports", "silent"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MYPYPATH", str(package))
+        said, errors, code = api.run([*options, *places, str(script)])
+    assert code == 0, said + errors
+
+
+@pytest.mark.slow
+def test_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_FAMILIES", dict(registry.families()))
+    text = "\n".join(SNIPPETS)
+    for said, smaller in SMALLER.items():
+        assert said in text, f"the README no longer says {said}"
+        text = text.replace(said, smaller)
+    exec(compile(text, "README.md", "exec"), {})
+    assert Path("flow.html").stat().st_size > 10_000
