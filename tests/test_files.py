@@ -217,6 +217,7 @@ def test_open_streams_are_not_replaced(tmp_path: Path) -> None:
     assert log.read_text() == "before\nafter\n"
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys, pathlib; from lexray.files import writing\n"
@@ -273,6 +274,7 @@ def test_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert path.read_bytes() == b"1\n2\n"
 
 
+@pytest.mark.slow
 def test_a_line_that_does_not_fit_leaves_none(tmp_path: Path) -> None:
     """A disk that is full after 4 kB: the limit of a file's size stands for it."""
     code = (

@@ -42,17 +42,20 @@ except SystemExit as end:
 """
 
 
+@pytest.mark.slow
 def test_importing_lexray_imports_no_torch() -> None:
     modules = modules_after("import lexray; dir(lexray); lexray.LexrayError; lexray.__version__")
     assert "lexray" in modules
     assert not {"torch", "transformers", "numpy", "rich", "typer"} & modules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["info", "--help"], ["--version"]])
 def test_help_imports_no_torch(arguments: list[str]) -> None:
     assert not {"torch", "transformers", "numpy"} & modules_after(COMMAND, *arguments)
 
 
+@pytest.mark.slow
 def test_the_static_path_imports_no_transformers(tmp_path: Path) -> None:
     """A command, and then reading a head, raw and folded, and its vocabulary."""
     save("llama", tmp_path)

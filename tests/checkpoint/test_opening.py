@@ -331,6 +331,7 @@ def test_adapters_without_weights(tmp_path: Path) -> None:
         open_checkpoint(adapter, base=base)
 
 
+@pytest.mark.slow
 def test_local_files_need_neither_transformers_nor_the_network_stack(tmp_path: Path) -> None:
     save_file(W, tmp_path / "model.safetensors")
     code = (

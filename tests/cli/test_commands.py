@@ -283,6 +283,7 @@ def test_another_family(llama: Path) -> None:
     assert answer("neuron", llama, "L1N2", "--family", "mistral")["model"] == str(llama)
 
 
+@pytest.mark.slow
 def test_in_a_process_of_its_own(llama: Path) -> None:
     command = [sys.executable, "-m", "lexray.cli", "head", str(llama), "L1H2", "--format", "json"]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}

@@ -14,6 +14,8 @@ from lexray.cli import story
 from lexray.model.open import shipped_models
 from tests.cli.running import lexray
 
+pytestmark = pytest.mark.slow
+
 DEMO, SMOLLM2 = story.CHAPTERS
 SMALL = {
     "layers": (0, 1),
@@ -40,6 +42,7 @@ main(["demo"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("demo" not in shipped_models(), reason="the demo model is not shipped")
 def test_with_the_demo_model_alone() -> None:
     """In a process of its own, where shapes are not checked: it is much work."""

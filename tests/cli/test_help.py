@@ -63,6 +63,7 @@ def test_nothing_asked_is_help() -> None:
     assert "smollm2" in lexray().out
 
 
+@pytest.mark.slow
 def test_help_imports_no_torch() -> None:
     code = f"""
 import sys

@@ -184,6 +184,7 @@ def test_odd_names_are_no_crash(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_process_of_its_own(tmp_path: Path) -> None:
     done = shell("info", tmp_path / "missing")
     assert (done.returncode, done.stdout) == (2, "")
@@ -191,6 +192,7 @@ def test_a_mistake_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early(folder: Path) -> None:
     """`lexray info … | head -0`."""
     command = [sys.executable, "-m", "lexray.cli", "info", str(folder), "--format", "json"]
@@ -221,6 +223,7 @@ def test_devices_that_are_not_here(folder: Path, device: str) -> None:
 # ---------------------------------------------------------------------- what comes along
 
 
+@pytest.mark.slow
 def test_in_a_process_of_its_own(folder: Path) -> None:
     done = shell("info", folder)
     assert done.returncode == 0, done.stderr

@@ -108,6 +108,7 @@ def test_a_mistake_of_ours_is_not_hidden(llama: Path, monkeypatch: pytest.Monkey
     assert "report" in note
 
 
+@pytest.mark.slow
 def test_what_a_crash_prints(llama: Path) -> None:
     """The versions stand at the end, after the lines that say where; a mistake has none."""
     code = (

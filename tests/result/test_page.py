@@ -49,6 +49,7 @@ def test_modules_become_one(tmp_path: Path) -> None:
     assert joined == join_modules("lexray.flow", "static/flow.js")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("node"), reason="no node here")
 def test_the_joined_module_is_javascript(tmp_path: Path) -> None:
     path = tmp_path / "flow.mjs"

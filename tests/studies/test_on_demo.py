@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.running import lexray
 
+pytestmark = pytest.mark.slow
+
 STUDIES = [
     *("hidden-vs-parameters", "heads", "memories", "prediction", "attention-output", "own-token"),
     *("queries-keys", "norm-filters", "regularisation-neurons"),

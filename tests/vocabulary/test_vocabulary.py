@@ -712,6 +712,7 @@ assert "transformers" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_opening_reads_nothing_and_large_tables_are_quick_without_transformers(
     tmp_path: Path,
 ) -> None:

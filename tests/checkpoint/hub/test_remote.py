@@ -335,6 +335,7 @@ def test_new_commit_with_the_same_file_keeps_its_ranges(
         (repos / "org" / "one" / "README.md").unlink()
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_cache(hub: FakeHub, start: Open, weights: dict[str, Tensor]) -> None:
     code = (
         "import sys\n"
