@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from lexray.model.model import Model
+from lexray.trace.record.plan import Plan
+from lexray.trace.record.run import Runner
 from tests.cli.running import answer, lexray, mistake
 
 PROMPT = "the cat and the dog"
@@ -104,3 +106,20 @@ def test_mistakes(llama: Path, tmp_path: Path) -> None:
 )
 def test_an_option_without_effect_is_refused(llama: Path, options: list[str], said: str) -> None:
     assert said in mistake("lens", llama, PROMPT, *options)
+
+
+def test_contributions_keep_one_position(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long prompt need not fit with all of its positions."""
+    kept = []
+    refuse = Runner.refuse_too_large
+
+    def seen(runner: Runner, plan: Plan) -> None:
+        kept.append(plan.positions)
+        refuse(runner, plan)
+
+    monkeypatch.setattr(Runner, "refuse_too_large", seen)
+    at_last = answer("contributions", gpt2, "the cat and the dog")
+    before = answer("contributions", gpt2, "the cat and the dog", "--position", -2)
+    n = len(at_last["tokens"])
+    assert kept == [((n - 1,),), ((n - 2,),)]
+    assert (at_last["position"], before["position"]) == (n - 1, n - 2)

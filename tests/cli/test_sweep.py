@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lexray import Model, filters
+from lexray.files import appending
 from tests.cli.running import answer, lexray, mistake
 
 
@@ -167,3 +168,30 @@ def test_where_no_file_can_be(llama: Path, tmp_path: Path) -> None:
     assert "cannot write" in mistake("heads", llama, "-o", tmp_path)
     assert "cannot write" in mistake("heads", llama, "-o", tmp_path / "none" / "a")
     assert "pdf" in mistake("heads", llama, "--format", "pdf")
+
+
+@pytest.mark.parametrize(
+    "mine", ['{"model": "of another program"}', '{"model": "of ano', '{"model":"of another', "{"]
+)
+def test_a_users_file_is_not_wiped(mine: str, llama: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.write_text(mine)
+    assert "was not written by `lexray heads`" in mistake("heads", llama, "-k", 5, "-o", path)
+    assert path.read_text() == mine
+
+
+def test_one_at_a_time(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lexray.files.PATIENCE", 1)
+    path = tmp_path / "a.jsonl"
+    with appending(path):
+        told = mistake("heads", llama, "-k", 5, "-o", path)
+    assert "another process is writing" in told
+    assert sweep(llama, path).count(b"\n") == 16
+
+
+def test_a_device_stays_one(llama: Path) -> None:
+    for path, code in (("/dev/null", 0), ("/dev/full", 2)):
+        ran = lexray("heads", llama, "-k", 5, "-o", path)
+        assert ran.code == code
+        assert Path(path).is_char_device()
+    assert "cannot write /dev/full: No space left on device" in ran.err

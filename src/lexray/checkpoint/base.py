@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lexray.checkpoint.plain import asset_at, read_json
 from lexray.errors import LexrayError
+from lexray.finite import all_finite, require_finite
 
 Box = tuple[tuple[int, int], ...]
 """The part of a tensor to read: (start, stop) for each of its axes."""
@@ -74,8 +75,22 @@ class Checkpoint(ABC):
         torch.Size([10, 160])
         >>> checkpoint.read("transformer.wte.weight", slice(None), slice(3, 4)).shape    # a column
         torch.Size([4500, 1])
+
+        Raises if an entry is NaN or infinite: whatever is made of it would be wrong.
         """
+        found = self.read_unchecked(name, *index)
+        if not all_finite(found):
+            start = [bounds[0] for bounds in self._box(name, index)]
+            require_finite(self.describe(name), found, start)
+        return found
+
+    def read_unchecked(self, name: str, *index: slice) -> Tensor:
+        """The same, whatever the numbers are."""
         return self._read(name, self._box(name, index))
+
+    def describe(self, name: str) -> str:
+        """A tensor as errors call it."""
+        return f"the tensor {name} of {self.name}"
 
     def cost(self, name: str, *index: slice) -> int:
         """How many bytes `read` with these arguments would read."""

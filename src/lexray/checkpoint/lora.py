@@ -188,8 +188,8 @@ class LoraCheckpoint(Checkpoint):
 
     def _unchanged(self, name: str, *index: slice) -> Tensor:
         if name in self._whole:
-            return self.adapter.read(self._whole[name], *index).to(self.info(name).dtype)
-        return self.base.read(name, *index)
+            return self.adapter.read_unchecked(self._whole[name], *index).to(self.info(name).dtype)
+        return self.base.read_unchecked(name, *index)
 
     def _read(self, name: str, box: Box) -> Tensor:
         before = self._total()

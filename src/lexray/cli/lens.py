@@ -188,7 +188,7 @@ def contributions(
     lexray contributions demo "She went to the" --sources -o parts.csv
     """
     plot.check()
-    trace = run.open().trace(prompt, special=run.special)
+    trace = run.open().trace(prompt, positions=[position], special=run.special)
     found = trace.contributions(
         target, position, against=against, first=first, sources=sources, shown=limit
     )

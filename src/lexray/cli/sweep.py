@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from lexray.result.readings import Pairs
 
 Line = dict[str, Any]
-START = b'{"model":'
 
 
 class Format(StrEnum):
@@ -114,7 +113,7 @@ def _stream(
             say_bytes(json_line(line(address)))
     else:
         with appending(output) as stream:
-            done = read_finished(stream, output, line)
+            done = read_finished(stream, output, name, line)
             for address in _tracked([a for a in addresses if a not in done], name):
                 append_json_line(stream, line(address))
     seconds = perf_counter() - started
@@ -122,13 +121,14 @@ def _stream(
     tell(f"{len(addresses) - len(done)} lines in {seconds:.1f} s{kept}")
 
 
-def read_finished(stream: FileIO, path: Path, again: Callable[[str], Line]) -> set[str]:
+def read_finished(stream: FileIO, path: Path, name: str, again: Callable[[str], Line]) -> set[str]:
     """The addresses whose lines are in a file; a torn last line is cut off.
 
     The first line is made again: the file must be of the same model, options and weights.
     """
     done: set[str] = set()
-    for number, data in enumerate(whole_lines(stream, START), 1):
+    start = json_line({"model": name}).rstrip(b"}\n")
+    for number, data in enumerate(whole_lines(stream, start), 1):
         line = _parse(data, path, number)
         address = f"{line['address']}.{line['matrix']}"
         if not done:

@@ -22,6 +22,7 @@ from lexray.families import Architecture, Family, Linear, Norm, find_family
 from lexray.families.complete import check_complete
 from lexray.families.shapes import Shapes, block_shapes, check
 from lexray.families.spec import ALL
+from lexray.finite import all_finite, require_finite
 from lexray.model import fold
 from lexray.model.cache import Cache, Drawer
 from lexray.model.open import read_vocabulary
@@ -198,12 +199,28 @@ class Weights:
         shapes = SHAPES.get(self.cache, layer, lambda: block_shapes(a, a.blocks[layer]))
         check(linear, self.checkpoint, shapes)
 
+    def tensor(self, name: str, *index: slice) -> Tensor:
+        """A tensor as it is stored, or the part of it inside `index`; raises if it is damaged.
+
+        Where rows are tokens, those without one may hold anything: nobody reads them.
+        """
+        a, checkpoint = self.architecture, self.checkpoint
+        if name not in (a.embed, a.unembed, a.unembed_bias):
+            return checkpoint.read(name, *index)
+        found = checkpoint.read_unchecked(name, *index)
+        if not all_finite(found):
+            n, rows = checkpoint.info(name).shape[0], index[0] if index else ALL
+            used = self.vocabulary.admitted(n)[rows].view(-1, *[1] * (found.ndim - 1))
+            kept = torch.where(used.to(found.device), found, torch.zeros_like(found))
+            require_finite(checkpoint.describe(name), kept, [part.start or 0 for part in index])
+        return found
+
     # ------------------------------------------------------------------ the embeddings
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
         """The input embedding."""
-        W = self.checkpoint.read(self.architecture.embed)
+        W = self.tensor(self.architecture.embed)
         if self.architecture.project_in is not None:
             W = W @ self.architecture.project_in.read(self.checkpoint)
         return self.place(W)
@@ -228,13 +245,13 @@ class Weights:
                 "model, or one with tied embeddings; config={'tie_word_embeddings': True} reads "
                 "it through the input embedding"
             )
-        return self.checkpoint.read(name)
+        return self.tensor(name)
 
     @property
     def b_U(self) -> Float[Tensor, "d_vocab"] | None:
         """The bias of the logits; folded, with the final norm's bias read through E."""
         a = self.architecture
-        bias = None if a.unembed_bias is None else self.checkpoint.read(a.unembed_bias)
+        bias = None if a.unembed_bias is None else self.tensor(a.unembed_bias)
         if self.options.folded and a.final_norm is not None and a.final_norm.bias is not None:
             W = fold.at_least_float32(self.view(folded=False).W_U) * a.logit_scale
             bias = fold.reader_bias(bias, W, a.final_norm, self.checkpoint)

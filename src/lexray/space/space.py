@@ -141,7 +141,7 @@ class EmbeddingSpace:
         weights = self.weights
         if name == weights.architecture.unembed:
             return weights.unembedding()
-        return weights.checkpoint.read(name)
+        return weights.tensor(name)
 
     def _held(self, rows: Float[Tensor, "e width"]) -> Float[Tensor, "e width"]:
         rows = self.weights.place(rows)

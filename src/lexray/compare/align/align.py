@@ -26,12 +26,12 @@ from lexray.compare.align.similarity import Similarity, Space
 from lexray.compare.align.tokens import shared_tokens
 from lexray.compare.open import Given, open_both
 from lexray.errors import LexrayError
+from lexray.finite import require_finite
 from lexray.model.layer import Layer
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.space.correlation import FEATURES, Kernel, Kernels, absolute_sum
 from lexray.space.kinds import GROUPS, Kind
-from lexray.space.topk.arithmetic import require_finite
 from lexray.vocabulary.filters import Filter
 
 KINDS: tuple[Kind, ...] = ("key", "gate", "value", "Q", "K", "V", "O")

@@ -31,6 +31,7 @@ from lexray.compare.align.tokens import shared_tokens
 from lexray.compare.open import Given, open_both
 from lexray.errors import LexrayError
 from lexray.find.hits import at_least_one, own_address
+from lexray.finite import require_finite
 from lexray.model.circuits import Circuit
 from lexray.model.feedforward import Neuron
 from lexray.model.head import Head
@@ -41,7 +42,7 @@ from lexray.result.format import show_bytes
 from lexray.result.readings import Pairs, Reading
 from lexray.space.correlation import Kernels
 from lexray.space.kinds import Kind
-from lexray.space.topk.arithmetic import full_precision, require_finite
+from lexray.space.topk.arithmetic import full_precision
 from lexray.vocabulary.filters import Filter
 
 LARGEST_MATCHING = 2**27

@@ -129,7 +129,7 @@ class _Rows:
         """Neighbours are read together; what lies scattered is taken from the whole."""
         low, high = int(ids.min()), int(ids.max()) + 1
         if high - low <= 2 * ROWS_AT_ONCE:
-            read = self._model.checkpoint.read(self._stack.tensors[0], slice(low, high))
+            read = self._model.tensor(self._stack.tensors[0], slice(low, high))
         else:
             read, low = self._whole, 0
         rows = read[(ids - low).to(read.device)]
@@ -140,13 +140,13 @@ class _Rows:
 
     @cached_property
     def _whole(self) -> Float[Tensor, "e width"]:
-        return self._model.checkpoint.read(self._stack.tensors[0])
+        return self._model.tensor(self._stack.tensors[0])
 
 
 def _embedding(model: Model, group: DiffGroup) -> Stack:
     a = model.architecture
     name, tensor = ("W_E", a.embed) if group == "embedding" else ("W_U", a.unembed)
-    read = partial(model.checkpoint.read, tensor)
+    read = partial(model.tensor, tensor)
     kind: Literal["bias", "norm"] = "bias" if group == "embedding" else "norm"
     return Stack(
         *(model, group, None, name, kind, (tensor,)),

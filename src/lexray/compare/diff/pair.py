@@ -21,6 +21,7 @@ from lexray.checkpoint.lora import LoraCheckpoint
 from lexray.compare.diff.stacks import Round, Stack
 from lexray.errors import LexrayError
 from lexray.families.spec import ALL
+from lexray.finite import require_finite
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.result.format import show_percent
@@ -109,13 +110,9 @@ class Two:
         return resized
 
     def subtract(self, before: Tensor, after: Tensor, name: str) -> Delta:
-        """The difference of two stacks of vectors; what is no number counts as unmoved."""
+        """The difference of two stacks of vectors."""
         moved = after.to(before) - before
-        finite = moved.isfinite().all(1)
-        if not bool(finite.all()):
-            self.note(f"{name}: {int((~finite).sum())} vectors hold values that are no numbers")
-            moved = torch.where(finite[:, None], moved, torch.zeros_like(moved))
-            before = before.nan_to_num(0.0, 0.0, 0.0)
+        require_finite(f"the difference of {name}", moved)
         return Delta(before, moved)
 
     def touched(self, *tensors: str) -> bool:

@@ -296,7 +296,7 @@ def _row(
 ) -> Stack:
     return Stack(
         *(model, group, layer, name, kind, (tensor,)),
-        lambda: model.checkpoint.read(tensor).flatten()[None],
+        lambda: model.tensor(tensor).flatten()[None],
     )
 
 

@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.finite import require_finite
 
 _SCALED_EXPONENT = 20
 _FLOAT64_EXPONENT = 333
@@ -97,16 +98,6 @@ def _largest_magnitude(name: str, X: Float[Tensor, "rows r"]) -> float:
     if not math.isfinite(largest):
         require_finite(f"factor {name}", X)
     return float(largest)
-
-
-def require_finite(what: str, X: Float[Tensor, "..."]) -> None:
-    """Raises a `LexrayError` that counts the NaN and infinite entries, if there are any."""
-    nans, infinities = int(X.isnan().sum()), int(X.isinf().sum())
-    if nans or infinities:
-        raise LexrayError(
-            f"{what} has {nans} NaN and {infinities} infinite entries out of {X.numel()}: "
-            "the weights it was made from are damaged or overflowed"
-        )
 
 
 def exact_values(

@@ -19,7 +19,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.space.topk.arithmetic import full_precision, require_finite
+from lexray.finite import require_finite
+from lexray.space.topk.arithmetic import full_precision
 
 _SEGMENTS = (64, 8)
 _SCORES_AT_ONCE = 2**24
@@ -75,7 +76,7 @@ class Columns:
     ) -> "Columns":
         blocks = [E] if isinstance(E, Tensor) else list(E)
         for block in blocks:
-            _require_finite("the embedding E", block)
+            require_finite("the embedding E", block)
         everything = cls(blocks, None)
         return everything if cols is None else everything.restricted(cols)
 
@@ -100,11 +101,6 @@ def _length(k: int, columns: Columns) -> int:
     return min(k, columns.count)
 
 
-def _require_finite(what: str, X: Float[Tensor, "..."]) -> None:
-    if X.numel() and not (X.amax().isfinite() and X.amin().isfinite()):
-        require_finite(what, X)
-
-
 def _chunks(X: Float[Tensor, "n d"], columns: Columns, k: int) -> Iterator[TopVectors]:
     """Both ends of X·E, chunk by chunk; at least one chunk, so that no vectors give no rows."""
     if X.ndim != 2 or any(block.shape[0] != X.shape[1] for block in columns.blocks):
@@ -117,7 +113,7 @@ def _chunks(X: Float[Tensor, "n d"], columns: Columns, k: int) -> Iterator[TopVe
     scores = torch.empty(rows, width, dtype=_dtype(X, columns), device=X.device)
     for start in range(0, max(1, len(X)), rows):
         chunk = X[start : start + rows]
-        _require_finite("the matrix of vectors X", chunk)
+        require_finite("the matrix of vectors X", chunk)
         with full_precision():
             found = _both_ends(chunk, columns, k, scores[: len(chunk)])
         yield found

@@ -16,11 +16,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.finite import require_finite
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.progress import track
 from lexray.space.side import Side
-from lexray.space.topk.arithmetic import full_precision, require_finite
+from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.vectors import Columns, multiply, rows_at_once, top_scores
 from lexray.trace.recording import RAW
 from lexray.vocabulary.filters import Filter
@@ -72,7 +73,7 @@ def project(
 
     >>> project(model, trace.final, 5, [model.vocabulary.id(" great")]).target_ranks[-1]
     """
-    _require_finite(X)
+    require_finite("the matrix of vectors to project", X)
     step = LastStep.of(model, side)
     with full_precision():
         H = step.prepare(X, norm=norm and side == "writing", transform=transform)
@@ -258,8 +259,3 @@ def _softmax(
 
 def _cap(logits: Tensor, cap: float | None) -> Tensor:
     return logits if cap is None else cap * (logits / cap).tanh()
-
-
-def _require_finite(X: Float[Tensor, "n d"]) -> None:
-    if X.numel() and not (X.amax().isfinite() and X.amin().isfinite()):
-        require_finite("the matrix of vectors to project", X)

@@ -228,12 +228,12 @@ def _is_final(cls: Any, model: Anatomy, config: PreTrainedConfig) -> bool:
 class Lazy:
     """A tensor of a checkpoint, read when transformers takes its `[...]`."""
 
-    def __init__(self, checkpoint: Checkpoint, name: str, lock: Lock) -> None:
-        self.checkpoint, self.name, self.lock = checkpoint, name, lock
+    def __init__(self, model: Anatomy, name: str, lock: Lock) -> None:
+        self.model, self.name, self.lock = model, name, lock
 
     def __getitem__(self, index: Any) -> Tensor:
         with self.lock:
-            return self.checkpoint.read(self.name)
+            return self.model.tensor(self.name)
 
 
 def text_names(checkpoint: Checkpoint) -> dict[str, str]:
@@ -262,7 +262,7 @@ def fill(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Anatomy) -
     """A module of this class with the checkpoint's tensors; none missing, none made up."""
     checkpoint, lock = model.checkpoint, Lock()
     names = text_names(checkpoint)
-    tensors = {inner: Lazy(checkpoint, name, lock) for inner, name in names.items()}
+    tensors = {inner: Lazy(model, name, lock) for inner, name in names.items()}
     try:
         with quiet():
             module, report = cls.from_pretrained(

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.errors import LexrayError
+from lexray.finite import all_finite
 from lexray.model.anatomy import Anatomy
 from lexray.model.cache import Drawer
 from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING as EXPERTS
-from lexray.trace.record.hooks import RECORDING, Recorder, evaluating
+from lexray.trace.record.hooks import RECORDING, Kept, Recorder, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.record.plan import Plan, Some, choose, choose_what, refuse_too_large
 from lexray.trace.record.prompt import pad, refuse_too_long
@@ -151,6 +152,8 @@ class Runner:
         recorder = Recorder(self.module, weights.architecture, weights.checkpoint, plan)
         with recorder.listening():
             self._forward(recorder, ids)
+        for kept in recorder.kept:
+            self._refuse_broken(kept)
         return [
             Recording(
                 model=self.model,
@@ -166,6 +169,18 @@ class Runner:
                 ids, n_prompt, plan.positions, recorder.kept, strict=True
             )
         ]
+
+    def _refuse_broken(self, parts: Kept) -> None:
+        """Raises if the pass ended in what is no number: for a damaged weight, or by overflow."""
+        last = parts.get((self.model.n_layers, "resid_pre"))
+        if last is None or all_finite(last):
+            return
+        for name in self.model.checkpoint.names():  # a live model is not read to be run
+            self.model.tensor(name)
+        raise LexrayError(
+            f"the forward pass of {self.model.name} leaves the range of {self.dtype}: its last "
+            "residual holds NaN or infinite numbers; try dtype=torch.float32 (--dtype float32)"
+        )
 
     def _forward(self, recorder: Recorder, ids: list[list[int]]) -> None:
         inputs, mask = pad(ids, self.pad, self.device)
