@@ -35,6 +35,7 @@ bench: setup
 
 browser: setup
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[browser]"
 	$(BIN)/python -m pytest -m browser
 
 # Spoiled files of every kind, each in its own bounds of time and memory: COUNT=20000 for a long run.

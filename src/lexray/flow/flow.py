@@ -126,7 +126,7 @@ class Flow(FlowGraph, Result):
         return widget(self)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        """In notebooks: the widget if anywidget is there, else the page in a frame."""
+        """In notebooks: the interactive graph, which needs no kernel, and its picture."""
         from lexray.flow.draw.widget import mimebundle
 
-        return mimebundle(self, **options)
+        return {"text/plain": str(self), **mimebundle(self)}

@@ -46,7 +46,7 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Opener]:
     asked: list[str] = []
     pages = []
 
-    def choose_open(graph: FlowGraph, state: str = "", **options: Any) -> Any:
+    def opened(graph: FlowGraph, state: str = "", **options: Any) -> Any:
         path = tmp_path / f"{len(pages)}.html"
         graph.to_html(path)
         page = browser.new_page(
@@ -397,6 +397,30 @@ def test_tokens_with_markup_are_shown_as_they_are(show: Opener, graph: FlowGraph
     assert "<script>alert(1)</script>" in page.locator(".lf-panel").inner_text()
     assert page.locator("script").count() == 2
     assert not dialogs
+
+
+def test_a_click_on_the_canvas_draws_no_ring(show: Opener, graph: FlowGraph) -> None:
+    page = show(graph)
+    stage = page.locator(".lf-stage").bounding_box()
+    page.mouse.click(stage["x"] + 30, stage["y"] + stage["height"] - 10)
+    rings = page.evaluate(
+        """() => [document.activeElement, document.querySelector(".lf-svg")]
+          .map((element) => getComputedStyle(element).outlineStyle)"""
+    )
+    assert rings == ["none", "none"]
+    page.keyboard.press("Tab")
+    assert "data-node" in page.evaluate("document.activeElement.outerHTML.split('>')[0]")
+
+
+@pytest.mark.parametrize("name", ["Filter", "Legend"])
+def test_escape_closes_and_releases_the_button(show: Opener, graph: FlowGraph, name: str) -> None:
+    page = show(graph)
+    button = page.get_by_text(name, exact=True)
+    button.click()
+    assert button.get_attribute("aria-expanded") == "true"
+    page.keyboard.press("Escape")
+    assert button.get_attribute("aria-expanded") == "false"
+    assert not page.locator(f".lf-{name.lower()}{'s' * (name == 'Filter')}").is_visible()
 
 
 def test_a_difference_graph(show: Opener) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from lexray.flow import FlowGraph
 from lexray.flow.draw.html import module, page_data
 from lexray.flow.draw.layout import layout
-from lexray.flow.draw.widget import frame
+from lexray.flow.draw.widget import cell
 from lexray.result.page import embed_json
 from tests.flow import synthetic
 
@@ -114,8 +115,15 @@ def test_the_page_gets_the_shapes_of_the_layout(graph: FlowGraph) -> None:
         assert [text for *_, text, _ in labels] == [label.text for label in box.labels]
 
 
-def test_the_frame_holds_the_page(graph: FlowGraph) -> None:
-    ((tag, attributes),) = Tags(frame(graph)).tags
-    assert tag == "iframe"
-    assert attributes["srcdoc"] == graph.to_html()
-    assert attributes["sandbox"] == "allow-scripts"
+def test_a_cell_holds_all_it_needs(graph: FlowGraph) -> None:
+    """Twice in one notebook without one taking the other's place; a picture where scripts rest."""
+    one, two = (Tags(cell(graph)) for _ in range(2))
+    names = [
+        attributes["id"] for page in (one, two) for tag, attributes in page.tags if tag == "div"
+    ]
+    assert len(set(names)) == 2
+    assert json.loads(one.scripts[0]) == json.loads(embed_json(page_data(graph)))
+    assert f'getElementById("{names[0]}")' in one.scripts[1]
+    (image,) = [attributes for tag, attributes in one.tags if tag == "img"]
+    data = (image["src"] or "").removeprefix("data:image/svg+xml;base64,")
+    assert b64decode(data).decode() == graph.to_svg() == graph._repr_mimebundle_()["image/svg+xml"]

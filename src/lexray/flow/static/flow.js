@@ -44,6 +44,8 @@ class Flow {
     this.dark = matchMedia("(prefers-color-scheme: dark)");
     this.repaint = () => this.paint();
     this.dark.addEventListener("change", this.repaint);
+    this.host = new MutationObserver(this.repaint);
+    this.host.observe(document.body, { attributeFilter: ["data-jp-theme-light", "class"] });
     this.listen();
     this.paint();
     this.filter();
@@ -166,8 +168,13 @@ class Flow {
 
   // ------------------------------------------------------------ painting
 
+  // As chosen here, else as the notebook that it stands in, else as the system prefers.
   isDark() {
-    return this.state.theme === "auto" ? this.dark.matches : this.state.theme === "dark";
+    if (this.state.theme !== "auto") return this.state.theme === "dark";
+    const { dataset, classList } = document.body;
+    if (dataset.jpThemeLight) return dataset.jpThemeLight === "false";
+    if (classList.contains("vscode-dark")) return true;
+    return classList.contains("vscode-light") ? false : this.dark.matches;
   }
 
   paint() {
@@ -356,6 +363,7 @@ class Flow {
 
   destroy() {
     this.dark.removeEventListener("change", this.repaint);
+    this.host.disconnect();
     this.resized.disconnect();
     if (this.hashed) removeEventListener("hashchange", this.hashed);
     this.camera.stop();

@@ -8,7 +8,7 @@ export class Gestures {
 
   listen() {
     this.pointers = new Map();
-    const { stage, svg, root } = this.flow;
+    const { stage, root } = this.flow;
     stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     stage.addEventListener("pointerdown", (event) => this.pointerDown(event));
     stage.addEventListener("pointermove", (event) => this.pointerMove(event));
@@ -18,14 +18,14 @@ export class Gestures {
     stage.addEventListener("dblclick", (event) => {
       if (!this.over(event)) this.flow.camera.zoom(1.6, this.at(event));
     });
-    svg.addEventListener("focusin", (event) => {
+    stage.addEventListener("focusin", (event) => {
       const group = event.target.closest("[data-node]");
       if (!group?.matches(":focus-visible")) return;
       const index = Number(group.dataset.node);
       this.flow.camera.reveal(index);
       this.flow.light(this.flow.graph.paths(index));
     });
-    svg.addEventListener("focusout", () => this.flow.light(null));
+    stage.addEventListener("focusout", () => this.flow.light(null));
     root.addEventListener("keydown", (event) => this.key(event));
     stage.addEventListener("pointerdown", () => this.flow.toggle());
   }
@@ -128,6 +128,7 @@ export class Gestures {
     const { node, edge } = over.dataset;
     if (node === undefined && edge === undefined) {
       this.hideTip();
+      this.flow.light(null);
       this.hovered = over;
       return;
     }
