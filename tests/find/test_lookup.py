@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.model import Model
+from lexray.space.side import Side
 from tests.dense import Dense, Kind, dense
 from tests.families.zoo import build
 from tests.vocabulary.vocabularies import vocabulary, worded
@@ -324,3 +325,23 @@ def test_nothing_is_near_a_vector_of_zeros() -> None:
 
 def test_the_vocabulary_of_these_tests() -> None:
     assert [vocabulary().shown(i) for i in (1, 8, 11, 13)] == ["·law", "<script>", "↵", "\\xf0"]
+
+
+def test_many_hits_are_read_group_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one by one; the embedding is gone through once for a layer, not once for each hit."""
+    found = opened("llama").lookup([3], "values")
+    asked: list[int] = []
+    plain = Side.top
+
+    def counted(side: Side, X: Tensor, k: int) -> Any:
+        asked.append(len(X))
+        return plain(side, X, k)
+
+    monkeypatch.setattr(Side, "top", counted)
+    hits = found.top(40, tokens=3)
+    assert sum(asked) == 40
+    assert len(asked) == 2, "two layers"
+    for hit in list(hits)[::7]:
+        alone = opened("llama").vector(hit.address).top(3)
+        assert hit.reading.tokens == alone.tokens
+        assert hit.reading.top[0].score == pytest.approx(alone.top[0].score, rel=1e-5)

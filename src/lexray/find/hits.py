@@ -8,12 +8,19 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+import torch
+
 from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
-from lexray.model.vectors import Vector, VectorGroup
+from lexray.model.vectors import VectorGroup
 from lexray.result.readings import Reading, Source
 from lexray.result.table import Result, Table
+from lexray.space.space import space_of
+from lexray.vocabulary.filters import Filter
+
+FEW = 8
+"""So many vectors of a group are read one by one, more with the whole group."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +102,23 @@ def own_address(model: Anatomy, address: str) -> str:
     return str(replace(at, head=first.index))
 
 
-def vectors_at(groups: Sequence[VectorGroup], places: Sequence[int]) -> Iterator[Vector]:
-    """The vectors at places counted through all groups, one group after the other."""
+def readings_at(
+    groups: Sequence[VectorGroup], places: Sequence[int], k: int, filter: Filter | None = None
+) -> list[Reading]:
+    """What the vectors at places counted through all groups read as, those of a group together."""
     starts = list(accumulate((group.n for group in groups), initial=0))
+    inside: dict[int, list[int]] = {}
     for place in places:
-        at = bisect_right(starts, place) - 1
-        yield groups[at][place - starts[at]]
+        inside.setdefault(bisect_right(starts, place) - 1, []).append(place)
+    found: dict[int, Reading] = {}
+    for at, some in inside.items():
+        group = groups[at]
+        vectors = [group[place - starts[at]] for place in some]
+        if len(some) < FEW:
+            X = torch.stack([vector.tensor for vector in vectors])
+        else:
+            X = group.tensor[[place - starts[at] for place in some]]
+        addresses = [vector.address for vector in vectors]
+        read = space_of(group.weights).readings(X, group.kind, addresses, k, filter)
+        found |= dict(zip(some, read, strict=True))
+    return [found[place] for place in places]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lexray.address import Address
 from lexray.errors import LexrayError
-from lexray.find.hits import Hit, Hits, at_least_one, own_address, vectors_at
+from lexray.find.hits import Hit, Hits, at_least_one, own_address, readings_at
 from lexray.model.anatomy import Anatomy
 from lexray.model.vectors import VectorGroup
 from lexray.progress import track
@@ -40,12 +40,10 @@ class Lookup:
     def top(self, k: int = 10, *, tokens: int = 10, filter: Filter | None = None) -> Hits:
         """The k parameters with the largest scores, each with its top tokens."""
         at_least_one(k)
-        order = self.scores.argsort(descending=True, stable=True)[:k]
-        found = vectors_at(self._groups, order.tolist())
-        hits = tuple(
-            Hit(float(self.scores[i]), vector.top(tokens, filter=filter))
-            for i, vector in zip(order.tolist(), found, strict=True)
-        )
+        order = self.scores.argsort(descending=True, stable=True)[:k].tolist()
+        read = readings_at(self._groups, order, tokens, filter)
+        scores = self.scores[order].tolist()
+        hits = tuple(map(Hit, scores, read))
         words = " ".join(word.shown for word in self.words)
         name = "cosine" if self.by == "cosine" else "dot product"
         return Hits(

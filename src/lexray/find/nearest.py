@@ -8,7 +8,7 @@ import torch
 
 from lexray.address import Address
 from lexray.errors import LexrayError
-from lexray.find.hits import Hit, Hits, at_least_one, own_address, vectors_at
+from lexray.find.hits import Hit, Hits, at_least_one, own_address, readings_at
 from lexray.model.anatomy import Anatomy
 from lexray.model.vectors import Vector
 from lexray.progress import track
@@ -57,9 +57,9 @@ def nearest(
     order = flat.abs().argsort(descending=True, stable=True)[: n + 1].tolist()
     itself = own_address(model, target.address)
     hits = [
-        Hit(float(flat[i]), vector.top(tokens))
-        for i, vector in zip(order, vectors_at(groups, order), strict=True)
-        if vector.address != itself
+        Hit(float(flat[i]), reading)
+        for i, reading in zip(order, readings_at(groups, order, tokens), strict=True)
+        if reading.source.address != itself
     ]
     title = f"Of {len(flat):,} parameters, the nearest to {target.address}"
     source = model.space.source(target.address)
