@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from lexray.checkpoint.safetensors import SafetensorsFolder
 from lexray.cli import main
 from lexray.cli.progress import Bars
 from lexray.model.model import Model
@@ -235,3 +236,12 @@ def test_a_panic_in_a_library_is_one_line(llama: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Model, "related", panics)
     told = mistake("related", llama)
     assert "index out of bounds\\x1b[2J" in told
+
+
+def test_notes_on_which_files_were_taken_are_clean(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SafetensorsFolder, "notes", (f"the model under it is {ESCAPE}",))
+    ran = run("info", llama)
+    assert ran.code == 0
+    assert ran.err == "lexray: the model under it is \\x1b]0;owned\\x07[/red]\\u202e\n"

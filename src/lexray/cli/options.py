@@ -15,6 +15,7 @@ import typer
 
 from lexray.cli.groups import option
 from lexray.cli.parse import words
+from lexray.cli.streams import tell
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
@@ -246,5 +247,5 @@ def open_model(
         dtype=kind,
     )
     for note in model.checkpoint.notes:
-        typer.echo(note, err=True)
+        tell(note)
     return model
