@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import largest
+
 ROUNDS = 3
 OURS = """
 import lexray as lx
@@ -74,6 +76,7 @@ def run() -> dict[str, float]:
         rounds = [(timed(OURS, folder), timed(THEIRS, folder)) for _ in range(ROUNDS)]
     ours, theirs = (min(column, key=lambda one: one[0]) for column in zip(*rounds, strict=True))
     return {
+        **{f"largest_{figure}": value for figure, value in largest.run().items()},
         "time_ratio": theirs[0] / ours[0],
         "memory_ratio": theirs[1]["peak_mb"] / ours[1]["peak_mb"],
         "seconds": ours[0],

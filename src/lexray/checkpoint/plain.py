@@ -8,10 +8,12 @@ tensors.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -102,6 +104,21 @@ def read_plain(path: Path, longest: int | None = None) -> bytes:
     return data
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No search for unreachable cycles while many values are made at once, none of them in one.
+
+    It takes a third of the time in which a header of 10⁵ tensors is read.
+    """
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
 def parse_json(raw: bytes, where: str, hook: Hook | None = None) -> Any:
     """A JSON value whose size is known to be bounded; `hook` is json's `object_pairs_hook`."""
     if sum(map(raw.count, (b",", b":", b"[", b"{"))) > MOST_VALUES:
@@ -110,7 +127,8 @@ def parse_json(raw: bytes, where: str, hook: Hook | None = None) -> Any:
             "it is damaged, or not what its name says"
         )
     try:
-        return json.loads(raw, object_pairs_hook=hook)
+        with uncollected():
+            return json.loads(raw, object_pairs_hook=hook)
     except (ValueError, RecursionError) as error:
         raise LexrayError(f"{where} cannot be read as JSON: {error}") from error
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo
 from lexray.checkpoint.fields import Fields, brief
 from lexray.checkpoint.mapped import Mapped
-from lexray.checkpoint.plain import exists, open_plain, parse_json, read_json
+from lexray.checkpoint.plain import exists, open_plain, parse_json, read_json, uncollected
 from lexray.errors import LexrayError
 
 DTYPES = {
@@ -77,12 +77,17 @@ def header_length(first: bytes, size: int, where: str) -> int:
 
 def parse_header(raw: bytes, size: int, where: str) -> dict[str, Entry]:
     """The tensors that a header names, each checked against the file's `size`."""
-    header = parse_json(raw, f"{where} has a corrupt safetensors header: it", _unique)
+    broken = f"{where} has a corrupt safetensors header: it"
+    header = parse_json(raw, broken)
     if not isinstance(header, dict):
         raise _corrupt(where, "not a JSON object")
+    count = len(header) - ("__metadata__" in header)
+    if any(raw.count(key) != count for key in (b'"dtype"', b'"shape"', b'"data_offsets"')):
+        parse_json(raw, broken, _unique)  # slower: says so if a name occurs twice
     header.pop("__metadata__", None)
     begin = 8 + len(raw)
-    entries = {name: _entry(name, spec, begin, size, where) for name, spec in header.items()}
+    with uncollected():
+        entries = {name: _entry(name, spec, begin, size, where) for name, spec in header.items()}
     _refuse_overlaps(entries, where)
     return entries
 
@@ -100,14 +105,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(name: str, spec: Any, begin: int, size: int, where: str) -> Entry:
     match spec:
-        case {"dtype": str(kind), "shape": [*shape], "data_offsets": [start, stop]} if all(
-            type(n) is int and n >= 0 for n in (*shape, start, stop)
-        ):
+        case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(stop)]} if {
+            *map(type, shape),
+            type(start),
+            type(stop),
+        } == {int} and min(start, stop, *shape) >= 0:
             pass
         case _:
-            raise LexrayError(
-                f"{where} has a corrupt safetensors header: the entry of {brief(name)}"
-            )
+            raise _corrupt(where, f"the entry of {brief(name)}")
     if kind not in DTYPES:
         raise LexrayError(
             f"{where}: {brief(name)} has the unknown dtype {brief(kind)}; known: {[*DTYPES]}"
@@ -126,6 +131,8 @@ def _entry(name: str, spec: Any, begin: int, size: int, where: str) -> Entry:
 
 def _bytes(shape: list[int], itemsize: int) -> int:
     """How many bytes a shape takes; -1 for one that no tensor can have."""
+    if len(shape) < 4 and max(shape, default=0) < 2**19:
+        return prod(shape) * itemsize  # nearly all tensors: nothing can overflow
     if len(shape) > MAX_AXES or any(n >= 2**63 for n in shape):
         return -1
     if prod(n for n in shape if n) * itemsize >= 2**63:

@@ -32,16 +32,17 @@ def check_complete(a: Architecture, checkpoint: Checkpoint) -> None:
     """Raises for what is missing or of another size. The output embedding may be missing: base
     models have none, and say so when it is asked for."""
     _check_ends(a, checkpoint)
+    names = checkpoint.names()
     for block in a.blocks:
         shapes = block_shapes(a, block)
-        outputs = {name: size for name, (_, size) in shapes.items()}
-        for linear in linears(block):
-            if linear.weight not in checkpoint.names():
+        expected = dict(shapes)
+        for linear in linears(block):  # 10⁵ of them in a large mixture
+            if linear.weight not in names:
                 raise _missing(linear.weight, checkpoint, f"the config's {len(a.blocks)} layers")
-            if checkpoint.peek(linear.weight) is not None:
-                check(linear, checkpoint, shapes)
-            if linear.weight in outputs:
-                _check_vector(linear.bias, outputs[linear.weight], checkpoint, linear.expert)
+            if linear.weight in shapes and (info := checkpoint.peek(linear.weight)) is not None:
+                check(linear, checkpoint, shapes, info)
+            if linear.bias is not None and linear.weight in expected:
+                _check_vector(linear.bias, expected[linear.weight][1], checkpoint, linear.expert)
         for name, size in _norms(a, block):
             _check_vector(name, size, checkpoint)
         if isinstance(block.ff, Experts):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lexray.checkpoint.fields import brief, checked
+from lexray.checkpoint.plain import uncollected
 from lexray.errors import LexrayError
 from lexray.families.kinds import KINDS
 from lexray.families.spec import Architecture, Linear, Norm
@@ -116,7 +117,8 @@ class Family:
         """What this family's rules make of a config and a checkpoint's names."""
         try:
             _refuse_endless(Config(config, self.defaults), len(names))
-            found = self.describe(Config(config, self.defaults), Names(names))
+            with uncollected():
+                found = self.describe(Config(config, self.defaults), Names(names))
             _refuse_absurd(found)
             return found
         except NONSENSE as error:

@@ -45,11 +45,13 @@ def _feed_forward(a: Architecture, ff: FeedForward) -> Iterator[tuple[Linear, in
     yield ff.w_out, ff.d_mlp, a.d_model
 
 
-def check(linear: Linear, checkpoint: Checkpoint, shapes: Shapes) -> None:
+def check(
+    linear: Linear, checkpoint: Checkpoint, shapes: Shapes, info: TensorInfo | None = None
+) -> None:
     """Raises if a weight is not as large as it should be; each is looked at once."""
     if (expected := shapes.get(linear.weight)) is None:
         return
-    info = checkpoint.info(linear.weight)
+    info = info or checkpoint.info(linear.weight)
     refuse_packed(info, linear.weight, checkpoint)
     found = info.shape[-2:] if linear.in_first else info.shape[:-3:-1]
     if found != expected or len(info.shape) != (2 if linear.expert is None else 3):

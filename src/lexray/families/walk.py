@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from lexray.families.spec import Architecture, Linear, Norm
@@ -50,5 +51,26 @@ def tensor_names(x: Any) -> set[str]:
 
 
 def linears(x: Any) -> Iterator[Linear]:
-    """Every linear map of a description, or of a part of one."""
-    return (part for _, part in walk(x) if isinstance(part, Linear))
+    """Every linear map of a description, or of a part of one: the walk without the paths.
+
+    A mixture of experts may have 10⁵ of them, and all are looked at when a model is opened.
+    """
+    if isinstance(x, Linear):
+        yield x
+    elif isinstance(x, tuple):
+        for item in x:
+            yield from linears(item)
+    else:
+        for name in _inner(type(x)):  # type: ignore[arg-type]  # types are hashable
+            yield from linears(getattr(x, name))
+
+
+@cache
+def _inner(kind: Any) -> tuple[str, ...]:
+    """The fields of a description's part that may hold linear maps."""
+    if not is_dataclass(kind) or kind is Norm:
+        return ()
+    return tuple(field.name for field in fields(kind) if field.type not in _PLAIN)
+
+
+_PLAIN = ("int", "float", "bool", "str", "str | None", "int | None", "float | None")

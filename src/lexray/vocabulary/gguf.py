@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from lexray.checkpoint.fields import Fields
+from lexray.checkpoint.fields import Fields, brief
 from lexray.errors import LexrayError
 from lexray.vocabulary.guard import charsmap_growth, rust
 from lexray.vocabulary.sources import Encode, Source, rust_encode
@@ -101,7 +101,9 @@ class GgufSource(Source):
     def _split_caveat(self) -> str | None:
         if self.kind != "gpt2" or self._pre in _SPLIT_OF:
             return None
-        return f"words are cut as for GPT-2: how {self._pre!r} cuts them is not known to lexray"
+        return (
+            f"words are cut as for GPT-2: how {brief(self._pre)} cuts them is not known to lexray"
+        )
 
     @cached_property
     def spelling(self) -> Spelling:
@@ -164,7 +166,9 @@ class GgufSource(Source):
         }
         if self.kind not in builders:
             known = ", ".join(builders)
-            raise LexrayError(f"GGUF tokenizers of kind {self.kind!r} cannot encode; {known} can")
+            raise LexrayError(
+                f"GGUF tokenizers of kind {brief(self.kind)} cannot encode; {known} can"
+            )
         with rust(f"the tokenizer of {self.name} is damaged"):
             tokenizer = builders[self.kind]()
             self._add_tokens(tokenizer)
