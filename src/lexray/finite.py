@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Num
+from jaxtyping import Shaped
 from torch import Tensor
 
 from lexray.errors import LexrayError
 
 
-def all_finite(X: Num[Tensor, "..."]) -> bool:
+def all_finite(X: Shaped[Tensor, "..."]) -> bool:
     """Whether no entry is NaN or infinite; no copy of the tensor is made."""
     if not X.is_floating_point() or X.numel() == 0:
         return True
@@ -24,7 +24,7 @@ def all_finite(X: Num[Tensor, "..."]) -> bool:
     return bool(low.isfinite()) and bool(high.isfinite())
 
 
-def require_finite(what: str, X: Num[Tensor, "..."], start: Sequence[int] = ()) -> None:
+def require_finite(what: str, X: Shaped[Tensor, "..."], start: Sequence[int] = ()) -> None:
     """Raises a `LexrayError` that counts the NaN and infinite entries, if there are any.
 
     `start`: where X begins in the tensor that is meant, for the place of the first.
