@@ -51,9 +51,7 @@ def test_steps_that_would_fill_the_memory(steps: list[dict[str, Any]]) -> None:
     """The first would make 10 GB of one letter, and the process would be gone."""
     found = vocabulary(normalizer={"type": "Sequence", "normalizers": steps})
     assert found.shown(0) == "a", "what needs no encoding is read all the same"
-    with pytest.raises(
-        LexrayError, match=r"times as long|no tokenizer has|character"
-    ):
+    with pytest.raises(LexrayError, match=r"times as long|no tokenizer has|character"):
         found.encode("a")
 
 
