@@ -125,11 +125,11 @@ class Repository:
                 except LexrayError:
                     pass
             raise explained(error, f"{repo_id} at {revision}") from error
-        if not info.sha:
+        if not isinstance(info.sha, str) or not info.sha:
             raise LexrayError(f"{endpoint()} did not say which commit {repo_id} at {revision} is")
         commit = check_token(info.sha, "commit", endpoint())
         listed = (sibling.rfilename for sibling in info.siblings or ())
-        files = frozenset(name for name in listed if is_file_name(name))
+        files = frozenset(n for n in listed if isinstance(n, str) and is_file_name(n))
         return cls(repo_id, revision, commit, files, token)
 
     @classmethod
