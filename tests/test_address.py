@@ -156,18 +156,18 @@ def test_parts_that_do_not_go_together(parts: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def llama() -> Model:
-    return Model.from_module(build("llama"))
+    return Model.from_module(build("llama")).view("raw")
 
 
 @pytest.fixture(scope="module")
 def mixtral() -> Model:
-    return Model.from_module(build("mixtral"))
+    return Model.from_module(build("mixtral")).view("raw")
 
 
 @pytest.fixture(scope="module")
 def qwen() -> Model:
     """Layers 0 and 2 are mixtures with a shared expert, layer 1 is dense."""
-    return Model.from_module(build("qwen2-moe"))
+    return Model.from_module(build("qwen2-moe")).view("raw")
 
 
 def test_what_addresses_lead_to(llama: Model, mixtral: Model, qwen: Model) -> None:

@@ -61,7 +61,7 @@ def test_the_static_path_imports_no_transformers(tmp_path: Path) -> None:
     save("llama", tmp_path)
     reading = (
         "import lexray as lx\n"
-        "model = lx.Model.from_pretrained(sys.argv[2])\n"
+        "model = lx.Model.from_pretrained(sys.argv[2]).view('raw')\n"
         "model['L1H2'].W_O, model.vocabulary.shown(3), model.view(folded=True).W_U\n"
         "model['L1H2'].vo.top(3), model.lookup([3]).top(1)"
     )

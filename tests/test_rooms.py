@@ -24,7 +24,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("vocabulary",),
     ("result",),
     ("model.cache", "model.fold", "model.open", "space.kinds", "space.topk"),
-    ("model.weights", "model.groups"),
+    ("model.weights", "model.groups", "model.kept"),
     ("space",),
     ("model",),
     ("find",),

@@ -20,7 +20,7 @@ def opened(path: Path) -> lx.Model:
 
 def test_layers(llama: Path, gpt2: Path) -> None:
     found = answer("align", llama, gpt2, "--folded")
-    expected = lx.align(opened(llama).view(folded=True), opened(gpt2).view(folded=True))
+    expected = lx.align(*(opened(path).view("raw", folded=True) for path in (llama, gpt2)))
     assert found == expected.to_dict()
     assert [group["group"] for group in found["groups"]] == ["key", "value", "Q", "K", "V", "O"]
     assert found["tokens"]["shared"] == found["tokens"]["a"]

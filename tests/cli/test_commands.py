@@ -67,11 +67,25 @@ def called(name: str, model: Path) -> list[object]:
 
 
 @every_command
+def test_raw_is_the_papers_way(name: str, llama: Path) -> None:
+    found = answer(*called(name, llama), "--raw")
+    assert found == COMMANDS[name][1](Model.from_pretrained(llama).view("raw")).to_dict()
+    assert found["reading"] == "raw"
+    assert found == answer(*called(name, llama), "--view", "raw")
+
+
+def test_a_view_cannot_be_two(llama: Path) -> None:
+    ran = lexray("neuron", llama, "L1N5", "--raw", "--view", "standard")
+    assert ran.code == 2
+    assert "--raw and --view standard contradict each other" in ran.err
+
+
+@every_command
 def test_json_is_what_the_library_says(name: str, llama: Path) -> None:
     found = answer(*called(name, llama))
     assert found == COMMANDS[name][1](Model.from_pretrained(llama)).to_dict()
     assert found["model"] == str(llama)
-    assert found["reading"] == "raw"
+    assert found["reading"] == "standard"
 
 
 @every_command
@@ -99,7 +113,7 @@ def test_table(name: str, llama: Path) -> None:
     ran = lexray(*called(name, llama))
     assert (ran.code, ran.err) == (0, "")
     assert "┏" in ran.out
-    assert "raw" in ran.out
+    assert "standard" in ran.out
     assert "\x1b" not in ran.out
 
 
@@ -187,9 +201,14 @@ def test_related_cuts_its_table_only(llama: Path) -> None:
 # ---------------------------------------------------------------------- views and filters
 
 VIEWS: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "folded": (["--folded"], {"folded": True}),
-    "calibrated": (["--calibrated"], {"calibrated": True}),
+    "folded": (["--no-folded"], {"folded": False}),
+    "calibrated": (
+        ["--no-standardised", "--calibrated"],
+        {"standardised": False, "calibrated": True},
+    ),
     "centred": (["--centred"], {"centred": True}),
+    "every token": (["--all-tokens"], {"trained": False}),
+    "expects": (["--reading", "output"], {"reading": "output"}),
     "pinv": (["--inverse", "pinv"], {"inverse": "pinv"}),
     "input": (["--reading", "input"], {"reading": "input"}),
     "offset": (["--offset", "-2"], {"offset": -2}),

@@ -119,7 +119,7 @@ def test_an_interruption_leaves_whole_lines(
     ("options", "told"),
     [
         (["-k", "6"], "pairs 5 there, 6 here"),
-        (["--folded"], "reading 'raw' there, 'folded' here"),
+        (["--raw"], "reading 'standard' there, 'raw' here"),
         (["--ascii"], "filter '' there, 'ascii' here"),
         (["--smallest"], "sign 'largest' there, 'smallest' here"),
     ],

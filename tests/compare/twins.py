@@ -33,7 +33,7 @@ def words(n: int) -> list[str]:
 
 
 def opened(module: PreTrainedModel, tokens: list[str] | None = None) -> Model:
-    return Model(ModuleCheckpoint(module), vocabulary=named(tokens or words(37)))
+    return Model(ModuleCheckpoint(module), vocabulary=named(tokens or words(37))).view("raw")
 
 
 def distinct(family: str) -> PreTrainedModel:

@@ -26,7 +26,10 @@ def module(variant: Variant) -> PreTrainedModel:
 def models(module: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     folder = tmp_path_factory.mktemp("model")
     module.save_pretrained(folder)
-    return {"live": Model.from_module(module), "disk": Model.from_pretrained(folder)}
+    return {
+        "live": Model.from_module(module).view("raw"),
+        "disk": Model.from_pretrained(folder).view("raw"),
+    }
 
 
 def test_oracles(

@@ -159,7 +159,7 @@ def test_zero_vectors_have_no_cosine() -> None:
     module = deepcopy(build("gpt2"))
     with torch.no_grad():
         module.get_parameter("transformer.h.0.mlp.c_proj.weight")[3] = 0
-    hits = Model.from_module(module).lookup([3], by="cosine").top(9999, tokens=1)
+    hits = Model.from_module(module).view("raw").lookup([3], by="cosine").top(9999, tokens=1)
     scores = {hit.address: hit.score for hit in hits}
     assert scores["L0N3.value"] == 0
     assert all(abs(score) <= 1.001 for score in scores.values())
@@ -317,7 +317,7 @@ def test_nothing_is_near_a_vector_of_zeros() -> None:
     module = deepcopy(build("gpt2"))
     with torch.no_grad():
         module.get_parameter("transformer.h.0.attn.c_proj.bias").zero_()
-    model = Model.from_module(module)
+    model = Model.from_module(module).view("raw")
     with pytest.raises(LexrayError, match=r"L0\.b_O is zero everywhere"):
         model.nearest("L0.b_O")
     assert model["L0.b_O"].top(3).top[0].score == 0

@@ -43,7 +43,7 @@ ROTARY = [
 
 @cache
 def opened(name: str) -> Model:
-    return Model.from_module(build(name))
+    return Model.from_module(build(name)).view("raw")
 
 
 @cache
@@ -128,7 +128,7 @@ def test_the_offset_is_said_where_something_turns() -> None:
 def test_qk_norms_bias_is_no_part_of_a_score() -> None:
     """Phi's norm has one; adding to it must change nothing."""
     module = build("phi-qk-norm")
-    model = Model.from_module(module)
+    model = Model.from_module(module).view("raw")
     before = model["L0H1"].qk.top(5)
     bias = module.get_parameter("model.layers.0.self_attn.q_layernorm.bias")
     kept = bias.detach().clone()
@@ -178,10 +178,10 @@ def test_filters_with_one_description_are_not_confused() -> None:
     """The first five tokens are the same, and so is the number: `describe` says the same."""
     a, b = filters.among([1, 2, 3, 4, 5, 6]), filters.among([1, 2, 3, 4, 5, 7])
     assert a.describe() == b.describe()
-    vo = Model.from_module(build("gpt2"))["L0H0"].vo
+    vo = Model.from_module(build("gpt2")).view("raw")["L0H0"].vo
     assert 7 not in {p.row.id for p in vo.top(36, filter=a)}
     assert 7 in {p.row.id for p in vo.top(36, filter=b)}
-    vector = Model.from_module(build("gpt2"))["L0N0.value"]
+    vector = Model.from_module(build("gpt2")).view("raw")["L0N0.value"]
     assert {s.token.id for s in vector.top(6, filter=a).top} == {1, 2, 3, 4, 5, 6}
     assert {s.token.id for s in vector.top(6, filter=b).top} == {1, 2, 3, 4, 5, 7}
 
@@ -342,7 +342,11 @@ def test_in_double_precision_the_order_is_exactly_the_references(
     name: str, view: dict[str, Any]
 ) -> None:
     module = build(name)
-    model = Model(Model.from_module(module).checkpoint, dtype=torch.float64).view(**view)
+    model = (
+        Model(Model.from_module(module).view("raw").checkpoint, dtype=torch.float64)
+        .view("raw")
+        .view(**view)
+    )
     for matrix in ("VO", "QK"):
         scores = whole(name, matrix, 0, 1, view)
         order = scores.flatten().argsort(descending=True)[:200]

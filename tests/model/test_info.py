@@ -25,7 +25,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def described(folder: Path) -> Info:
-    return info(Model.from_pretrained(folder))
+    return info(Model.from_pretrained(folder).view("raw"))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2-moe"])
@@ -54,7 +54,7 @@ def matches(name: str, pattern: str) -> bool:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_every_tensor_has_its_place(variant: Any) -> None:
-    model = Model.from_module(build(variant.name))
+    model = Model.from_module(build(variant.name)).view("raw")
     places = [place["tensor"] for place in info(model).parameters]
     module, tied = build(variant.name), model.architecture.tied
     for name, parameter in module.named_parameters(remove_duplicate=tied):
@@ -66,7 +66,7 @@ def test_every_tensor_has_its_place(variant: Any) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_no_weight_is_read(folders: Path, name: str) -> None:
-    model = Model.from_pretrained(folders / name)
+    model = Model.from_pretrained(folders / name).view("raw")
     found = info(model)
     assert str(found)
     assert found.to_html()
@@ -76,7 +76,7 @@ def test_no_weight_is_read(folders: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_the_head_costs_what_it_says(folders: Path, name: str) -> None:
-    model = Model.from_pretrained(folders / name)
+    model = Model.from_pretrained(folders / name).view("raw")
     said = info(model).head
     assert said["address"] == "L0H0"
     head = model["L0H0"]
@@ -134,13 +134,13 @@ TRAITS: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize("name", TRAITS)
 def test_traits(name: str) -> None:
-    found = info(Model.from_module(build(name))).traits
+    found = info(Model.from_module(build(name)).view("raw")).traits
     assert {key: found.get(key) for key in TRAITS[name]} == TRAITS[name]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_every_family_can_be_described(variant: Any) -> None:
-    found = info(Model.from_module(build(variant.name)))
+    found = info(Model.from_module(build(variant.name)).view("raw"))
     assert json.loads(found.to_json())["model_type"] == variant.model_type
     assert found.family in str(found)
     assert found.to_csv()

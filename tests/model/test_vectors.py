@@ -32,7 +32,7 @@ VIEWS: dict[str, dict[str, Any]] = {
 
 @cache
 def opened(name: str) -> Model:
-    return Model.from_module(build(name))
+    return Model.from_module(build(name)).view("raw")
 
 
 @cache

@@ -55,8 +55,8 @@ def everything(model: Model) -> dict[str, Any]:
 def test_views_share_a_cache_and_never_each_others_answers() -> None:
     """Raw and folded are read again after all others; all as a fresh model would answer."""
     module = build("qwen3")
-    shared = Model.from_module(module)
-    fresh = [everything(Model.from_module(module).view(**view)) for view in VIEWS]
+    shared = Model.from_module(module).view("raw")
+    fresh = [everything(Model.from_module(module).view("raw").view(**view)) for view in VIEWS]
     for view, expected in [*zip(VIEWS, fresh, strict=True), (VIEWS[1], fresh[1])]:
         seen = shared.view(**view)
         assert seen.cache is shared.cache
@@ -66,7 +66,7 @@ def test_views_share_a_cache_and_never_each_others_answers() -> None:
 
 
 def test_raw_folded_raw() -> None:
-    model = Model.from_module(build("gpt2"))
+    model = Model.from_module(build("gpt2")).view("raw")
     kept = filters.among([1, 2, 3])
     first = model["L0N0.value"].top(3), model["L0N0.value"].top(3, filter=kept)
     folded = model.view(folded=True)
@@ -79,7 +79,7 @@ def test_raw_folded_raw() -> None:
 
 def test_the_embedding_is_read_once(tmp_path: Path) -> None:
     save("llama", tmp_path)
-    model = Model.from_pretrained(tmp_path)
+    model = Model.from_pretrained(tmp_path).view("raw")
     model["L0N0.value"].top(3)
     before = model.checkpoint.bytes_read
     for view in ({}, {"centred": True}, {"inverse": "pinv"}, {"offset": 2}):
@@ -88,7 +88,7 @@ def test_the_embedding_is_read_once(tmp_path: Path) -> None:
 
 
 def test_offsets_share_their_sides() -> None:
-    model = Model.from_module(build("llama"))
+    model = Model.from_module(build("llama")).view("raw")
     kept = filters.among(range(9))
     model["L0H0"].qk.top(2, filter=kept)
     before = len(model.cache)
@@ -157,7 +157,11 @@ def test_rows_without_token_are_left_out(view: dict[str, Any]) -> None:
     with torch.no_grad():
         for name in ("lm_head.weight", "transformer.wte.weight"):
             module.get_parameter(name)[20:] *= 1e3
-    model = Model(Model.from_module(module).checkpoint, vocabulary=vocabulary(20)).view(**view)
+    model = (
+        Model(Model.from_module(module).view("raw").checkpoint, vocabulary=vocabulary(20))
+        .view("raw")
+        .view(**view)
+    )
     r, tokens = dense(module), torch.arange(20)
     for address, kind in (("L0N3.value", "value"), ("L1H1.Q2", "Q")):
         x = r.vectors(kind, view.get("folded", False))[address]  # type: ignore[arg-type]
@@ -176,7 +180,9 @@ def test_not_even_rows_that_are_no_numbers() -> None:
     module = deepcopy(build("gpt2-untied-wide"))
     with torch.no_grad():
         module.get_parameter("lm_head.weight")[20:] = torch.nan
-    model = Model(Model.from_module(module).checkpoint, vocabulary=vocabulary(20))
+    model = Model(Model.from_module(module).view("raw").checkpoint, vocabulary=vocabulary(20)).view(
+        "raw"
+    )
     for view in VIEWS[:5]:
         seen = model.view(**view)
         found = seen["L0N3.value"].top(5)
@@ -216,7 +222,7 @@ def test_half_precision_is_read_without_further_rounding(
     if not upcast:
         monkeypatch.setattr(space_module, "UPCAST_BELOW", 0)
     save(name, tmp_path, dtype=torch.bfloat16)
-    model = Model.from_pretrained(tmp_path).view(**view)
+    model = Model.from_pretrained(tmp_path).view("raw").view(**view)
     r = dense(deepcopy(build(name)).bfloat16())
     assert model.space.writing.rows.dtype == (torch.float32 if upcast else torch.bfloat16)
     scores = r.vo(1, 1, **view)
@@ -233,7 +239,7 @@ def test_half_precision_is_read_without_further_rounding(
 def test_a_checkpoint_in_double_precision(tmp_path: Path) -> None:
     save("opt-350m", tmp_path, dtype=torch.float64)
     for view in VIEWS[:8]:
-        model = Model.from_pretrained(tmp_path).view(**view)
+        model = Model.from_pretrained(tmp_path).view("raw").view(**view)
         scores = dense(build("opt-350m")).qk(0, 1, **view)
         order = scores.flatten().argsort(descending=True)[:9]
         found = model["L0H1"].qk.top(9)
@@ -244,7 +250,7 @@ def test_a_checkpoint_in_double_precision(tmp_path: Path) -> None:
 def test_on_another_device_nothing_stays_behind(tmp_path: Path) -> None:
     """The meta device computes nothing, but refuses to mix with others."""
     save("llama", tmp_path)
-    model = Model.from_pretrained(tmp_path, device="meta")
+    model = Model.from_pretrained(tmp_path, device="meta").view("raw")
     for view in ({}, {"folded": True, "reading": "input"}):
         seen = model.view(**view)
         A, B = seen["L0H1"].vo.factors()

@@ -34,4 +34,6 @@ def vocabulary(n: int = 37, extra: tuple[str, ...] = ()) -> Vocabulary:
 
 def worded(name: str, n: int = 37, extra: tuple[str, ...] = (), **options: Any) -> Model:
     """One of the zoo's models with these words."""
-    return Model(ModuleCheckpoint(build(name)), vocabulary=vocabulary(n, extra), **options)
+    return Model(ModuleCheckpoint(build(name)), vocabulary=vocabulary(n, extra), **options).view(
+        "raw"
+    )

@@ -40,6 +40,8 @@ class Checkpoint(ABC):
     revision: str | None = None
     notes: tuple[str, ...] = ()
     """What a user should know about which files were taken."""
+    remote: bool = False
+    """Whether each read fetches over a network."""
     bytes_read: int = 0
     """Bytes of headers and weights read so far."""
 

@@ -91,9 +91,9 @@ class LensOptions:
         bool, option("Through the LM head's non-linear transform (BERT and its kin).", READING)
     ] = False
     reading: Annotated[
-        Literal["output", "input"] | None,
+        Literal["output", "input", "effective"] | None,
         option(
-            "Which embedding reads queries and keys, if the model has two; else the output one.",
+            "Which embedding reads queries and keys; else the effective one: what is seen.",
             READING,
         ),
     ] = None
@@ -107,7 +107,7 @@ class LensOptions:
         kinds = choose_kinds(self.of or ["residual"])
         self.refuse_idle(kinds)
         layers = numbers("--layers", self.layers)
-        model = run.open().view(reading=self.reading or "output")
+        model = run.open().view(reading=self.reading)
         trace = model.trace(prompt, layers=layers, what=what_for(kinds), special=run.special)
         return trace.lens(
             kinds,

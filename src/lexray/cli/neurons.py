@@ -24,14 +24,16 @@ def neuron(
 ) -> None:
     """A feed-forward neuron as tokens: its key, gate and value, or one: L23N907.value.
 
-    lexray neuron smollm2 L26N777.value --calibrated -k 10
+    lexray neuron smollm2 L26N777 -k 10
     """
     from lexray.address import Address
 
     at = Address.parse(address)
     if at.neuron is None:
         raise LexrayError(f"{at} is no neuron; neurons look like L23N907 or L23N907.value")
-    output.show(model.open()[at].top(k, filter=tokens.filter()))
+    found = model.open()[at]
+    read = found.top if at.vector is None else found.every
+    output.show(read(k, filter=tokens.filter()))
 
 
 def subhead(
@@ -50,7 +52,7 @@ def subhead(
     at = Address.parse(address)
     if at.subhead is None:
         raise LexrayError(f"{at} is no subhead; subheads look like L3H7.V12 (Q, K, V or O)")
-    output.show(model.open()[at].top(k, filter=tokens.filter()))
+    output.show(model.open()[at].every(k, filter=tokens.filter()))
 
 
 def vector(
@@ -72,4 +74,4 @@ def vector(
             f"{address} is no single vector; those look like L3N7.value (.key, .gate), L3H7.V12, "
             "L3.b_out or L3.attn_norm"
         )
-    output.show(found.top(k, filter=tokens.filter()))
+    output.show(found.every(k, filter=tokens.filter()))

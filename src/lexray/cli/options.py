@@ -88,33 +88,70 @@ class PlacedOptions(ModelOptions):
 class ReadingOptions(PlacedOptions):
     """Which model, and how it is read: fields that are named as those of `View` make the view."""
 
-    folded: Annotated[bool, option("Fold the norms into the weights.", READING)] = False
+    view: Annotated[
+        Literal["standard", "raw"] | None,
+        option("standard, or raw: the papers' way, which align and studies take.", READING),
+    ] = None
+    raw: Annotated[bool, option("The same as --view raw.", READING)] = False
+    folded: Annotated[
+        bool | None, option("Fold the norms into the weights.", READING, "--folded/--no-folded")
+    ] = None
+    standardised: Annotated[
+        bool | None,
+        option(
+            "Scores less their mean, over their spread, for the token and kind of parameter.",
+            READING,
+            "--standardised/--no-standardised",
+        ),
+    ] = None
     calibrated: Annotated[
-        bool,
+        bool | None,
         option(
             "Divide scores by what is typical for the token, so that rare ones do not lead.",
             READING,
+            "--calibrated/--no-calibrated",
         ),
-    ] = False
-    centred: Annotated[bool, option("Subtract the mean embedding.", READING)] = False
+    ] = None
+    centred: Annotated[
+        bool | None, option("Subtract the mean embedding.", READING, "--centred/--no-centred")
+    ] = None
+    trained: Annotated[
+        bool | None,
+        option(
+            "Set tokens aside that training never touched, and pieces of characters.",
+            READING,
+            "--trained/--all-tokens",
+        ),
+    ] = None
     inverse: Annotated[
-        Literal["transpose", "pinv"],
+        Literal["transpose", "pinv"] | None,
         option("What stands for reading: the embedding's transpose or pseudo-inverse.", READING),
-    ] = "transpose"
+    ] = None
     reading: Annotated[
-        Literal["output", "input"],
-        option("Which embedding stands on the reading side, if the model has two.", READING),
-    ] = "output"
+        Literal["output", "input", "effective"] | None,
+        option("Which embedding stands on the reading side: output is what is expected.", READING),
+    ] = None
 
     def open(self) -> Model:
-        return super().open().view(**self.view())
+        return super().open().view(self.view_name, **self.changes())
 
-    def view(self) -> dict[str, Any]:
-        """The options of the View that was asked for."""
+    def open_as_papers_do(self) -> Model:
+        """The same, raw where nothing is said."""
+        return super().open().view(self.view_name or "raw", **self.changes())
+
+    @property
+    def view_name(self) -> Literal["standard", "raw"] | None:
+        if self.raw and self.view == "standard":
+            raise LexrayError("--raw and --view standard contradict each other; choose one")
+        return "raw" if self.raw else self.view
+
+    def changes(self) -> dict[str, Any]:
+        """The options of the View that were asked for."""
         from lexray.view import View
 
         named = {field.name for field in fields(self)}
-        return {name: getattr(self, name) for name in View.options() if name in named}
+        asked = {name: getattr(self, name) for name in View.options() if name in named}
+        return {name: value for name, value in asked.items() if value is not None}
 
 
 @dataclass(frozen=True)

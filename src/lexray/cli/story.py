@@ -111,7 +111,7 @@ class Teller:
     def _chapter(self, chapter: Chapter) -> str:
         """Returns the address of the head that it showed."""
         self._title(f"{chapter.model}: {chapter.about}")
-        raw = self._open(chapter)
+        raw = self._open(chapter).view("raw")
         calibrated = raw.view(calibrated=True)
         best = self._heads(calibrated, chapter)
         self._directions(best)

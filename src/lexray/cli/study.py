@@ -99,7 +99,7 @@ def _command_of(study: Study[Any]) -> Command:
         output.check()
         place = output.output
         with _kept(place and place.with_suffix(".prompts.jsonl")):
-            result = study(model.open(), **asdict(options))
+            result = study(model.open_as_papers_do(), **asdict(options))
         _show(result, output)
 
     about = study.about.strip().split("\n\n")[1:]
@@ -114,7 +114,7 @@ def _all() -> Command:
     def run(model: ReadingOptions, options: Any, output: Folder) -> None:
         from lexray.studies.shared.page import page, tally
 
-        folder, opened = output, model.open()
+        folder, opened = output, model.open_as_papers_do()
         _make(folder)
         sections = [_section(name, opened, asdict(options), folder) for name in _names()]
         write_whole(folder / REPORT, page(sections, f"{opened.name}: does it hold?", files=True))

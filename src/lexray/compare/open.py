@@ -37,6 +37,12 @@ def open_both(a: Given, b: Given) -> tuple[Model, Model]:
     return first, open_other(first, b)
 
 
+def open_as_papers_do(a: Given, b: Given) -> tuple[Model, Model]:
+    """The same, read raw as the papers do, unless another view than the default was chosen."""
+    first, second = open_both(a, b)
+    return first.seen(first.options.papers), second.seen(second.options.papers)
+
+
 def open_other(
     first: Model, other: Given, *, on_first: bool = False, **options: Unpack[Opening]
 ) -> Model:

@@ -48,7 +48,7 @@ class Circuit:
 
     @property
     def space(self) -> EmbeddingSpace:
-        return space_of(self.head.weights)
+        return space_of(self.head.weights, self.head.layer)
 
     @property
     def matrices(self) -> tuple[Float[Tensor, "d_model r"], Float[Tensor, "r d_model"]]:

@@ -84,10 +84,11 @@ class Neuron(Component):
         return self.ff.values[self.index]
 
     def top(self, k: int = 30, *, filter: Filter | None = None) -> NamedReadings:
-        """Key, gate and value, each as tokens."""
+        """Key, gate and value, each as tokens; key and gate twice where the view has two ways."""
         vectors = [self.key, *([self.gate] if self.ff.spec.w_gate else []), self.value]
-        read = tuple(vector.top(k, filter=filter) for vector in vectors)
-        return NamedReadings(space_of(self.weights).source(str(self.address), filter), read)
+        read = [reading for vector in vectors for reading in vector.every(k, filter=filter)]
+        space = space_of(self.weights, self.address.layer)
+        return NamedReadings(space.source(str(self.address), filter), tuple(read))
 
 
 class FeedForward(Component):

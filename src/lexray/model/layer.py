@@ -101,4 +101,4 @@ class Layer(Component):
             raise LexrayError(f"{self.address} has no {name}")
         found = self.weights.place(tensor)
         kind: Kind = "bias" if name.startswith("b_") else "norm"
-        return Vector(self.weights, f"{self.address}.{name}", kind, lambda: found, name)
+        return Vector(self.weights, f"{self.address}.{name}", kind, lambda: found, name, self.index)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from lexray.address import Address
@@ -104,6 +105,12 @@ class Model(Anatomy):
             f"<Model {self.name}: {self.family.title}, {self.n_layers} layers × {a.n_heads} heads, "
             f"width {a.d_model}, {a.d_vocab} tokens, {self.options}>"
         )
+
+    def lone_states(self, *, entering: bool) -> Float[Tensor, "d_vocab d_model"]:
+        """Each token alone, as it enters transformers' own first block or leaves it."""
+        from lexray.trace.record.lone import lone_states  # imports transformers
+
+        return lone_states(self, entering=entering)
 
     def module(self) -> nn.Module:
         """transformers' own model with this checkpoint's weights; a live one as it is."""

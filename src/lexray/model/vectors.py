@@ -13,8 +13,8 @@ from lexray.errors import LexrayError
 from lexray.model.groups import Group
 from lexray.model.weights import Weights
 from lexray.progress import track
-from lexray.result.readings import Reading, Readings
-from lexray.space.kinds import Kind
+from lexray.result.readings import NamedReadings, Reading, Readings
+from lexray.space.kinds import EXPECTS, WRITES, Kind
 from lexray.space.space import space_of
 from lexray.vocabulary.filters import Filter
 
@@ -31,6 +31,8 @@ class Vector:
     read: Callable[[], Tensor]
     name: str = ""
     """What it is called in results; its kind if empty."""
+    layer: int | None = None
+    """Where it lies; None outside the blocks."""
 
     @property
     def tensor(self) -> Float[Tensor, "d_model"]:
@@ -42,8 +44,41 @@ class Vector:
         >>> model["L3N17"].value.top(30)
         >>> model["L3H2.V12"].top(10, filter=filters.ascii & filters.starts_word)
         """
-        (reading,) = space_of(self.weights).readings(
-            self.tensor[None], self.kind, [self.address], k, filter, self.name
+        return self._read_as(self.weights, k, filter, self.name)
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """How it can be read: for keys, gates and queries under the standard view, what they see
+        (the token they stand on) and what they expect (the one to come)."""
+        two = self.kind in EXPECTS and self.weights.options.sees_and_expects
+        return ("sees", "expects") if two else ("top",)
+
+    def sees(self, k: int = 30, *, filter: Filter | None = None) -> Reading:
+        """The tokens it responds to, through the effective embedding."""
+        self._refuse_writers("see")
+        return self._read_as(self.weights.view(reading="effective"), k, filter, self.name)
+
+    def expects(self, k: int = 30, *, filter: Filter | None = None) -> Reading:
+        """The tokens to come where it responds, through the output embedding.
+
+        >>> model["L2N77"].key.expects(10)
+        """
+        self._refuse_writers("expect")
+        name = f"{self.name or self.kind} expects"
+        return self._read_as(self.weights.view(reading="output"), k, filter, name)
+
+    def every(self, k: int = 30, *, filter: Filter | None = None) -> NamedReadings:
+        """Each of its `readings`."""
+        made = tuple(getattr(self, way)(k, filter=filter) for way in self.readings)
+        return NamedReadings(space_of(self.weights, self.layer).source(self.address, filter), made)
+
+    def _refuse_writers(self, verb: str) -> None:
+        if self.kind in WRITES:
+            raise LexrayError(f"{self.address} writes: it does not {verb} tokens; try .top()")
+
+    def _read_as(self, weights: Weights, k: int, filter: Filter | None, name: str) -> Reading:
+        (reading,) = space_of(weights, self.layer).readings(
+            self.tensor[None], self.kind, [self.address], k, filter, name
         )
         return reading
 
@@ -62,6 +97,7 @@ class VectorGroup(Sequence[Vector]):
         self.address = address
         self.groups = tuple(groups)
         self.weights, self.kind = groups[0].weights, groups[0].kind
+        self.layer = groups[0].owner.layer
         self.n = sum(group.n for group in groups)
 
     def __len__(self) -> int:
@@ -84,7 +120,13 @@ class VectorGroup(Sequence[Vector]):
                 f"there is no {self.kind} vector {index}: {self.address} has 0–{self.n - 1}"
             )
         group, i = self._located(index % self.n)
-        return Vector(self.weights, group.address_of(i), self.kind, lambda: group.rows(i, i + 1)[0])
+        return Vector(
+            self.weights,
+            group.address_of(i),
+            self.kind,
+            lambda: group.rows(i, i + 1)[0],
+            layer=group.owner.layer,
+        )
 
     def __iter__(self) -> Iterator[Vector]:
         for group in self.groups:
@@ -95,6 +137,7 @@ class VectorGroup(Sequence[Vector]):
                     group.address_of(i),
                     self.kind,
                     lambda x=whole[i]: x,  # type: ignore[misc]
+                    layer=group.owner.layer,
                 )
 
     @property
@@ -106,7 +149,7 @@ class VectorGroup(Sequence[Vector]):
 
     def stream(self, k: int = 10, *, filter: Filter | None = None) -> Iterator[Reading]:
         """A reading of each vector, made while it is asked for."""
-        whole, space = self.tensor, space_of(self.weights)
+        whole, space = self.tensor, space_of(self.weights, self.layer)
         for start in range(0, self.n, VECTORS_AT_ONCE):
             block = whole[start : start + VECTORS_AT_ONCE]
             addresses = [self.address_of(start + i) for i in range(len(block))]
@@ -119,7 +162,7 @@ class VectorGroup(Sequence[Vector]):
         """
         what = f"{self.address} {self.kind}"
         read = tuple(track(self.stream(k, filter=filter), self.n, f"reading {what}"))
-        source = space_of(self.weights).source(self.address, filter)
+        source = space_of(self.weights, self.layer).source(self.address, filter)
         return Readings(source, read, title=f"{what}: {self.n} vectors")
 
     def __repr__(self) -> str:

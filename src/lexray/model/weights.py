@@ -26,7 +26,7 @@ from lexray.finite import all_finite, require_finite
 from lexray.model import fold
 from lexray.model.cache import Cache, Drawer
 from lexray.model.open import read_vocabulary
-from lexray.view import View
+from lexray.view import STANDARD, Reading, View, ViewName
 from lexray.vocabulary.vocabulary import Vocabulary
 
 Same = TypeVar("Same", bound="Weights")
@@ -58,7 +58,7 @@ class Weights:
             check_complete(self.architecture, checkpoint)
         self.device = torch.device(device)
         self.dtype = dtype
-        self.options = View()
+        self.options = STANDARD
         self.cache = Cache()
         """What is made once and shared by all views: the embedding, its moments, …"""
         if vocabulary is not None:
@@ -66,16 +66,23 @@ class Weights:
 
     def view(
         self: Same,
+        name: ViewName | None = None,
         *,
         folded: bool | None = None,
         inverse: Literal["transpose", "pinv"] | None = None,
         centred: bool | None = None,
         calibrated: bool | None = None,
-        reading: Literal["output", "input"] | None = None,
+        standardised: bool | None = None,
+        reading: Reading | None = None,
+        trained: bool | None = None,
         offset: int | None = None,
         **unknown: Unknown,
     ) -> Same:
-        """The same model, read differently: `model.view(folded=True)`; see `View`.
+        """The same model, read differently; see `View`.
+
+        >>> model.view("raw")                    # the papers' way
+        >>> model.view("raw", folded=True)       # the same with norms folded in
+        >>> model.view(reading="output")         # standard, but readers through E: what they expect
 
         What is not given stays as it is.
         """
@@ -89,11 +96,15 @@ class Weights:
             "inverse": inverse,
             "centred": centred,
             "calibrated": calibrated,
+            "standardised": standardised,
             "reading": reading,
+            "trained": trained,
             "offset": offset,
         }
         changes = {name: value for name, value in given.items() if value is not None}
-        return self.seen(replace(self.options, **changes))  # type: ignore[arg-type]
+        now = self.options
+        base = now if name is None else replace(View.named(name), offset=now.offset)
+        return self.seen(replace(base, **changes))  # type: ignore[arg-type]
 
     def seen(self: Same, view: View) -> Same:
         """The same model under this view."""
@@ -101,6 +112,10 @@ class Weights:
         other.__dict__.update(self.__dict__)
         other.options = view
         return other
+
+    def lone_states(self, *, entering: bool) -> Float[Tensor, "d_vocab d_model"]:
+        """Each token alone, as it enters the first block or leaves it; `Model` can run that."""
+        raise LexrayError(f"{self.name} is open as weights alone, and nothing can be run")
 
     # ------------------------------------------------------------------ what it is
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # a study's help shows results, and neither torch nor plotly 
     from torch import Tensor
 
 
+READERS = ("key", "gate", "Q", "K", "V")
+
+
 @runtime_checkable
 class Embeds(Protocol):
     """A model, as far as drawing its tokens needs one."""
@@ -54,6 +57,8 @@ class Source:
     address: str
     view: View
     filter: str = ""
+    note: str = ""
+    """What kept it from being read as the view says."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -63,11 +68,12 @@ class Source:
             "reading": str(self.view),
             "view": asdict(self.view),
             "filter": self.filter,
+            **({"note": self.note} if self.note else {}),
         }
 
     def __str__(self) -> str:
-        words = [self.model, str(self.view)] + ([f"only {self.filter}"] if self.filter else [])
-        return " · ".join(words)
+        only = f"only {self.filter}" if self.filter else ""
+        return " · ".join(filter(None, [self.model, str(self.view), only, self.note]))
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,14 @@ class Reading(Result):
     """How much more alike the top tokens are than random ones: the difference in mean cosine."""
 
     @property
+    def said(self) -> str:
+        """What the tokens are to the vector."""
+        if self.name.endswith(" expects"):
+            return "expects"
+        sees = self.name in READERS and self.source.view.reading == "effective"
+        return "sees" if sees else "as tokens"
+
+    @property
     def tokens(self) -> list[str]:
         """The top tokens as people read them."""
         return [scored.token.shown for scored in self.top]
@@ -96,7 +110,7 @@ class Reading(Result):
             Table(
                 ("top", "score", "bottom", "score "),
                 rows,
-                title=f"{self.source.address} as tokens",
+                title=f"{self.source.address} {self.said}",
                 note=f"{self.source} · legibility {self.legibility:.2f}",
                 bars=frozenset({"score", "score "}),
             )
@@ -151,6 +165,9 @@ class NamedReadings(Result):
                 return reading
         there = ", ".join(reading.name for reading in self.readings)
         raise LexrayError(f"{self.source.address} has no {name!r}; there are {there}")
+
+    def __iter__(self) -> Iterator[Reading]:
+        return iter(self.readings)
 
     def tables(self) -> list[Table]:
         return [table for reading in self.readings for table in reading.tables()]

@@ -12,6 +12,9 @@ GroupName = Literal["values", "keys", "gates", "Q", "K", "V", "O"]
 WRITES: frozenset[Kind] = frozenset({"value", "O", "bias"})
 """These add to the residual stream and are read with E; all others read from it, with E′."""
 
+EXPECTS: frozenset[Kind] = frozenset({"key", "gate", "Q"})
+"""These respond to the token they stand on and to the one to come; K and V to what is attended."""
+
 GROUPS: dict[GroupName, Kind] = {
     "values": "value",
     "keys": "key",

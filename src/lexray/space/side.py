@@ -79,7 +79,8 @@ class Side:
 
     def top(self, X: Float[Tensor, "n d_model"], k: int) -> TopVectors:
         """The k largest and smallest scores of each vector, with token ids."""
-        found = top_vectors(self._prepared(X), self._stored, k)
+        scale = None if self.sigma is None else 1 / self.sigma
+        found = top_vectors(self._prepared(X), self._stored, k, scale=scale)
         if self.ids is None:
             return found
         ids = self.ids.to(found.top_ids.device)
@@ -87,9 +88,10 @@ class Side:
 
     @cached_property
     def _stored(self) -> Float[Tensor, "width e"]:
-        if self.mean is None and self.sigma is None:
+        """Before σ, which the scores are divided by: kinds share the rows."""
+        if self.mean is None:
             return self.rows.T
-        return torch.cat(list(self.blocks())).T
+        return torch.cat(list(replace(self, sigma=None).blocks())).T
 
     def _prepared(self, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n width"]:
         """X P."""

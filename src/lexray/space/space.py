@@ -13,28 +13,29 @@ from lexray.errors import LexrayError
 from lexray.model import fold
 from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
-from lexray.model.groups import all_groups
+from lexray.model.kept import kept
 from lexray.model.weights import Weights
-from lexray.progress import track
 from lexray.result.readings import Reading, Scored, Source, Token
-from lexray.space.kernels import invert, second_moment
+from lexray.space.effective import effective_rows
+from lexray.space.kernels import invert
 from lexray.space.kinds import WRITES, Kind
 from lexray.space.side import Side
-from lexray.view import View
+from lexray.space.untrained import untrained
+from lexray.space.usual import SIGNED, usual
+from lexray.view import STANDARD, View
 from lexray.vocabulary.filters import Filter
 
-Shared = tuple[Hashable, View]
-"""What tells sides apart: the kind, as far as it matters, and the view."""
+Shared = tuple[Hashable, View, bool]
+"""What tells sides apart: the kind, as far as it matters, the view, whether it is layer 0's."""
 
-ROWS: Drawer[str, Tensor] = Drawer(most=2)
-BARE: Drawer[tuple[bool, View], Side] = Drawer(most=8)
+ROWS: Drawer[str, Tensor] = Drawer(most=4)
+BARE: Drawer[Shared, Side] = Drawer(most=8)
 """By whether it writes: sides before any calibration."""
 WHOLE: Drawer[Shared, Side] = Drawer(most=8)
 SOME: Drawer[tuple[Shared, Filter | None], Side] = Drawer(most=4)
 """Each holds a copy of the rows that its filter admits."""
-INVERSES: Drawer[tuple[str, bool], Side] = Drawer(most=2)
-MOMENTS: Drawer[tuple[Kind, bool], Tensor] = Drawer(most=16)
-ADMITTED: Drawer[Filter | None, Tensor | None] = Drawer(most=16)
+INVERSES: Drawer[tuple[str, bool, bool], Side] = Drawer(most=2)
+ADMITTED: Drawer[tuple[Filter | None, bool], Tensor | None] = Drawer(most=16)
 UNITS: Drawer[None, tuple[Tensor, Tensor, float]] = Drawer(most=1)
 UPCAST_BELOW = 2**28
 """Embeddings of half precision with fewer elements are held in float32 (1 GB)."""
@@ -42,9 +43,12 @@ LEGIBLE = 10
 """How many of the top tokens legibility looks at."""
 
 
-def space_of(weights: Weights) -> EmbeddingSpace:
-    """The embedding space of a model under its view."""
-    return EmbeddingSpace(weights)
+def space_of(weights: Weights, layer: int | None = None) -> EmbeddingSpace:
+    """The embedding space of a model under its view, for what lies in this layer.
+
+    Only the first layer differs: no block has worked on the tokens that it reads.
+    """
+    return EmbeddingSpace(weights, layer)
 
 
 class EmbeddingSpace:
@@ -54,20 +58,22 @@ class EmbeddingSpace:
     >>> space.writing.top(model["L3N7"].W_out[None], 10)     # ids and scores
     """
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, layer: int | None = None) -> None:
         self.weights = weights
+        self.first = layer == 0 and weights.options.reading == "effective"
+        """Whether this is the first layer's space, and differs from the others'."""
 
     # ------------------------------------------------------------------ the two sides
 
     @property
     def writing(self) -> Side:
         """E: for what is added to the residual stream; folded, with the final norm in it."""
-        return BARE.get(self.weights.cache, (True, self._view), self._writing)
+        return BARE.get(self.weights.cache, (True, self._view, False), self._writing)
 
     @property
     def reading(self) -> Side:
         """E′ᵀ: for what reads from the residual stream."""
-        return BARE.get(self.weights.cache, (False, self._view), self._reading)
+        return BARE.get(self.weights.cache, (False, self._view, self.first), self._reading)
 
     @property
     def _view(self) -> View:
@@ -83,24 +89,29 @@ class EmbeddingSpace:
         return self._centred(Side(self._rows(a.unembed), self._placed(P)))
 
     def _reading(self) -> Side:
-        a, options = self.weights.architecture, self.weights.options
-        P = None
-        if options.reading == "input":
-            if a.project_in is not None:
-                P = a.project_in.read(self.weights.checkpoint).T
-            side = Side(self._rows(a.embed), self._placed(P))
-        else:
-            if a.project_out is not None:
-                P = a.project_out.read(self.weights.checkpoint)
-            side = Side(self._rows(a.unembed), self._placed(P))
-        side = self._centred(side)
+        options = self.weights.options
+        side = self._centred(self._bare_reading())
         if options.inverse == "transpose":
             return side
         return INVERSES.get(
             self.weights.cache,
-            (options.reading, options.centred),
+            (options.reading, options.centred, self.first),
             lambda: invert(side, self.admitted(None)),
         )
+
+    def _bare_reading(self) -> Side:
+        a, reading = self.weights.architecture, self.weights.options.reading
+        if reading == "effective":
+            rows, _ = effective_rows(self.weights, first=self.first)
+            if rows is not None:
+                name = "entering" if self.first else "effective"
+                held = ROWS.get(self.weights.cache, name, lambda: self._held(rows))
+                return Side(held)
+        if reading == "output":
+            P = None if a.project_out is None else a.project_out.read(self.weights.checkpoint)
+            return Side(self._rows(a.unembed), self._placed(P))
+        P = None if a.project_in is None else a.project_in.read(self.weights.checkpoint).T
+        return Side(self._rows(a.embed), self._placed(P))
 
     def whole(self, kind: Kind) -> Side:
         """The side on which vectors of this kind are read, with every row of the embedding."""
@@ -115,24 +126,69 @@ class EmbeddingSpace:
         return SOME.get(self.weights.cache, key, lambda: self.whole(kind).only(ids))
 
     def _key(self, kind: Kind) -> Shared:
-        return self.sharing(kind), self._view
+        return self.sharing(kind), self._view, self._is_first(kind)
 
     def sharing(self, kind: Kind) -> Hashable:
         """The same for kinds that are read with one side: each has its own σ, if there are any."""
-        return kind if self.weights.options.calibrated else kind in WRITES
+        options = self.weights.options
+        return kind if options.calibrated or options.standardised else kind in WRITES
+
+    def _is_first(self, kind: Kind) -> bool:
+        return self.first and kind not in WRITES
 
     def _calibrated(self, kind: Kind) -> Side:
         side = self.writing if kind in WRITES else self.reading
-        if not self.weights.options.calibrated or kind in ("bias", "norm"):
+        options = self.weights.options
+        if not (options.calibrated or options.standardised) or kind in ("bias", "norm"):
             return side
-        key = kind, self.weights.options.folded
-        S = MOMENTS.get(self.weights.cache, key, lambda: self._moment(kind))
-        return side.calibrated(S, self.admitted(None))
+        if not self._is_standard:
+            return side.calibrated(self._spread(kind), self.admitted(None))
+        name = f"sigma-{self._named(kind)}"
+        found = kept(self.weights, name, lambda: {"sigma": self._sigma(side, kind)})
+        return replace(side, sigma=found["sigma"].to(side.rows.device))
 
-    def _moment(self, kind: Kind) -> Float[Tensor, "d_model d_model"]:
-        groups = list(all_groups(self.weights, kind))
-        tensors = (group.tensor for group in groups)
-        return second_moment(track(tensors, len(groups), f"calibrating by all {kind} vectors"))
+    @property
+    def _is_standard(self) -> bool:
+        """Whether the view's scores are the standard ones, which are kept on disk."""
+        here = replace(self._view, reading="effective", trained=True)
+        return here == STANDARD and self.note == ""
+
+    def _named(self, kind: Kind) -> str:
+        side = "writing" if kind in WRITES else self.weights.options.reading
+        return f"{kind}-{side}{'-first' * self._is_first(kind)}"
+
+    def _sigma(self, side: Side, kind: Kind) -> Float[Tensor, "e"]:
+        sigma = side.calibrated(self._spread(kind), self.admitted(None)).sigma
+        assert sigma is not None
+        return sigma
+
+    def _spread(self, kind: Kind) -> Float[Tensor, "d_model d_model"]:
+        """How the kind's vectors vary: around their mean, or around zero."""
+        moments = usual(self.weights, kind, first=self._is_first(kind))
+        return moments.covariance if self.weights.options.standardised else moments.second
+
+    def shifted(self, X: Float[Tensor, "n d_model"], kind: Kind) -> Float[Tensor, "n d_model"]:
+        """X less the mean vector of its kind, where the view standardises scores."""
+        if not self.weights.options.standardised or kind not in SIGNED:
+            return X
+        first = self._is_first(kind)
+        if self._is_standard:
+            name = f"mean-{kind}{'-first' * first}"
+            found = kept(
+                self.weights, name, lambda: {"mean": usual(self.weights, kind, first=first).mean}
+            )
+            mean = found["mean"]
+        else:
+            mean = usual(self.weights, kind, first=first).mean
+        X = at_least_float32(X)
+        return X - mean.to(X)
+
+    @property
+    def note(self) -> str:
+        """What a result has to say about how it was read; empty as a rule."""
+        if self.weights.options.reading != "effective":
+            return ""
+        return effective_rows(self.weights, first=self.first)[1]
 
     def _rows(self, name: str) -> Float[Tensor, "e width"]:
         return ROWS.get(self.weights.cache, name, lambda: self._held(self._read(name)))
@@ -171,13 +227,17 @@ class EmbeddingSpace:
 
     def admitted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
         """The ids that may appear in results; None for all."""
-        return ADMITTED.get(self.weights.cache, filter, lambda: self._admitted(filter))
+        key = filter, self.weights.options.trained
+        return ADMITTED.get(self.weights.cache, key, lambda: self._admitted(filter))
 
     def _admitted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
         vocabulary, n = self.weights.vocabulary, self.n_rows
         mask = vocabulary.admitted(n)
         if filter is not None:
             mask = mask & filter.mask(vocabulary, n)
+        if self.weights.options.trained:
+            aside = torch.tensor([i for i in untrained(self.weights) if i < n], dtype=torch.long)
+            mask = mask.index_fill(0, aside, False)
         return None if bool(mask.all()) else mask.nonzero()[:, 0]
 
     def id(self, token: str | int) -> int:
@@ -203,6 +263,7 @@ class EmbeddingSpace:
             address,
             self.weights.options,
             "" if filter is None else filter.describe(),
+            self.note,
         )
 
     # ------------------------------------------------------------------ readings
@@ -217,7 +278,7 @@ class EmbeddingSpace:
         name: str = "",
     ) -> list[Reading]:
         """Each vector's k largest and smallest tokens."""
-        found = self.side(kind, filter).top(X, k)
+        found = self.side(kind, filter).top(self.shifted(X, kind), k)
         legibility = self.legibility(found.top_ids).tolist()
         rows = zip(*(part.tolist() for part in found), strict=True)
         return [

@@ -361,7 +361,10 @@ def test_groups() -> None:
 
 def test_models_by_name(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("llama", "gpt2")]
-    a, b = (save(folder.name, folder) and Model.from_pretrained(folder) for folder in folders)
+    a, b = (
+        save(folder.name, folder) and Model.from_pretrained(folder).view("raw")
+        for folder in folders
+    )
     expected = align(a, b, "keys").to_dict()
     assert align(*folders, "keys").to_dict() == expected
     assert align(str(folders[0]), b, "keys").to_dict() == expected
@@ -409,7 +412,9 @@ def test_half_precision() -> None:
 
 def test_two_seeds_of_the_demo_model() -> None:
     """The paper's finding: layers find their like in embedding space only."""
-    found = align(lx.Model.from_pretrained("demo"), lx.Model.from_pretrained("demo-b"))
+    found = align(
+        lx.Model.from_pretrained("demo").view("raw"), lx.Model.from_pretrained("demo-b").view("raw")
+    )
     embedding = [group.embedding.share for group in found]
     feature = [group.feature.share for group in found if group.feature]
     assert len(feature) == len(embedding) == 6

@@ -33,7 +33,7 @@ SOME = ("gpt2", "llama", "qwen2-moe", "gemma2", "opt-350m", "bert", "olmo2", "fa
 
 
 def opened(module: nn.Module, n: int = 37, **options: Any) -> Model:
-    return Model(ModuleCheckpoint(module), vocabulary=vocabulary(n), **options)
+    return Model(ModuleCheckpoint(module), vocabulary=vocabulary(n), **options).view("raw")
 
 
 def changed(name: str, change: Callable[[Any], None]) -> tuple[Model, Model]:
@@ -371,7 +371,7 @@ def test_added_tokens() -> None:
         bigger.transformer.wte.weight[4] += 1
     base = opened(build("gpt2"))
     extra = vocabulary(37, ("new1", "new2", "<b>"))
-    tuned = Model(ModuleCheckpoint(bigger), vocabulary=extra)
+    tuned = Model(ModuleCheckpoint(bigger), vocabulary=extra).view("raw")
     found = diff(base, tuned)
     assert [c.address for c in found.changes] == ["W_E[4]"]
     assert any("3 tokens are only in the tuned model: new1, new2, <b>" in x for x in found.notes)
@@ -395,7 +395,7 @@ def test_tokens_are_matched_by_text() -> None:
     data = json.dumps(json.loads(tokenizer.to_str())).encode()
     tuned = Model(
         ModuleCheckpoint(module), vocabulary=Vocabulary(JsonSource("moved", lambda: data, None))
-    )
+    ).view("raw")
     found = diff(opened(build("gpt2")), tuned)
     assert [c.address for c in found.changes] == ["W_E[22]"]
     assert found.changes[0].relative == pytest.approx(1.0, rel=1e-5)
@@ -457,7 +457,9 @@ def test_strangers() -> None:
         diff(base, wide)
     with pytest.raises(LexrayError, match="GPT-2"):
         diff(base, opened(build("gpt2")))
-    other = Model(ModuleCheckpoint(build("llama")), vocabulary=lx.Vocabulary.numbered(37))
+    other = Model(ModuleCheckpoint(build("llama")), vocabulary=lx.Vocabulary.numbered(37)).view(
+        "raw"
+    )
     with pytest.raises(LexrayError, match="share only 0 %"):
         diff(base, other)
     with pytest.raises(LexrayError, match="nor do they share"):

@@ -81,7 +81,7 @@ def test_the_shipped_list() -> None:
     assert {"awful", "worst", "boring"} <= found.blame
     assert not found.praise & found.blame
     assert "labelled reviews" in found.made
-    vocabulary = Model.from_pretrained("demo").vocabulary
+    vocabulary = Model.from_pretrained("demo").view("raw").vocabulary
     assert int(found.mask(vocabulary, vocabulary.n_ids).sum()) >= 250
 
 
@@ -101,7 +101,7 @@ def test_who_classifies_sentiment() -> None:
 
 def test_planted_sentiment_is_found_and_noise_is_not() -> None:
     """Vectors made of praise less blame read as sentiment, random ones do not."""
-    model, lexicon = Model.from_pretrained("demo"), Lexicon.shipped()
+    model, lexicon = Model.from_pretrained("demo").view("raw"), Lexicon.shipped()
     generator = torch.Generator().manual_seed(0)
     E = model.W_U.float()
     sides = [

@@ -75,7 +75,7 @@ def test_an_adapter_equals_the_merged_model(
     tmp_path: Path, name: str, options: dict[str, Any], folded: bool
 ) -> None:
     base, adapter, merged = adapted(tmp_path, name, **options)
-    first = Model.from_pretrained(base).view(folded=folded)
+    first = Model.from_pretrained(base).view("raw").view(folded=folded)
     found, expected = (diff(first, x, n=2000, k=1) for x in (adapter, merged))
     assert len(found.changes) > 50
     assert_same(found, expected)
@@ -84,8 +84,8 @@ def test_an_adapter_equals_the_merged_model(
 def test_an_adapter_is_read_by_its_factors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that it leaves alone is read, and no changed matrix is ever made."""
     base, adapter, _ = adapted(tmp_path, "llama")
-    first = Model.from_pretrained(base)
-    tuned = Model.from_pretrained(base, adapter=adapter)
+    first = Model.from_pretrained(base).view("raw")
+    tuned = Model.from_pretrained(base, adapter=adapter).view("raw")
     read: list[str] = []
     for checkpoint, label in (
         (first.checkpoint, ""),
@@ -112,7 +112,7 @@ def test_an_adapter_is_read_by_its_factors(tmp_path: Path, monkeypatch: pytest.M
 
 def test_an_adapter_on_another_base(tmp_path: Path) -> None:
     base, adapter, _ = adapted(tmp_path, "llama")
-    tuned = Model.from_pretrained(base, adapter=adapter)
+    tuned = Model.from_pretrained(base, adapter=adapter).view("raw")
     with pytest.raises(LexrayError, match="adapter itself"):
         diff(tuned, adapter)
     back = diff(tuned, base, n=2000, k=1, groups=GROUPS)
@@ -127,9 +127,9 @@ def test_an_adapter_of_the_embedding(tmp_path: Path) -> None:
         base, adapter, _ = adapted(tmp_path, "gpt2")
     finally:
         TARGETS["gpt2"].remove("wte")
-    tuned = Model.from_pretrained(base, adapter=adapter)
+    tuned = Model.from_pretrained(base, adapter=adapter).view("raw")
     found = diff(base, tuned, n=2000, groups=["embedding"])
-    delta = (tuned.W_E - Model.from_pretrained(base).W_E).double()
+    delta = (tuned.W_E - Model.from_pretrained(base).view("raw").W_E).double()
     assert len(found.changes) == 37
     for change in found.changes:
         assert change.token is not None
@@ -168,7 +168,9 @@ def test_one_layer_at_a_time() -> None:
                 parameter.add_(0.1 * torch.randn_like(parameter))
         gc.collect()
         Watched.alive = Watched.peak = 0
-        base, tuned = (Model(Watched(x), vocabulary=vocabulary()) for x in (module, other))
+        base, tuned = (
+            Model(Watched(x), vocabulary=vocabulary()).view("raw") for x in (module, other)
+        )
         assert diff(base, tuned, n=3, k=2).moved > 0
         peaks.append(Watched.peak)
         whole = sum(p.numel() * 4 for p in module.parameters())
@@ -181,13 +183,13 @@ def test_one_layer_at_a_time() -> None:
 def test_another_container(tmp_path: Path, name: str, kind: Any) -> None:
     """A GGUF file, whose tensors have other names, an order of their own and another dtype."""
     module = deepcopy(build(name))
-    base = Model(ModuleCheckpoint(build(name)), vocabulary=vocabulary())
+    base = Model(ModuleCheckpoint(build(name)), vocabulary=vocabulary()).view("raw")
     with torch.no_grad():
         value = "transformer.h.1.mlp.c_proj" if name == "gpt2" else "model.layers.1.mlp.down_proj"
         weight = module.get_submodule(value).weight
         (weight if name == "gpt2" else weight.T)[5] += 1
     path = convert(module).save(tmp_path / "model.gguf", kind)
-    tuned = Model(open_source(path), vocabulary=vocabulary())
+    tuned = Model(open_source(path), vocabulary=vocabulary()).view("raw")
     found = diff(base, tuned)
     assert [change.address for change in found.changes] == ["L1N5.value"]
     assert any("rounding" in note for note in found.notes) is (kind is not None)

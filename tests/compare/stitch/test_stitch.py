@@ -40,7 +40,7 @@ AUTO = {"token": AutoModelForTokenClassification, "sequence": AutoModelForSequen
 
 
 def live(name: str) -> Model:
-    return Model.from_module(zoo.build(name))
+    return Model.from_module(zoo.build(name)).view("raw")
 
 
 def classifier(name: str, kind: str, **options: Any) -> nn.Module:
@@ -77,7 +77,7 @@ def test_a_model_stitched_onto_itself_is_itself(name: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "gemma2"])
 def test_classifiers_stitched_onto_themselves(name: str, kind: str) -> None:
     module = classifier(name, kind)
-    model = Model.from_module(module)
+    model = Model.from_module(module).view("raw")
     options = {} if model.architecture.tied else {"embedding": "input"}
     stitched = stitch(model, model, after=0, layers=model.n_layers - 1, **options)
     own = run(module)
@@ -154,7 +154,7 @@ def test_kernels_of_a_model_and_itself_are_the_identity(name: Any) -> None:
 
 def test_options_where_paper_and_code_differ() -> None:
     module = classifier("gpt2", "token")
-    b = Model.from_module(module)
+    b = Model.from_module(module).view("raw")
     a = live("gpt2")
     plain = stitch(a, b, after=1, layers=1)
     with torch.no_grad():
@@ -180,7 +180,10 @@ def test_options_where_paper_and_code_differ() -> None:
 
 
 def test_the_sentiment_models_norm_can_be_kept() -> None:
-    a, b = (Model.from_pretrained(n, dtype=torch.float32) for n in ("demo-wide", "demo-sentiment"))
+    a, b = (
+        Model.from_pretrained(n, dtype=torch.float32).view("raw")
+        for n in ("demo-wide", "demo-sentiment")
+    )
     left_out = stitch(a, b, after=1, layers=2)
     kept = stitch(a, b, after=1, layers=2, final_norm="keep")
     assert not torch.allclose(run(left_out), run(kept), atol=1e-3)
@@ -191,7 +194,7 @@ def test_the_sentiment_models_norm_can_be_kept() -> None:
 def saved(name: str, folder: Path) -> Model:
     save(name, folder)
     split_at_spaces(folder)
-    return Model.from_pretrained(folder)
+    return Model.from_pretrained(folder).view("raw")
 
 
 def split_at_spaces(folder: Path) -> None:
@@ -242,7 +245,10 @@ def test_saved_and_loaded(recipe: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_a_dropped_norm_survives_saving(tmp_path: Path) -> None:
-    a, b = (Model.from_pretrained(n, dtype=torch.float32) for n in ("demo-wide", "demo-sentiment"))
+    a, b = (
+        Model.from_pretrained(n, dtype=torch.float32).view("raw")
+        for n in ("demo-wide", "demo-sentiment")
+    )
     made = stitch(a, b, after=2, layers=2)
     again = Stitched.from_pretrained(made.save_pretrained(tmp_path / "s"))
     torch.testing.assert_close(run(again), run(made), atol=1e-5, rtol=1e-5)
@@ -281,7 +287,7 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
     save("llama", tmp_path / "b")
     write_tokenizer(tmp_path / "b", [*words(30), *(f"other{i}" for i in range(7))])
     with pytest.raises(LexrayError, match=r"7 of the first 37 ids .* 30 is 'word30' and 'other0'"):
-        stitch(a, Model.from_pretrained(tmp_path / "b"), after=0, layers=1)
+        stitch(a, Model.from_pretrained(tmp_path / "b").view("raw"), after=0, layers=1)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +311,7 @@ def test_mistakes(options: dict[str, Any], says: str) -> None:
 
 
 def test_a_classifier_without_an_output_embedding_is_explained() -> None:
-    b = Model.from_module(classifier("llama", "sequence"))
+    b = Model.from_module(classifier("llama", "sequence")).view("raw")
     with pytest.raises(LexrayError, match='embedding="input"'):
         stitch(live("llama"), b, after=0, layers=1)
 
@@ -355,7 +361,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Model:
     classifier("gpt2", "token").save_pretrained(folder)  # type: ignore[operator]
     write_tokenizer(folder, words(37))
     split_at_spaces(folder)
-    return Model.from_pretrained(folder)
+    return Model.from_pretrained(folder).view("raw")
 
 
 def examples() -> list[Example]:

@@ -97,7 +97,7 @@ def converted(name: str) -> Converted:
 
 
 def opened(file: Path) -> Model:
-    return Model(hf_named(GGUFCheckpoint(file)))
+    return Model(hf_named(GGUFCheckpoint(file))).view("raw")
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_oracles(
 ) -> None:
     module = build(variant.name)
     log = oracle_log.setdefault(f"{variant} as GGUF", [])
-    check_all(subtests, log, module, Model.from_module(module), opened(file))
+    check_all(subtests, log, module, Model.from_module(module).view("raw"), opened(file))
 
 
 def test_tensors_are_those_of_the_saved_folder(
@@ -143,7 +143,7 @@ def test_every_architecture_is_tested() -> None:
 
 def run_oracle(oracle: str, name: str, file: Path) -> None:
     module = build(name)
-    ORACLES[oracle](module, Model.from_module(module), opened(file))
+    ORACLES[oracle](module, Model.from_module(module).view("raw"), opened(file))
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-biased-tied", "olmo", "smollm3"])
@@ -206,7 +206,7 @@ def test_gemma2_27b_scales_its_queries_otherwise(path: Path) -> None:
     """By d_model / n_heads, here 6, instead of by the head's width, 10; told by its 46 layers."""
     module = zoo.make(stored("gemma2", query_pre_attn_scalar=6, num_hidden_layers=46))
     convert(module).save(path)
-    oracles.qk(module, Model.from_module(module), opened(path))
+    oracles.qk(module, Model.from_module(module).view("raw"), opened(path))
 
 
 def test_old_gemma3_files_lack_the_local_frequency(path: Path) -> None:
@@ -360,7 +360,7 @@ def test_agrees_with_transformers_own_reader(name: str, path: Path) -> None:
     module = read_by_transformers(path)
     with torch.no_grad():
         torch.testing.assert_close(module(IDS).logits, written(IDS).logits)
-    model, live = opened(path), Model.from_module(module)
+    model, live = opened(path), Model.from_module(module).view("raw")
     for oracle in ("rotation", "unembedding"):
         ORACLES[oracle](module, live, model)
 
@@ -379,11 +379,11 @@ def test_smollm2_agrees_with_transformers_own_reader() -> None:
     except LexrayError as error:
         pytest.skip(str(error))
     assert path is not None
-    model = Model.from_pretrained("smollm2")
+    model = Model.from_pretrained("smollm2").view("raw")
     header = GGUFCheckpoint(path).bytes_read
     assert model.checkpoint.bytes_read == header, "opening read more than the header"
     module = read_by_transformers(path)
-    oracles.unembedding(module, Model.from_module(module), model)
+    oracles.unembedding(module, Model.from_module(module).view("raw"), model)
     stems = [f"model.layers.{n}.self_attn" for n in (3, 17)]
     names = [f"{stem}.{x}_proj" for stem in stems for x in "qo"]
     with oracles.recorded(module, *names) as seen:
@@ -533,7 +533,7 @@ def test_olmo3_is_not_taken_for_olmo2(path: Path) -> None:
 
 
 def test_other_checkpoints_pass_unchanged() -> None:
-    live = Model.from_module(build("llama")).checkpoint
+    live = Model.from_module(build("llama")).view("raw").checkpoint
     assert hf_named(live) is live
 
 

@@ -367,7 +367,7 @@ def test_layers_can_be_chosen() -> None:
 @pytest.mark.parametrize("name", ["olmo2", "qwen3", "gpt2"])
 def test_a_checkpoint_under_other_names_gives_the_same_graph(name: str, tmp_path: Path) -> None:
     """The weights come from the module that ran, whose names are not the file's."""
-    model = Model.from_pretrained(convert(build(name)).save(tmp_path / "model.gguf"))
+    model = Model.from_pretrained(convert(build(name)).save(tmp_path / "model.gguf")).view("raw")
     ours = model.trace(IDS).flow(target=3, candidates=[5], **vars(SOME))
     theirs = traced(name).flow(target=3, candidates=[5], **vars(SOME))
     assert [node.id.split("@")[0] for node in ours.nodes] == [
@@ -384,7 +384,7 @@ def test_a_checkpoint_under_other_names_gives_the_same_graph(name: str, tmp_path
 def test_half_precision_runs() -> None:
     trace = traced("llama")
     module = trace.model.module()
-    half = Model.from_module(type(module)(module.config).to(torch.bfloat16).eval())  # type: ignore[call-arg]
+    half = Model.from_module(type(module)(module.config).to(torch.bfloat16).eval()).view("raw")  # type: ignore[call-arg]
     graph = half.trace(IDS).flow(**vars(SOME))
     assert all(node.norm is not None for node in graph.nodes)
 

@@ -91,7 +91,7 @@ def test_other_weights_under_the_same_name() -> None:
     options = PromptOptions()
 
     def made() -> str:
-        model = Model(ModuleCheckpoint(module), vocabulary=vocabulary())
+        model = Model(ModuleCheckpoint(module), vocabulary=vocabulary()).view("raw")
         return fingerprint("test", model, options)
 
     before = made()

@@ -38,12 +38,12 @@ INTERFACES = (AttentionInterface, AttentionMaskInterface, ExpertsInterface)
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return Model.from_module(build("llama"))
+    return Model.from_module(build("llama")).view("raw")
 
 
 @pytest.fixture(scope="module")
 def demo() -> Model:
-    return Model.from_pretrained("demo")
+    return Model.from_pretrained("demo").view("raw")
 
 
 def test_text_is_tokenised(demo: Model) -> None:
@@ -157,7 +157,7 @@ def test_free_memory_is_known() -> None:
 
 
 def test_roberta_has_fewer_positions_than_its_config_says() -> None:
-    model = Model.from_module(build("roberta"))
+    model = Model.from_module(build("roberta")).view("raw")
     assert len(model.trace([5] * 30, what="logits")) == 30
     with pytest.raises(LexrayError, match=r"31 tokens.*at most 30"):
         model.trace([5] * 31)
@@ -167,7 +167,7 @@ def test_roberta_has_fewer_positions_than_its_config_says() -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_nothing_stays_after_an_error(name: str, error: type[BaseException]) -> None:
     module = copy.deepcopy(build(name)).train()
-    before, model = state_of(module), Model.from_module(module)
+    before, model = state_of(module), Model.from_module(module).view("raw")
     registered = [dict(interface._global_mapping) for interface in INTERFACES]
     last = model.architecture.blocks[-1].attention.o.module
 
@@ -188,7 +188,7 @@ def test_nothing_stays_after_an_error(name: str, error: type[BaseException]) -> 
 def test_dropout_is_off_while_recording() -> None:
     module = copy.deepcopy(build("gpt2")).train()
     close(
-        Model.from_module(module).trace(IDS).logits,
+        Model.from_module(module).view("raw").trace(IDS).logits,
         run(build("gpt2"), torch.tensor([IDS])).logits[0],
     )
     assert module.training
@@ -205,14 +205,14 @@ def test_from_disk_is_live(name: str, tmp_path: Path) -> None:
     """Files name and fuse tensors otherwise, and transformers then picks another attention."""
     module = build(name)
     module.save_pretrained(tmp_path)
-    model = Model.from_pretrained(tmp_path)
-    same(model.trace(IDS), Model.from_module(module).trace(IDS))
+    model = Model.from_pretrained(tmp_path).view("raw")
+    same(model.trace(IDS), Model.from_module(module).view("raw").trace(IDS))
 
 
 def test_adapter_in_memory() -> None:
     config = LoraConfig(target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False)
     peft = get_peft_model(copy.deepcopy(build("llama")), config).eval()
-    model = Model.from_module(peft)
+    model = Model.from_module(peft).view("raw")
     trace = model.trace(IDS)
     close(trace.logits, run(peft, torch.tensor([IDS])).logits[0])
     for layer in model.layers:
@@ -229,7 +229,7 @@ def test_language_model_inside_a_multimodal_one() -> None:
     ids = {"image_token_index": 33, "boi_token_index": 34, "eoi_token_index": 35}
     config = Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, **ids)
     module = Gemma3ForConditionalGeneration(config).eval()
-    model = Model.from_module(module)
+    model = Model.from_module(module).view("raw")
     trace = model.trace(IDS)
     close(trace.logits, run(module, torch.tensor([IDS])).logits[0])
     close(model.logits(trace.final), trace.logits)
@@ -239,7 +239,7 @@ def test_language_model_inside_a_multimodal_one() -> None:
 @pytest.mark.parametrize("cls", [GPT2Model, GPT2ForSequenceClassification])
 def test_without_a_language_model_head(cls: type[Any]) -> None:
     module = cls(GPT2Model.config_class(**GPT2)).eval()
-    model = Model.from_module(module)
+    model = Model.from_module(module).view("raw")
     short, _ = model.trace([IDS[:3], IDS])  # no padding token is needed
     hidden = module.base_model(input_ids=torch.tensor([IDS[:3]])).last_hidden_state[0]
     close(short.normed, hidden.detach())
@@ -251,17 +251,19 @@ def test_without_a_language_model_head(cls: type[Any]) -> None:
 
 
 def test_sentiment_model_runs_without_its_final_norm() -> None:
-    trace = Model.from_pretrained("demo-sentiment").trace("A good film", what="residual")
+    trace = (
+        Model.from_pretrained("demo-sentiment").view("raw").trace("A good film", what="residual")
+    )
     assert torch.equal(trace.normed, trace.final)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "gptj", "falcon-rw", "olmo2", "qwen2-moe"])
 def test_dtype_passes_through(name: str, dtype: torch.dtype) -> None:
-    trace = Model.from_module(copy.deepcopy(build(name)).to(dtype)).trace(IDS)
+    trace = Model.from_module(copy.deepcopy(build(name)).to(dtype)).view("raw").trace(IDS)
     odd = {key for key, x in trace.parts.items() if x.is_floating_point() and x.dtype != dtype}
     assert {part for _, part in odd} <= {"weights"}  # routers decide in float32
-    exact = Model.from_module(build(name)).trace(IDS)
+    exact = Model.from_module(build(name)).view("raw").trace(IDS)
     at = trace[0]
     rough = 1e-5 if dtype == torch.float64 else 0.05
     for name in ("q", "q_rotated", "k_rotated", "pattern", "z", "attn_write", "mlp_write"):

@@ -47,6 +47,8 @@ class RemoteCheckpoint(Checkpoint):
     is one request for ten rows, 30,720 bytes.
     """
 
+    remote = True
+
     def __init__(self, repository: Repository, index: dict[str, str] | None, client: RangeClient):
         self.name = repository.id
         self.revision = repository.commit

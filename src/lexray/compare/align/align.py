@@ -24,7 +24,7 @@ from torch import Tensor
 from lexray.compare.align.alignment import Alignment, GroupAlignment
 from lexray.compare.align.similarity import Similarity, Space
 from lexray.compare.align.tokens import shared_tokens
-from lexray.compare.open import Given, open_both
+from lexray.compare.open import Given, open_as_papers_do
 from lexray.errors import LexrayError
 from lexray.finite import require_finite
 from lexray.model.layer import Layer
@@ -52,15 +52,15 @@ def align(
 ) -> Alignment:
     """Which layer of `b` does what each layer of `a` does, for each group of parameters.
 
-    `groups` are keys, gates, values, Q, K, V, O; by default all that both models have. How vectors
-    are read is up to the models' views; a `b` given by name is read as `a` is. Tokens are matched
-    by string where ids differ; `filter` restricts them. `control=False` leaves the feature-space
-    control out.
+    `groups` are keys, gates, values, Q, K, V, O; by default all that both models have. Vectors are
+    read raw, as in the paper, or as the models' views say; a `b` given by name is read as `a` is.
+    Tokens are matched by string where ids differ; `filter` restricts them. `control=False` leaves
+    the feature-space control out.
 
     >>> lx.align(a, b)["value"].embedding.assignment
-    >>> lx.align(a.view(folded=True), b.view(folded=True), groups=["keys", "V"]).plot()
+    >>> lx.align(a.view("raw", folded=True), b, groups=["keys", "V"]).plot()
     """
-    a, b = open_both(a, b)
+    a, b = open_as_papers_do(a, b)
     kinds = wanted_kinds(a, b, groups)
     tokens = shared_tokens(a, b, filter)
     kernels = Kernels(a.space, b.space, tokens.a, tokens.b)

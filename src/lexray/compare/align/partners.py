@@ -28,7 +28,7 @@ from lexray.address import Address, Matrix
 from lexray.compare.align.align import KINDS, blocks
 from lexray.compare.align.partnership import Part, Partner, Partners
 from lexray.compare.align.tokens import shared_tokens
-from lexray.compare.open import Given, open_both
+from lexray.compare.open import Given, open_as_papers_do
 from lexray.errors import LexrayError
 from lexray.find.hits import at_least_one, own_address
 from lexray.finite import require_finite
@@ -73,7 +73,7 @@ def partners(
     >>> lx.partners(a, "L3H2", b, one_to_one=True)
     """
     at_least_one(n)
-    a, b = open_both(a, b)
+    a, b = open_as_papers_do(a, b)
     at = Address.parse(address) if isinstance(address, str) else address
     target = a[at]
     shared = shared_tokens(a, b, filter)

@@ -55,7 +55,7 @@ def diff(
     """How `tuned` differs from `base`: how far every group moved, and towards which words.
 
     >>> lx.diff("demo", "demo-sentiment", groups=["values"])
-    >>> lx.diff(base.view(folded=True), tuned, groups=["V", "O"])     # or a LoRA adapter's folder
+    >>> lx.diff(base.view("raw"), tuned, groups=["V", "O"])     # or a LoRA adapter's folder
 
     - The `n` most telling changes are listed, and `each` of every group, with k tokens each.
     - The base's view holds for both models, and its embedding reads the differences;

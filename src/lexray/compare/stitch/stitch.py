@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from lexray.checkpoint.plain import read_json
-from lexray.compare.open import Given, open_both
+from lexray.compare.open import Given, open_as_papers_do
 from lexray.compare.stitch.kernels import KernelName, kernel, refuse_other_vocabulary
 from lexray.compare.stitch.run import Runner, States
 from lexray.errors import LexrayError
@@ -291,7 +291,7 @@ def stitch(
     some texts are needed (`calibrate`), on which the sizes of both models' states are measured.
     """
     how = Recipe.of(recipe, f"stitch({', '.join(f'{k}={v!r}' for k, v in recipe.items())})")
-    a, b = open_both(a, b)
+    a, b = open_as_papers_do(a, b)
     refuse_other_vocabulary(a, b)
     _check_layers(a, b, after, layers)
     if how.match != "none" and not calibrate:

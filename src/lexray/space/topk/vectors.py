@@ -42,17 +42,18 @@ def top_vectors(
     k: int,
     *,
     cols: Int[Tensor, " some"] | None = None,
+    scale: Float[Tensor, " e"] | None = None,
 ) -> TopVectors:
     """The k largest and k smallest entries of every row of X·E, with their column numbers.
 
     E is one matrix or a sequence of blocks of its columns; `cols` are the admissible columns.
-    Fewer than k of them shorten the lists.
+    Fewer than k of them shorten the lists. `scale` multiplies every column of X·E.
 
     >>> found = top_vectors(torch.tensor([[2.0]]), torch.tensor([[1.0, 3.0, -1.0]]), 1)
     >>> found.top_ids, found.bottom_values
     (tensor([[1]]), tensor([[-2.]]))
     """
-    columns = Columns.of(E, cols)
+    columns = Columns.of(E, cols, scale)
     chunks = list(_chunks(X, columns, _length(k, columns)))
     return TopVectors(*(torch.cat(parts) for parts in zip(*chunks, strict=True)))
 
@@ -63,6 +64,7 @@ class Columns:
 
     blocks: list[Float[Tensor, "d _"]]
     ids: Int[Tensor, " e"] | None
+    scale: Float[Tensor, " e"] | None = None
 
     @property
     def count(self) -> int:
@@ -73,11 +75,12 @@ class Columns:
         cls,
         E: Float[Tensor, "d e"] | Sequence[Float[Tensor, "d _"]],
         cols: Int[Tensor, " some"] | None,
+        scale: Float[Tensor, " e"] | None = None,
     ) -> "Columns":
         blocks = [E] if isinstance(E, Tensor) else list(E)
         for block in blocks:
             require_finite("the embedding E", block)
-        everything = cls(blocks, None)
+        everything = cls(blocks, None, scale)
         return everything if cols is None else everything.restricted(cols)
 
     def restricted(self, cols: Int[Tensor, " some"]) -> "Columns":
@@ -92,7 +95,8 @@ class Columns:
             inside = ids[(ids >= start) & (ids < start + block.shape[1])] - start
             kept.append(block[:, inside.to(block.device)])
             start += block.shape[1]
-        return Columns(kept, ids)
+        scale = None if self.scale is None else self.scale[ids.to(self.scale.device)]
+        return Columns(kept, ids, scale)
 
 
 def _length(k: int, columns: Columns) -> int:
@@ -153,6 +157,8 @@ def multiply(X: Float[Tensor, "n d"], columns: Columns, scores: Float[Tensor, "n
             stop = start + piece.shape[1]
             torch.mm(X, piece.to(scores.device, scores.dtype), out=scores[:, start:stop])
             start = stop
+    if columns.scale is not None:
+        scores[:, :start] *= columns.scale.to(scores)
 
 
 def top_scores(

@@ -143,7 +143,11 @@ class Study(Generic[Opts]):
         return f"{self.paper.partition(':')[0]}, {self.figure}"
 
     def __call__(self, model: Model, **options: Any) -> StudyResult:
-        """Runs it: `find("sim-k")(model, k=50, seed=1)`."""
+        """Runs it: `find("sim-k")(model.view("raw"), k=50, seed=1)`.
+
+        The model's view decides how parameters are read: raw is the papers' way, and what
+        `lexray study` takes unless told otherwise.
+        """
         chosen = self.options.of(options)
         model = model.view(**self.fixed)
         evidence = self.run(model, chosen)  # type: ignore[arg-type]

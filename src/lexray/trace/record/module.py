@@ -31,8 +31,8 @@ from lexray.checkpoint.plain import read_json
 from lexray.errors import LexrayError
 from lexray.families.gguf.names import GGUFModel
 from lexray.families.walk import tensor_names
-from lexray.model.anatomy import Anatomy
 from lexray.model.cache import Drawer
+from lexray.model.weights import Weights
 
 LANGUAGE_MODEL = "language_model."
 """Where a multimodal checkpoint keeps its text model, whose own class does without it."""
@@ -50,27 +50,40 @@ TASKS = {
 MODULE: Drawer[None, nn.Module] = Drawer(most=1)
 
 
-def module_of(model: Anatomy) -> nn.Module:
+def module_of(model: Weights) -> nn.Module:
     """transformers' own model with this checkpoint's weights, made once; a live one as it is."""
     return MODULE.get(model.cache, None, lambda: build_module(model))
 
 
-def build_module(model: Anatomy) -> nn.Module:
+def build_module(model: Weights) -> nn.Module:
     """The model's transformers module, in eval mode, without gradients; a live one as it is."""
     if isinstance(model.checkpoint, ModuleCheckpoint):
         return model.checkpoint.module
-    config = module_config(model)
-    cls = module_class(model, config)
-    if isinstance(_file(model.checkpoint), GGUFModel):
-        config = _with_biases(cls, config, model)
-    module = fill(cls, config, model)
+    module = _filled(model, module_config(model))
     if model.config.get(FINAL_NORM) == "identity":
         _drop_final_norm(model, module)
     placed: nn.Module = module.to(model.device)
     return placed.requires_grad_(False)
 
 
-def module_names(model: Anatomy, module: nn.Module) -> dict[str, str]:
+def build_first_block(model: Weights) -> nn.Module:
+    """The same with one block alone: `model` describes no more. A live module as it is."""
+    if isinstance(model.checkpoint, ModuleCheckpoint):
+        return model.checkpoint.module
+    config = deepcopy(module_config(model))
+    config.num_hidden_layers = 1
+    placed: nn.Module = _filled(model, config).to(model.device)
+    return placed.requires_grad_(False)
+
+
+def _filled(model: Weights, config: PreTrainedConfig) -> PreTrainedModel:
+    cls = module_class(model, config)
+    if isinstance(_file(model.checkpoint), GGUFModel):
+        config = _with_biases(cls, config, model)
+    return fill(cls, config, model)
+
+
+def module_names(model: Weights, module: nn.Module) -> dict[str, str]:
     """Each tensor of the checkpoint, and the name of the module's parameter that it ends up in.
 
     Several may share one (experts, which transformers fuses); what the module has no place for is
@@ -94,7 +107,7 @@ def module_names(model: Anatomy, module: nn.Module) -> dict[str, str]:
     return {name: found for name, found in pairs if found in state}
 
 
-def module_config(model: Anatomy) -> PreTrainedConfig:
+def module_config(model: Weights) -> PreTrainedConfig:
     """transformers' configuration, made of the model's own `config.json` or GGUF metadata."""
     known = transformers.CONFIG_MAPPING
     types = (model.config.get("model_type"), *model.family.model_types)
@@ -140,7 +153,7 @@ def _file(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint.base if isinstance(checkpoint, LoraCheckpoint) else checkpoint
 
 
-def _special_tokens(model: Anatomy) -> dict[str, int | None]:
+def _special_tokens(model: Weights) -> dict[str, int | None]:
     """GGUF states them beside the vocabulary; a class's own defaults mean another vocabulary."""
     file = _file(model.checkpoint)
     if not isinstance(file, GGUFModel):
@@ -154,7 +167,7 @@ def _special_tokens(model: Anatomy) -> dict[str, int | None]:
 
 
 def _with_biases(
-    cls: type[PreTrainedModel], config: PreTrainedConfig, model: Anatomy
+    cls: type[PreTrainedModel], config: PreTrainedConfig, model: Weights
 ) -> PreTrainedConfig:
     """GGUF has no word for which maps have biases: the config under which its tensors find room."""
     best, fewest = config, _misfits(cls, config, model)
@@ -167,7 +180,7 @@ def _with_biases(
     return best
 
 
-def _misfits(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Anatomy) -> int:
+def _misfits(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Weights) -> int:
     """How many tensors have no parameter, and how many biases no tensor."""
     with torch.device("meta"), quiet():
         module = cls(deepcopy(config))
@@ -191,7 +204,7 @@ def _labels(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"num_labels": sizes[0]} if sizes else {}
 
 
-def module_class(model: Anatomy, config: PreTrainedConfig) -> type[PreTrainedModel]:
+def module_class(model: Weights, config: PreTrainedConfig) -> type[PreTrainedModel]:
     """The class that the checkpoint was saved from, or the language model of its family."""
     task = TASKS.get(_task(model.checkpoint) or "")
     if task is not None and type(config) in task:
@@ -214,7 +227,7 @@ def _one(found: Any) -> type[PreTrainedModel]:
     return cls
 
 
-def _is_final(cls: Any, model: Anatomy, config: PreTrainedConfig) -> bool:
+def _is_final(cls: Any, model: Weights, config: PreTrainedConfig) -> bool:
     """Whether to use this class: not pre-training's two heads, nor a body whose tied head is known.
 
     A body without a head of its own stays one; nothing is made up.
@@ -228,7 +241,7 @@ def _is_final(cls: Any, model: Anatomy, config: PreTrainedConfig) -> bool:
 class Lazy:
     """A tensor of a checkpoint, read when transformers takes its `[...]`."""
 
-    def __init__(self, model: Anatomy, name: str, lock: Lock) -> None:
+    def __init__(self, model: Weights, name: str, lock: Lock) -> None:
         self.model, self.name, self.lock = model, name, lock
 
     def __getitem__(self, index: Any) -> Tensor:
@@ -245,7 +258,7 @@ def text_names(checkpoint: Checkpoint) -> dict[str, str]:
     return {name.replace(LANGUAGE_MODEL, "", 1): name for name in inside}
 
 
-def module_dtype(model: Anatomy) -> torch.dtype:
+def module_dtype(model: Weights) -> torch.dtype:
     """The dtype asked for, else the one most of the weights have; 8 bits become float32."""
     if model.dtype is not None:
         return model.dtype
@@ -258,7 +271,7 @@ def module_dtype(model: Anatomy) -> torch.dtype:
     return torch.float32 if most.itemsize == 1 else most
 
 
-def fill(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Anatomy) -> PreTrainedModel:
+def fill(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Weights) -> PreTrainedModel:
     """A module of this class with the checkpoint's tensors; none missing, none made up."""
     checkpoint, lock = model.checkpoint, Lock()
     names = text_names(checkpoint)
@@ -293,7 +306,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:5]) + more
 
 
-def _read_by(model: Anatomy) -> set[str]:
+def _read_by(model: Weights) -> set[str]:
     """The tensors of the body that readings use: those that the family's description names."""
     body = replace(model.architecture, unembed="", unembed_bias=None, head=None)
     return tensor_names(body) & set(model.checkpoint.names())
@@ -325,7 +338,7 @@ class SkippedNorm(nn.Module):
         return x
 
 
-def _drop_final_norm(model: Anatomy, module: PreTrainedModel) -> None:
+def _drop_final_norm(model: Weights, module: PreTrainedModel) -> None:
     path = final_norm_path(model, module)
     if path is None:
         raise LexrayError(
@@ -334,14 +347,14 @@ def _drop_final_norm(model: Anatomy, module: PreTrainedModel) -> None:
     module.set_submodule(path, SkippedNorm(module.get_submodule(path)))
 
 
-def final_norm_path(model: Anatomy, module: nn.Module) -> str | None:
+def final_norm_path(model: Weights, module: nn.Module) -> str | None:
     """Where the final norm lies in the module; None for a model without one, or without gains."""
     norm = model.architecture.final_norm
     name = None if norm is None else module_names(model, module).get(norm.gain or "")
     return None if name is None else name.rpartition(".")[0]
 
 
-def block_modules(model: Anatomy, module: nn.Module) -> list[nn.Module]:
+def block_modules(model: Weights, module: nn.Module) -> list[nn.Module]:
     """The module of each layer, in order."""
     names = module_names(model, module)
     found = []

@@ -1,0 +1,53 @@
+"""The effective embedding: each token as the blocks after the first one meet it.
+
+    x = e + attn₀(e alone),   b = x + mlp₀(norm(x)),   column = norm(b),
+
+with the reader's own norm, whose gain is folded into the reader. The first block itself reads
+norm(e). Both are e × d matrices, made once per model and kept in half precision.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.families import Norm
+from lexray.model.cache import Drawer
+from lexray.model.kept import kept
+from lexray.model.weights import Weights
+
+Rows = Float[Tensor, "e d_model"]
+MADE: Drawer[bool, tuple[Tensor | None, str]] = Drawer(most=2)
+
+
+def effective_rows(weights: Weights, *, first: bool) -> tuple[Rows | None, str]:
+    """What the first block, or what any later one reads of each token when it stands alone.
+
+    None, and why, for a model whose first block cannot be run.
+    """
+    return MADE.get(weights.cache, first, partial(_made, weights, first))
+
+
+def _made(weights: Weights, first: bool) -> tuple[Tensor | None, str]:
+    name = "entering" if first else "effective"
+    try:
+        found = kept(weights, name, lambda: {name: _normed(weights, first)})
+    except LexrayError as error:
+        return None, f"no effective embedding: {error}"
+    return found[name], ""
+
+
+def _normed(weights: Weights, first: bool) -> Float[Tensor, "e d_model"]:
+    states = weights.lone_states(entering=first)
+    norm = reader_norm(weights, first)
+    return (states if norm is None else norm.bare(states)).half()
+
+
+def reader_norm(weights: Weights, first: bool) -> Norm | None:
+    """The norm before the readers: that of the first block, or of the one after it."""
+    blocks = weights.architecture.blocks
+    block = blocks[0 if first or len(blocks) == 1 else 1]
+    return block.attention.pre_norm or block.ff.pre_norm

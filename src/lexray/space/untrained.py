@@ -1,0 +1,125 @@
+"""Tokens that training never touched, found from the weights, and those nobody can read.
+
+After "Fishing for Magikarp" (Land and Bartolo 2024). A token that never occurs gets the same
+gradient as every other such token, so that
+
+- rows which were never touched stay alike: they are found around tokens that cannot occur (rows
+  without a token, reserved names, bytes that no UTF-8 text contains), where these are alike;
+- the output rows of tokens that are never predicted are pushed away from all hidden states, along
+  the mean embedding: they are the far end of that direction, where it is rare tokens (those with
+  high ids, which come late in a tokenizer's merges) that lie there.
+
+Pieces of characters (bytes that are no UTF-8 by themselves) are set aside with them.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lexray.model.cache import Drawer
+from lexray.model.fold import at_least_float32
+from lexray.model.weights import Weights
+from lexray.vocabulary.vocabulary import Vocabulary
+
+Why = Literal["untouched", "never predicted", "piece of a character"]
+
+ALIKE = 0.9
+"""The least cosine of centred rows that training has not told apart."""
+REFERENCES = 512
+"""So many tokens that cannot occur are enough."""
+LEAST_ALIKE = 3
+FENCE = 2.0
+"""How many interquartile ranges above the third quartile the far end begins."""
+RARER = 0.1
+"""The least correlation with the id for which the far end is that of rare tokens."""
+RESERVED = re.compile(r"^[<\[].*(unused|reserved|extra_id|dummy|madeup).*[>\]]$", re.IGNORECASE)
+NO_UTF8 = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
+
+FOUND: Drawer[None, dict[int, Why]] = Drawer(most=1)
+
+
+def untrained(weights: Weights) -> dict[int, Why]:
+    """The ids that standard lists leave out, and why; made once per model."""
+    return FOUND.get(weights.cache, None, partial(_found, weights))
+
+
+def _found(weights: Weights) -> dict[int, Why]:
+    a, vocabulary = weights.architecture, weights.vocabulary
+    rows = at_least_float32(weights.unembedding())
+    names: dict[int, Why] = dict.fromkeys(_pieces(vocabulary), "piece of a character")
+    names |= dict.fromkeys(_ids(far_end(rows, vocabulary.admitted(len(rows)))), "never predicted")
+    matrices = [rows]
+    if a.embed != a.unembed and a.embed in weights.checkpoint.names():
+        matrices.append(at_least_float32(weights.checkpoint.read(a.embed)))
+    for matrix in matrices:
+        references = cannot_occur(vocabulary, len(matrix))
+        names |= dict.fromkeys(_ids(untouched(matrix, references)), "untouched")
+    return {i: why for i, why in sorted(names.items()) if i in vocabulary and i < len(rows)}
+
+
+def _ids(mask: Bool[Tensor, "e"]) -> list[int]:
+    found: list[int] = mask.nonzero()[:, 0].tolist()
+    return found
+
+
+def _pieces(vocabulary: Vocabulary) -> list[int]:
+    """Tokens of bytes that are no text by themselves."""
+    return [i for i, data in enumerate(vocabulary.all_bytes) if data and not _is_text(data)]
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def cannot_occur(vocabulary: Vocabulary, n: int) -> Int[Tensor, "some"]:
+    """Ids that no text gives: rows without a token, special and reserved ones, impossible bytes."""
+    there = vocabulary.admitted(n)
+    found = (~there).nonzero()[:, 0].tolist()
+    for i in there.nonzero()[:, 0].tolist():
+        data = vocabulary.bytes(i)
+        byte = len(data) == 1 and data[0] in NO_UTF8 if data else False
+        if byte or vocabulary.is_special(i) or RESERVED.match(vocabulary.text(i)):
+            found.append(i)
+    step = max(1, len(found) // REFERENCES)
+    return torch.tensor(sorted(found)[::step], dtype=torch.long)
+
+
+def untouched(rows: Float[Tensor, "e width"], references: Int[Tensor, "some"]) -> Bool[Tensor, "e"]:
+    """The rows like those of tokens that cannot occur, if several of these are alike."""
+    centred = rows - rows.mean(0)
+    units = centred / centred.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    none = torch.zeros(len(rows), dtype=torch.bool)
+    if len(references) < LEAST_ALIKE:
+        return none
+    known = units[references]
+    alike = known @ known.T > ALIKE
+    most = int(alike.sum(1).argmax())
+    if int(alike[most].sum()) < LEAST_ALIKE:
+        return none
+    middle = known[alike[most]].mean(0)
+    found: Tensor = units @ (middle / middle.norm().clamp(min=1e-30)) > ALIKE
+    return found
+
+
+def far_end(rows: Float[Tensor, "e width"], there: Bool[Tensor, "e"]) -> Bool[Tensor, "e"]:
+    """The rows far out along the mean one, if it is rare tokens that lie there."""
+    mean = rows[there].mean(0)
+    along = rows @ (mean / mean.norm().clamp(min=1e-30))
+    listed = along[there].double()
+    ids = there.nonzero()[:, 0].double()
+    rarer = torch.corrcoef(torch.stack([ids, listed]))[0, 1]
+    if not float(rarer) > RARER:
+        return torch.zeros(len(rows), dtype=torch.bool)
+    low, high = (float(listed.quantile(q)) for q in (0.25, 0.75))
+    found: Tensor = (along > high + FENCE * (high - low)) & there
+    return found

@@ -1,0 +1,78 @@
+"""What is usual for a kind of parameter: the mean and covariance of all its vectors.
+
+A score is standardised by it, token by token:
+
+    z_j = (x · c_j − μ · c_j) / √(c_jᵀ Σ c_j),
+
+so that tokens which stick out for every parameter lead no parameter's list. x − μ is read with
+columns c_j / σ_j: another d × e matrix, and everything stays exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.model.cache import Drawer
+from lexray.model.groups import Group, all_groups, layer_groups
+from lexray.model.weights import Weights
+from lexray.progress import track
+from lexray.space.kinds import Kind
+
+SIGNED: frozenset[Kind] = frozenset({"key", "gate", "value"})
+"""Kinds whose vectors have a direction. A subhead's sign is arbitrary, so its mean is zero."""
+ELEMENTS = 2**28
+"""A kind with more elements is sampled evenly: its moments do not notice."""
+ELEMENTS_REMOTE = 2**23
+
+USUAL: Drawer[tuple[Kind, bool, bool], "Usual"] = Drawer(most=16)
+
+
+class Usual(NamedTuple):
+    """The moments of a kind's vectors."""
+
+    mean: Float[Tensor, "d_model"]
+    """Zero for subheads."""
+    second: Float[Tensor, "d_model d_model"]
+
+    @property
+    def covariance(self) -> Float[Tensor, "d_model d_model"]:
+        return self.second - torch.outer(self.mean, self.mean)
+
+
+def usual(weights: Weights, kind: Kind, *, first: bool = False) -> Usual:
+    """The moments over all vectors of a kind; `first`: over those of the first layer alone."""
+    key = kind, first, weights.options.folded
+    return USUAL.get(weights.cache, key, partial(_usual, weights, kind, first))
+
+
+def _usual(weights: Weights, kind: Kind, first: bool) -> Usual:
+    groups = list(layer_groups(weights, 0, kind) if first else all_groups(weights, kind))
+    d = weights.d_model
+    total, sums, n = torch.zeros(d, d).double(), torch.zeros(d).double(), 0
+    step = _step(weights, groups)
+    for block in track(_blocks(groups, step), len(groups), f"all {kind} vectors"):
+        exact = block.cpu().double()
+        total, sums, n = total + exact.T @ exact, sums + exact.sum(0), n + len(exact)
+    n = max(1, n)
+    mean = sums / n if kind in SIGNED else torch.zeros_like(sums)
+    return Usual(mean, total / n)
+
+
+def _step(weights: Weights, groups: list[Group]) -> int:
+    """Every how many-th vector is enough."""
+    elements = sum(group.n for group in groups) * weights.d_model
+    return -(-elements // (ELEMENTS_REMOTE if weights.checkpoint.remote else ELEMENTS)) or 1
+
+
+def _blocks(groups: list[Group], step: int) -> Iterator[Float[Tensor, "_ d_model"]]:
+    """Each group's vectors, or a run of them, begun at another place in each group."""
+    for i, group in enumerate(groups):
+        size = -(-group.n // step)
+        start = (i * size) % max(1, group.n - size + 1)
+        yield group.tensor if step == 1 else group.rows(start, start + size)
