@@ -276,3 +276,40 @@ def test_by_default_the_most_probable_token() -> None:
 def test_a_model_without_a_language_model_head() -> None:
     bare = AutoModel.from_config(build("gpt2").config).eval()
     refused("no language-model head", Model.from_module(bare).trace(IDS), TARGET)
+
+
+def test_top_says_where_heads_looked_and_what_they_wrote() -> None:
+    """Against transformers' own weights: z W_O through the final norm and the unembedding."""
+    trace, module = traced("gpt2"), build("gpt2")
+    found = trace.contributions(TARGET).top(4, kind="head")
+    for leaf in found:
+        layer, head = map(int, leaf.component[1:].split("H"))
+        record, attention = trace[layer], module.transformer.h[layer].attn
+        W_O = attention.c_proj.weight.reshape(*record.z.shape[1:], -1)[head]
+        with torch.no_grad():
+            logits = module.lm_head(module.transformer.ln_f(record.z[-1, head] @ W_O))
+            values = record.v[:, head] @ W_O
+        assert [word.id for word in leaf.words] == logits.topk(3).indices.tolist()
+        share = (record.pattern[head, -1, :, None] * values).norm(dim=-1)
+        assert leaf.looked_at == trace.tokens[int(share.argmax())]
+        words = " ".join(word.shown for word in leaf.words)
+        told = f"{leaf.component} ← {leaf.looked_at.shown} · {words}"
+        assert str(leaf) == f"{told} · {leaf.contribution:+.2f}"
+        assert told in str(found)
+        assert words in found.to_csv(safe=False)
+    assert found.to_dict()["components"][0]["words"][0] == found[0].words[0].to_dict()
+
+
+def test_top_reads_neurons_and_sources() -> None:
+    trace, module = traced("gpt2"), build("gpt2")
+    for leaf in trace.contributions(TARGET).top(3, kind="neuron"):
+        layer, neuron = map(int, leaf.component[1:].split("N"))
+        mlp = module.transformer.h[layer].mlp
+        wrote = trace[layer].active(-1)[0].coefficients[neuron] * mlp.c_proj.weight[neuron]
+        with torch.no_grad():
+            logits = module.lm_head(module.transformer.ln_f(wrote))
+        assert [word.id for word in leaf.words] == logits.topk(3).indices.tolist()
+    for leaf in trace.contributions(TARGET, sources=True).top(3, kind="head"):
+        assert leaf.source is not None
+        assert leaf.looked_at == trace.tokens[leaf.source]
+        assert leaf.label.startswith(f"{leaf.component} ← {leaf.looked_at.shown} ({leaf.source})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Result, Table
+from lexray.trace.attribute.leaves import ComponentKind, Leaf, Leaves, read_leaves
 from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.attribute.walk import Logit, Stop, walk_back
 from lexray.trace.read.targets import Target, Wanted, find_target
@@ -22,7 +23,6 @@ from lexray.trace.recording import Recording
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-ComponentKind = Literal["embedding", "head", "neuron", "bias"]
 PLURALS: dict[ComponentKind, str] = {
     "embedding": "embeddings",
     "head": "heads",
@@ -59,32 +59,11 @@ class Components:
         return "embedding" if self.name.startswith("embedding") else "last step"
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """One component."""
-
-    component: str
-    kind: ComponentKind
-    layer: int | None
-    contribution: float
-    source: int | None = None
-    """The position a head looked at, where heads are split by it."""
-
-    def to_dict(self) -> dict[str, Any]:
-        at = {} if self.source is None else {"source": self.source}
-        return {
-            "component": self.component,
-            "layer": self.layer,
-            **at,
-            "contribution": self.contribution,
-        }
-
-
 @dataclass(frozen=True, eq=False)
 class Contributions(Result):
     """All components with what they added to a logit, or to the difference of two."""
 
-    model: Anatomy = field(repr=False)
+    moment: Moment = field(repr=False)
     source: Source
     target: Target
     against: Target | None
@@ -96,6 +75,10 @@ class Contributions(Result):
     groups: tuple[Components, ...]
     note: str = ""
     shown: int = 10
+
+    @property
+    def model(self) -> Anatomy:
+        return self.moment.recording.model
 
     @property
     def total(self) -> float:
@@ -116,8 +99,13 @@ class Contributions(Result):
 
     def top(
         self, n: int = 10, *, kind: ComponentKind | None = None, negative: bool = False
-    ) -> list[Leaf]:
-        """The n components that added most, or took most."""
+    ) -> Leaves:
+        """The n components that added most, or took most: where they looked, what they wrote."""
+        title = f"What {'took from' if negative else 'added to'} the logit of {self.what}"
+        leaves = read_leaves(self.moment, self._largest(n, kind, negative))
+        return Leaves(self.source, title, tuple(leaves), self._note)
+
+    def _largest(self, n: int, kind: ComponentKind | None, negative: bool) -> list[Leaf]:
         if n < 1:
             raise LexrayError(f"asked for the top {n} components; n must be at least 1")
         groups = [group for group in self.groups if kind is None or group.kind == kind]
@@ -159,23 +147,20 @@ class Contributions(Result):
     def _extremes(self) -> Table:
         ends = [self.top(self.shown, negative=negative) for negative in (False, True)]
         rows = tuple(
-            (self.label(a), a.contribution, self.label(b), b.contribution)
-            for a, b in zip(*ends, strict=True)
+            (a.label, a.contribution, b.label, b.contribution) for a, b in zip(*ends, strict=True)
         )
-        error = f"logit {self.logit:.3f}, all components together {self.total:.3f}"
         return Table(
             ("added most", "contribution", "took most", "contribution "),
             rows,
             title=f"What added to the logit of {self.what}",
-            note=" · ".join(filter(None, [self.model.name, error, self.note])),
+            note=self._note,
             bars=frozenset({"contribution", "contribution "}),
         )
 
-    def label(self, leaf: Leaf) -> str:
-        """A component as people read it, with the token that a head looked at."""
-        if leaf.source is None:
-            return leaf.component
-        return f"{leaf.component} ← {self.tokens[leaf.source].shown} ({leaf.source})"
+    @property
+    def _note(self) -> str:
+        sums = f"logit {self.logit:.3f}, all components together {self.total:.3f}"
+        return " · ".join(filter(None, [self.model.name, sums, self.note]))
 
     def _layers(self) -> Table:
         there = self.kinds
@@ -217,7 +202,7 @@ class Contributions(Result):
             f"What added to the logit of {self.what}",
             f"{self.model.name} · logit {self.logit:.3f}" + f" · {self.note}" * bool(self.note),
             {PLURALS[kind]: {s: sums[kind] for s, sums in layers.items()} for kind in self.kinds},
-            {self.label(leaf): leaf.contribution for leaf in ends},
+            {leaf.label: leaf.contribution for leaf in ends},
             2 * self.shown,
         )
 
@@ -243,7 +228,7 @@ def contributions(
     value = logit.at(moment)
     notes = [wanted.note, "" if other is None else other.note, *model_notes(model)]
     return Contributions(
-        model,
+        moment,
         model.space.source("contributions"),
         wanted,
         other,

@@ -1,0 +1,143 @@
+"""Single components of a logit: where each looked, what it wrote, and what that added."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.result.readings import Source, Token
+from lexray.result.table import Result, Table
+from lexray.trace.attribute.step import Moment, Step
+from lexray.trace.read.project import project
+
+ComponentKind = Literal["embedding", "head", "neuron", "bias"]
+WORDS = 3
+"""So many of the words that a component wrote are shown."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One component."""
+
+    component: str
+    kind: ComponentKind
+    layer: int | None
+    contribution: float
+    source: int | None = None
+    """The position a head looked at, where heads are split by it."""
+    words: tuple[Token, ...] = ()
+    """What it wrote, as the last step would read it: heads and neurons, where they are listed."""
+    looked_at: Token | None = None
+    """The token from which most of what a head wrote came."""
+
+    def to_dict(self) -> dict[str, Any]:
+        at = {} if self.source is None else {"source": self.source}
+        words = {"words": [word.to_dict() for word in self.words]} if self.words else {}
+        looked = {"looked_at": self.looked_at.to_dict()} if self.looked_at else {}
+        return {
+            "component": self.component,
+            "layer": self.layer,
+            **at,
+            **looked,
+            **words,
+            "contribution": self.contribution,
+        }
+
+    @property
+    def label(self) -> str:
+        """As people read it: `L23H4 ← ·Japan · ·Japanese ·Tokyo`."""
+        at = "" if self.source is None else f" ({self.source})"
+        looked = f" ← {self.looked_at.shown}{at}" if self.looked_at else ""
+        words = " ".join(word.shown for word in self.words)
+        return f"{self.component}{looked}" + (f" · {words}" if words else "")
+
+    def __str__(self) -> str:
+        return f"{self.label} · {self.contribution:+.2f}"
+
+
+@dataclass(frozen=True)
+class Leaves(Result, Sequence[Leaf]):
+    """The components that added most to a logit, or took most, a line each."""
+
+    origin: Source
+    title: str
+    leaves: tuple[Leaf, ...]
+    note: str = ""
+
+    def __len__(self) -> int:
+        return len(self.leaves)
+
+    @overload
+    def __getitem__(self, index: int) -> Leaf: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Leaf]: ...
+    def __getitem__(self, index: int | slice) -> Leaf | Sequence[Leaf]:
+        return self.leaves[index]
+
+    def __iter__(self) -> Iterator[Leaf]:
+        return iter(self.leaves)
+
+    def tables(self) -> list[Table]:
+        rows = tuple((leaf.label, leaf.contribution) for leaf in self)
+        columns = ("component ← looked at · wrote", "contribution")
+        return [Table(columns, rows, self.title, self.note, bars=frozenset({"contribution"}))]
+
+    def csv_tables(self) -> list[Table]:
+        columns = ("component", "layer", "looked_at", "words", "contribution")
+        rows = tuple(
+            (
+                leaf.component,
+                leaf.layer,
+                leaf.looked_at.text if leaf.looked_at else None,
+                " ".join(word.shown for word in leaf.words),
+                leaf.contribution,
+            )
+            for leaf in self
+        )
+        return [Table(columns, rows)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.origin.to_dict(), "components": [leaf.to_dict() for leaf in self]}
+
+
+def read_leaves(moment: Moment, leaves: Sequence[Leaf]) -> list[Leaf]:
+    """The same components with what they looked at and wrote: one projection for all of them."""
+    by_layer: dict[int, list[int]] = defaultdict(list)
+    for i, leaf in enumerate(leaves):
+        if leaf.layer is not None and leaf.kind in ("head", "neuron"):
+            by_layer[leaf.layer].append(i)
+    found, vectors, places = list(leaves), [], []
+    for layer, members in by_layer.items():
+        step = moment.step(layer)
+        for i in members:
+            vector, looked_at = _written(step, leaves[i])
+            token = None if looked_at is None else moment.recording.tokens[looked_at]
+            found[i] = replace(leaves[i], looked_at=token)
+            vectors.append(vector)
+            places.append(i)
+    if vectors:
+        model = moment.recording.model
+        ids = project(model, torch.stack(vectors), WORDS).top_ids.tolist()
+        for i, own in zip(places, ids, strict=True):
+            found[i] = replace(found[i], words=tuple(map(model.space.token, own)))
+    return found
+
+
+def _written(step: Step, leaf: Leaf) -> tuple[Float[Tensor, "d_model"], int | None]:
+    """The vector that a head or a neuron wrote, and the position from which a head took most."""
+    if leaf.kind == "neuron":
+        owner, _, number = leaf.component.rpartition("N")
+        i = step.index_of((owner, int(number)))
+        assert i is not None  # it contributed, so its feed-forward wrote
+        return step.coefficients[i] * step.W_out[i], None
+    head = int(leaf.component.rpartition("H")[2])
+    moved = step.pattern[head, :, None] * (step.values(head) @ step.W_O[head])
+    if leaf.source is not None:
+        return moved[leaf.source], leaf.source
+    return step.heads[head], int(moved.norm(dim=-1).argmax())
