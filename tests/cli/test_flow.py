@@ -37,7 +37,7 @@ def test_a_summary_without_a_file(gpt2: Path) -> None:
     assert "P(·dog) after 'the cat and the dog'" in ran.out
     rank = int((trace.logits[-1] > trace.logits[-1][target]).sum())
     last = next(line for line in ran.out.splitlines() if "L1" in line)
-    assert last.split("│")[5].strip() == str(rank)
+    assert last.split("│")[5].strip() == str(rank + 1)
     heads = [x for x in trace.contributions(" dog").top(9, kind="head") if x.layer == 1]
     best = max(heads, key=lambda leaf: abs(leaf.contribution))
     assert f"{best.component[2:]} {best.contribution:+.2f}" in ran.out
@@ -110,6 +110,7 @@ def test_opening_shows_the_page(
         (["--by", "size"], "by"),
         (["-o", "nowhere/flow.html"], "no folder"),
         (["-o", "flow.pdf", "--format", "x"], "format"),
+        (["-o", "flow.pdf"], "flow.svg"),
     ],
 )
 def test_mistakes(llama: Path, options: list[str], said: str) -> None:

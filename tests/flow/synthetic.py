@@ -75,9 +75,9 @@ class Maker:
             first = Weighed(0, self.words[0], top[rank].weight)
             top = (*top[:rank], first, *top[rank + 1 :])
         probability = top[rank].weight if rank < len(top) else 0.01 / (rank + 2)
-        places = [Standing(rank, probability)]
+        places = [Standing(rank + 1, probability)]
         places += [
-            Standing(self.random.randrange(D_VOCAB), 1e-5 * self.random.random())
+            Standing(1 + self.random.randrange(D_VOCAB), 1e-5 * self.random.random())
             for _ in CANDIDATES[1:]
         ]
         entropy = self.random.uniform(1.5, math.log(D_VOCAB))

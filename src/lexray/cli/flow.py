@@ -16,6 +16,7 @@ from lexray.cli.options import READING, TokenOptions
 from lexray.cli.other import OtherOptions
 from lexray.cli.output import OUTPUT, Format, OutputOptions, show
 from lexray.cli.parse import numbers
+from lexray.cli.plotting import ENDINGS
 from lexray.errors import LexrayError
 from lexray.files import write_whole
 
@@ -199,8 +200,9 @@ def flow(
 
     lexray flow smollm2 "The capital of Japan is" --compare "The capital of France is" --open
     """
-    output.check()
     path = output.output
+    _check_ending(path)
+    output.check()
     options: dict[str, Any] = {
         "layers": numbers("--layers", where.layers),
         "position": where.position,
@@ -221,6 +223,15 @@ def flow(
         _print(traces[0], graph, output)
     if picture.open:
         picture.show(graph, path)
+
+
+def _check_ending(path: Path | None) -> None:
+    """A picture of a kind that flow does not write is refused before anything is run."""
+    if path is not None and path.suffix.lower() in ENDINGS and path.suffix.lower() not in PICTURES:
+        raise LexrayError(
+            f"{path}: the flow graph is written as .html, .svg, .png or .json, not as "
+            f"{path.suffix}; from {path.with_suffix('.svg').name} other programs make it"
+        )
 
 
 def _traces(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lexray.flow import schema
 from lexray.flow.graph import STREAM, FlowGraph, Node
+from lexray.result.format import show_model
 from lexray.result.table import Cell, Result, Table
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Flow(FlowGraph, Result):
     def tables(self) -> list[Table]:
         """What the stream read as, and what each kind of node came to."""
         stream = [n for n in self.nodes if n.kind in STREAM]
-        note = f"{self.run.model} · {len(self.nodes)} nodes, {len(self.edges)} edges"
+        note = f"{show_model(self.run.model)} · {len(self.nodes)} nodes, {len(self.edges)} edges"
         return [
             Table(
                 ("node", "top", "P(target)", "rank", "norm"),

@@ -94,7 +94,7 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a word of interest stands in a projection: 0 is the top."""
+    """Where a word of interest stands in a projection: 1 is the top."""
 
     rank: int
     probability: float
@@ -173,6 +173,8 @@ class Run:
     """The prompt's tokens as people read them."""
     position: int
     """Whose flow is drawn, counted from 0."""
+    prediction: Weighed | None = None
+    """What the model itself holds most probable after this position."""
 
     @property
     def model(self) -> str:

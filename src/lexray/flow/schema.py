@@ -6,6 +6,7 @@
                 words as `reading`, and `filter`, the words that are listed
     prompt      the text, and `tokens`: its tokens as people read them
     position    whose flow it is, counted from 0
+    prediction  {id, shown, weight}: what the model itself holds most probable there
     target      {id, shown}
     candidates  [{id, shown}, …]: words of interest, the target among them
     d_vocab     size of the vocabulary
@@ -15,7 +16,7 @@
     nodes       [{id, kind, layer, label, address, head, position, norm, count, reading, static,
                 other, other_norm}, …]: what a node does not have is left out.
                 reading and other: {top: [[id, probability], …], bottom: the same, entropy,
-                places: [[rank, probability], …] in the order of `candidates`};
+                places: [[rank from 1, probability], …] in the order of `candidates`};
                 static: {top: [[id, score], …], bottom: the same}
     edges       [{source, target, kind, score, sign, entropy, value, other_score}, …]
     other       of a difference graph: {model, …, prompt, tokens, position} of the other run
@@ -124,13 +125,16 @@ def _run_to(run: Run) -> dict[str, Any]:
         "prompt": run.prompt,
         "tokens": list(run.tokens),
         "position": run.position,
+        "prediction": None if run.prediction is None else vars(run.prediction),
     }
 
 
 def _run_from(data: dict[str, Any]) -> Run:
     view = View(**data["view"])
     source = Source(data["model"], data["revision"], data["address"], view, data["filter"])
-    return Run(source, data["prompt"], tuple(data["tokens"]), int(data["position"]))
+    said = data["prediction"]
+    best = None if said is None else Weighed(int(said["id"]), said["shown"], float(said["weight"]))
+    return Run(source, data["prompt"], tuple(data["tokens"]), int(data["position"]), best)
 
 
 def _word_to(word: Word) -> dict[str, Any]:

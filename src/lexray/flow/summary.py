@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lexray.flow.graph import FlowGraph, Node, Standing
 from lexray.flow.schema import to_dict
+from lexray.result.format import show_model
 from lexray.result.table import Cell, Result, Table
 from lexray.trace.attribute.step import Moment
 from lexray.trace.attribute.walk import pulls
@@ -43,7 +44,7 @@ class Summary(Result):
         other = ("out, other", "rank, other") if graph.is_difference else ()
         columns = ("block", "in", "mid", "out", "rank", *other, "reads out as", "heads", "neurons")
         note = graph.options.get("note", "")
-        parts = [graph.run.model, "heads, neurons: what they added to its logit", note]
+        parts = [show_model(graph.run.model), "heads, neurons: what they added to its logit", note]
         title = f"P({graph.target.shown}) after {' and '.join(runs)}"
         return [Table(columns, rows, title, " · ".join(filter(None, parts)))]
 

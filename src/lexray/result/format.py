@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import PurePath
+
 
 def show_number(value: float) -> str:
     """Three decimals, and at least three significant digits.
@@ -50,3 +53,22 @@ def show_bytes(n: float) -> str:
             break
         n, unit = n / 1000, larger
     return f"{n:.0f} {unit}" if unit == "bytes" or n >= 100 else f"{n:.3g} {unit}"
+
+
+SNAPSHOT = re.compile(r"models--(.+?)[/\\\\]snapshots[/\\\\]")
+"""Where huggingface_hub keeps the files of a repository."""
+
+
+def show_model(name: str) -> str:
+    """A model as people call it: no path to it.
+
+    >>> show_model("/data/models/gpt2-medium/"), show_model("openai-community/gpt2")
+    ('gpt2-medium', 'openai-community/gpt2')
+    >>> show_model("/cache/models--openai-community--gpt2/snapshots/607a30d7")
+    'openai-community/gpt2'
+    """
+    if kept := SNAPSHOT.search(name):
+        return kept[1].replace("--", "/")
+    path = PurePath(name)
+    is_path = path.is_absolute() or len(path.parts) > 2 or name.startswith((".", "~"))
+    return path.name or name if is_path else name

@@ -122,7 +122,7 @@ class Reading(Result):
         for end, listed in (("top", self.top), ("bottom", self.bottom)):
             rows += [
                 (self.source.address, self.name, end, rank, s.token.id, s.token.text, s.score)
-                for rank, s in enumerate(listed)
+                for rank, s in enumerate(listed, 1)
             ]
         return [Table(columns, tuple(rows))]
 
@@ -296,7 +296,7 @@ class Pairs(Result):
                 p.col.text,
                 p.score,
             )
-            for rank, p in enumerate(self.pairs)
+            for rank, p in enumerate(self.pairs, 1)
         )
         return [Table(columns, rows)]
 
@@ -376,7 +376,7 @@ class Directions(Result, Sequence[Direction]):
                 for end, listed in (("top", reading.top), ("bottom", reading.bottom)):
                     rows += [
                         (i, d.singular_value, side, end, rank, s.token.id, s.token.text, s.score)
-                        for rank, s in enumerate(listed)
+                        for rank, s in enumerate(listed, 1)
                     ]
         return [Table(columns, tuple(rows))]
 

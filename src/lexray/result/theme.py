@@ -6,6 +6,7 @@ JupyterLab follow its own theme, everything else what the reader's system prefer
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from lexray.result.assets import read_asset
@@ -98,3 +99,17 @@ def style_sheet() -> str:
         f'[data-jp-theme-light="false"] .{SCOPE}{{color-scheme:dark;{dark}}}\n'
         + read_asset("lexray.result", "static/theme.css")
     )
+
+
+def standing(rank: int, size: int) -> float:
+    """How a rank among so many is coloured: from 1 (the first) over 0 (the middle) to -1 (the
+    last), on a log scale.
+
+    >>> [round(standing(rank, 50257), 2) for rank in (1, 10, 1000, 25129, 50257)]
+    [1.0, 0.77, 0.32, 0.0, -1.0]
+    """
+    half = math.log1p(size / 2)
+    above, below = rank - 1, size - rank
+    if above <= below:
+        return max(0.0, 1 - math.log1p(above) / half)
+    return min(0.0, math.log1p(max(below, 0)) / half - 1)

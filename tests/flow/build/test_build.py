@@ -154,7 +154,7 @@ def check_readings(name: str, options: Options) -> None:
     close(torch.tensor(weights[1]), probs.gather(1, bottom))
     close(torch.tensor([p.entropy for p in seen]), -(probs * probs.log()).sum(1))
     ids = [word.id for word in graph.candidates]
-    places = [[(place.probability, place.rank) for place in p.places] for p in seen]
+    places = [[(place.probability, place.rank - 1) for place in p.places] for p in seen]
     chances, ranks = torch.tensor(places, dtype=torch.float64).unbind(-1)
     close(chances, probs[:, ids])
     margin = 1e-5 * (1 + logits.abs().amax(1)[:, None, None])
@@ -340,7 +340,7 @@ def test_the_target_is_what_the_model_says_unless_told() -> None:
     assert [word.id for word in told.candidates][:3] == [1, 14, 7]
     place = told.place(told["L2.in"])
     assert place is not None
-    assert place.rank == best.index(1)
+    assert place.rank == best.index(1) + 1
     assert place.probability == pytest.approx(float(trace.logits[-1].softmax(-1)[1]), rel=1e-4)
 
 

@@ -167,7 +167,7 @@ def test_hover_shows_the_reading_and_lights_the_paths(show: Opener, graph: FlowG
     assert words == [word.shown for word in node.projection.top]
     text = tip.inner_text()
     assert "L14H3" in text
-    assert f"rank {node.projection.places[0].rank + 1:,}".replace(",", "\u2009") in text
+    assert f"rank {node.projection.places[0].rank:,}".replace(",", "\u2009") in text
     lit = page.locator(".lf-box.lf-lit").evaluate_all(
         "all => all.map((g) => Number(g.dataset.node))"
     )
@@ -308,7 +308,7 @@ def test_another_target_recolours_without_rerunning(show: Opener, graph: FlowGra
     page.click(at(graph, "L14.H3"))
     place = london.place(london["L14.H3"])
     assert place is not None
-    assert f"{place.rank + 1:,}".replace(",", "\u2009") in page.locator(".lf-panel dl").inner_text()
+    assert f"{place.rank:,}".replace(",", "\u2009") in page.locator(".lf-panel dl").inner_text()
 
 
 def test_blocks_open_and_close(show: Opener, many: FlowGraph) -> None:

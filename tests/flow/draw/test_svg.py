@@ -91,12 +91,12 @@ def test_an_unknown_palette_is_refused(graph: FlowGraph) -> None:
 
 def test_ranks_from_top_to_bottom() -> None:
     size = 50257
-    values = [standing(rank, size) for rank in (0, 1, 10, 1000, 25000, 26000, 49000, 50255, 50256)]
+    values = [standing(rank, size) for rank in (1, 2, 11, 1001, 25001, 26001, 49001, 50256, 50257)]
     assert values == sorted(values, reverse=True)
     assert values[0] == 1.0
     assert values[-1] == -1.0
     assert abs(standing(size // 2, size)) < 0.01
-    assert standing(0, 1) == 1.0
+    assert standing(1, 1) == 1.0
 
 
 def test_colours_mix() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from typing import Any
 
@@ -326,7 +327,7 @@ def test_every_form() -> None:
     assert [line["name"] for line in data["lines"]] == ["embed", "L0", "L1"]
     cell = data["lines"][2]["cells"][4]
     assert found.target_ranks is not None
-    assert cell["target"]["rank"] == int(found.target_ranks[2, 4])
+    assert cell["target"]["rank"] == int(found.target_ranks[2, 4]) + 1
     assert cell["top"][0]["probability"] == float(found.top_probs[2, 4, 0])
     frame = found.to_pandas()
     assert len(frame) == 3 * len(IDS) * 3
@@ -336,7 +337,8 @@ def test_every_form() -> None:
     assert page.count("rgba(") == 2 * 3 * len(IDS)
     figure = found.plot()
     (heat,) = figure.data
-    close(torch.tensor(heat.z), found.target_probs)
+    strengths = [[cell.strength for cell in line] for line in found.grids()[1].cells]
+    assert [list(line) for line in heat.z] == strengths
     assert "<script>" not in str(heat.text)
 
 
@@ -453,3 +455,19 @@ def test_a_body_without_a_head() -> None:
     assert len(tied.trace(IDS).lens().lines) == 3
     untied = Model.from_module(AutoModel.from_config(build("llama").config).eval())
     refused("the output embedding", untied.trace(IDS))
+
+
+def test_a_target_is_coloured_by_the_log_of_its_rank() -> None:
+    """Cells of rank 1 are darkest, ranks in the lower half of the vocabulary have no colour."""
+    model = worded("gpt2")
+    found = model.trace(IDS).lens(target=9)
+    assert found.target_ranks is not None
+    size = model.space.n_rows
+    cells = found.grids()[1].cells
+    for line, ranks in zip(cells, found.target_ranks.tolist(), strict=True):
+        for cell, above in zip(line, ranks, strict=True):
+            expected = max(0.0, 1 - math.log1p(above) / math.log1p(size / 2))
+            assert cell.strength == pytest.approx(expected if above <= size - 1 - above else 0.0)
+            assert cell.text.endswith(f"#{above + 1}")
+    colours = [list(line) for line in found.plot().data[0].z]
+    assert colours == [[cell.strength for cell in line] for line in cells]

@@ -26,8 +26,8 @@ from lexray.flow.build.draft import Draft
 from lexray.flow.build.feedforward import FeedForwardDrawing
 from lexray.flow.build.prune import Shown, choose
 from lexray.flow.build.read import read_draft
-from lexray.flow.build.words import Words, find_words
-from lexray.flow.graph import EdgeKind, FlowGraph, NodeKind, Run, Word, memory_name
+from lexray.flow.build.words import Words, find_words, predictions
+from lexray.flow.graph import EdgeKind, FlowGraph, NodeKind, Run, Weighed, Word, memory_name
 from lexray.flow.options import Options
 from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.attribute.walk import Pull, pulls
@@ -98,7 +98,14 @@ def describe_run(moment: Moment, options: Options) -> Run:
     recording, model = moment.recording, moment.recording.model
     source = model.space.source("flow", options.filter)
     prompt = model.vocabulary.decode(recording.ids.tolist())
-    return Run(source, prompt, tuple(token.shown for token in recording.tokens), moment.position)
+    best, p = predictions(recording, moment.position)[0]
+    return Run(
+        source,
+        prompt,
+        tuple(token.shown for token in recording.tokens),
+        moment.position,
+        Weighed(best, model.vocabulary.shown(best), float(f"{p:.4g}")),
+    )
 
 
 class BlockDrawing:

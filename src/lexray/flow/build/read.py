@@ -126,10 +126,10 @@ def _list(batch: Projected, shown: Spell) -> Iterable[Projection]:
         batch.target_probs,
         batch.entropy,
     )
-    for top, p, bottom, low, ranks, chances, entropy in zip(
+    for top, p, bottom, low, above, chances, entropy in zip(
         *(column.tolist() for column in columns), strict=True
     ):
-        places = tuple(map(Standing, ranks, chances))
+        places = tuple(Standing(1 + n, q) for n, q in zip(above, chances, strict=True))
         yield Projection(_words(top, p, shown), _words(bottom, low, shown), places, entropy)
 
 

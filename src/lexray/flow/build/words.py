@@ -36,7 +36,7 @@ def find_words(
     predictions, and the last tokens of the prompt. Of a word of several tokens the first counts."""
     if isinstance(extra, (str, int)):
         raise LexrayError(f"candidates={extra!r}: give a list of tokens")
-    model, best = trace.model, predictions(trace, position)
+    model, best = trace.model, [token for token, _ in predictions(trace, position)]
     found = find_target(model, best[0] if target is None else target, first=True)
     asked = [find_target(model, word, first=True).id for word in extra]
     seen = [i for i in reversed(trace.ids[: position + 1].tolist()) if i < model.space.n_rows]
@@ -45,18 +45,17 @@ def find_words(
     return Words(found, tuple(Word(i, model.vocabulary.shown(i)) for i in ids))
 
 
-def predictions(trace: Recording, position: int) -> list[int]:
-    """The tokens that the model itself holds most probable at a position."""
+def predictions(trace: Recording, position: int) -> list[tuple[int, float]]:
+    """The tokens that the model itself holds most probable at a position, and how probable."""
     model, row = trace.model, trace.row(position)
     parts = trace.parts
     if (None, "logits") in parts:
         logits = trace.logits[row].float()
         mask = model.vocabulary.admitted(len(logits)).to(logits.device)
-        return (
-            logits.masked_fill(~mask, -float("inf"))
-            .topk(min(PREDICTED, int(mask.sum())))
-            .indices.tolist()
-        )
+        best = logits.masked_fill(~mask, -float("inf")).topk(min(PREDICTED, int(mask.sum())))
+        chances = logits.softmax(0)[best.indices]
+        return list(zip(best.indices.tolist(), chances.tolist(), strict=True))
     final = trace.final[row][None]
     transform = model.architecture.head is not None
-    return project(model, final, PREDICTED, transform=transform).top_ids[0].tolist()
+    read = project(model, final, PREDICTED, transform=transform)
+    return list(zip(read.top_ids[0].tolist(), read.top_probs[0].tolist(), strict=True))

@@ -12,7 +12,7 @@ from typing import Any
 
 from lexray.errors import LexrayError
 from lexray.flow.graph import Edge, EdgeKind, FlowGraph, Node, NodeKind
-from lexray.result.theme import DARK, LIGHT
+from lexray.result.theme import DARK, LIGHT, standing
 
 
 @dataclass(frozen=True)
@@ -196,15 +196,6 @@ def mix(a: str, b: str, share: float) -> str:
 
 def _channels(colour: str) -> tuple[int, ...]:
     return tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
-
-
-def standing(rank: int, d_vocab: int) -> float:
-    """From 1 (the top of a reading) over 0 (its middle) to -1 (its bottom), on a log scale."""
-    half = math.log1p(d_vocab / 2)
-    below = d_vocab - 1 - rank
-    if rank <= below:
-        return max(0.0, 1 - math.log1p(rank) / half)
-    return min(0.0, math.log1p(max(below, 0)) / half - 1)
 
 
 def node_fill(graph: FlowGraph, node: Node, colours: Palette) -> str:

@@ -12,6 +12,7 @@ from lexray.flow.draw.palette import Palette, mix, node_fill, palette, strongest
 from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Box, Form, Label, Panel, text_width
 from lexray.flow.draw.wires import free_path, n
 from lexray.flow.graph import EdgeKind, FlowGraph, Node, NodeKind, Run
+from lexray.result.format import show_model, show_percent
 
 MARGIN = 36.0
 HEADER, FOOTER = 64.0, 58.0
@@ -176,9 +177,13 @@ class _Drawing:
 
 def about(graph: FlowGraph) -> str:
     """Whose flow it is, in a line."""
-    note = f"{graph.run.model}, position {graph.run.position}"
-    other = graph.other
-    return note + (f", compared to {other.model}: {other.prompt[-80:]}" if other else "")
+    said, other = _describe(graph.run), graph.other
+    return said + (f" · compared to {_describe(other)}: {other.prompt[-80:]}" if other else "")
+
+
+def _describe(run: Run) -> str:
+    said, best = f"{show_model(run.model)}, position {run.position}", run.prediction
+    return said + (f", says {best.shown} ({show_percent(best.weight)})" if best else "")
 
 
 def show_prompt(run: Run, most: int = 90) -> str:

@@ -17,9 +17,9 @@ export function mix(a, b, share) {
 
 export function standing(rank, size) {
   const half = Math.log1p(size / 2);
-  const below = size - 1 - rank;
-  return rank <= below
-    ? Math.max(0, 1 - Math.log1p(rank) / half)
+  const [above, below] = [rank - 1, size - rank];
+  return above <= below
+    ? Math.max(0, 1 - Math.log1p(above) / half)
     : Math.min(0, Math.log1p(Math.max(below, 0)) / half - 1);
 }
 

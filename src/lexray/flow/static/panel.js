@@ -47,7 +47,7 @@ export class Words {
     if (!seen) return "";
     const [rank, p] = seen.places[this.state.target];
     const size = groupDigits(this.graph.raw.d_vocab);
-    return `rank ${groupDigits(rank + 1)} of ${size}, ${chance(p)}`;
+    return `rank ${groupDigits(rank)} of ${size}, ${chance(p)}`;
   }
 
   facts(node, all) {
@@ -146,7 +146,7 @@ export class Words {
     const rows = this.graph.raw.candidates.map((word, i) => {
       const [rank, p] = node.reading.places[i];
       const chosen = { class: i === this.state.target ? "lf-is-target" : null };
-      return row("td", [word.shown, groupDigits(rank + 1), chance(p)], chosen);
+      return row("td", [word.shown, groupDigits(rank), chance(p)], chosen);
     });
     const head = make("thead", {}, row("th", ["word", "rank", "probability"]));
     const body = make("tbody", {}, ...rows);

@@ -201,7 +201,7 @@ export class Picture {
       (node.reading ?? node.other)?.top.slice(0, 5).map(([id]) => this.graph.word(id)) ?? [];
     const place = node.reading?.places[this.state.target];
     const word = this.graph.raw.candidates[this.state.target].shown;
-    const rank = place ? `; ${word} at rank ${place[0] + 1}` : "";
+    const rank = place ? `; ${word} at rank ${place[0]}` : "";
     return `${this.graph.said.nodes[node.kind].name}, ${node.id}: ${top.join(", ")}${rank}`;
   }
 

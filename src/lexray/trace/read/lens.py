@@ -15,6 +15,7 @@ from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Source, Token
 from lexray.result.table import TEXT_WIDTH, Cell, Result, Table, html_table, rich_table
+from lexray.result.theme import standing
 from lexray.trace.read.grid import TOKEN_WIDTH, Grid, GridCell, clip, percent
 from lexray.trace.read.project import Projected, project
 from lexray.trace.read.targets import Target, Wanted, find_target
@@ -110,7 +111,7 @@ class Lens(Result):
             return []
         grids = [self._grid(self.title, self.cells())]
         if self.target is not None:
-            title = f"{self.target.shown}: probability, and rank from 0"
+            title = f"{self.target.shown}: probability and rank, coloured by the log of its rank"
             grids.append(self._grid(title, self._target_cells()))
         return grids
 
@@ -140,8 +141,8 @@ class Lens(Result):
         )
         return [
             [
-                replace(cell, text=f"{percent(p)} #{rank}", strength=p)
-                for cell, p, rank in zip(*line, strict=True)
+                replace(cell, text=f"{percent(p)} #{1 + n}", strength=self._strength(1 + n))
+                for cell, p, n in zip(*line, strict=True)
             ]
             for line in found
         ]
@@ -175,7 +176,11 @@ class Lens(Result):
     def _of_target(self, line: int, column: int) -> tuple[Cell, ...]:
         if self.target_probs is None or self.target_ranks is None:
             return ()
-        return float(self.target_probs[line, column]), int(self.target_ranks[line, column])
+        return float(self.target_probs[line, column]), 1 + int(self.target_ranks[line, column])
+
+    def _strength(self, rank: int) -> float:
+        """How strongly a rank is coloured: on the flow graph's scale, nothing beyond the middle."""
+        return max(0.0, standing(rank, self.model.space.n_rows))
 
     def tables(self) -> list[Table]:
         return [*(grid.fitting(TEXT_WIDTH).table() for grid in self.grids()), self.detail()]
@@ -187,15 +192,18 @@ class Lens(Result):
         return "\n".join([*(grid.to_html() for grid in self.grids()), html_table(self.detail())])
 
     def plot(self) -> go.Figure:
-        """A heat map, lines by positions, coloured by probability: of the target, or the best."""
+        """A heat map, lines by positions, coloured by the target's rank or by probability."""
         from lexray.trace.read import plots as figures  # plotly takes long to import
 
-        colours = self.top_probs[..., 0] if self.target_probs is None else self.target_probs
+        colours, meaning = self.top_probs[..., 0].tolist(), "probability"
+        if self.target_ranks is not None:
+            colours = [[self._strength(1 + n) for n in line] for line in self.target_ranks.tolist()]
+            meaning = "log of the rank"
         target = f" · colours: {self.target.shown}" if self.target else ""
         words = tuple(clip(self.tokens[at].shown) for at in self.positions)
         cells = tuple(map(tuple, self.cells()))
         grid = Grid(self.title, "", words, tuple(self.names), cells, self.note + target)
-        return figures.heat_map(grid, self.positions, colours.tolist())
+        return figures.heat_map(grid, self.positions, colours, meaning)
 
     # ------------------------------------------------------------------ for programs
 
@@ -208,7 +216,7 @@ class Lens(Result):
                 rest = (float(self.entropy[i, j]), *self._of_target(i, j))
                 rows += [
                     (line.name, line.of, line.layer, at, rank, token.id, token.text, p, *rest)
-                    for rank, (token, p) in enumerate(self.top(i, at))
+                    for rank, (token, p) in enumerate(self.top(i, at), 1)
                 ]
         return [Table((*columns, "entropy", *wanted), tuple(rows))]
 

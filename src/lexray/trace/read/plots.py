@@ -15,14 +15,14 @@ CELL = 86
 
 
 def heat_map(
-    grid: Grid, positions: Sequence[int], probabilities: Sequence[Sequence[float]]
+    grid: Grid, positions: Sequence[int], strengths: Sequence[Sequence[float]], meaning: str
 ) -> go.Figure:
-    """Lines by positions, the last line on top; colours are probabilities, and in each cell stands
-    its best token."""
+    """Lines by positions, the last line on top; in each cell stands its best token, and the colour
+    is a strength from 0 to 1, whose meaning stands beside the scale."""
     columns = [str(at) for at in positions]
     figure = go.Figure(
         go.Heatmap(
-            z=probabilities,
+            z=strengths,
             x=columns,
             y=list(range(len(grid.names))),
             text=[[literal(clip(cell.token)) for cell in line] for line in grid.cells],
@@ -35,7 +35,7 @@ def heat_map(
             colorscale=[[0, "#ffffff"], [0.25, "#a9cfe8"], [1, "#12466f"]],
             xgap=1,
             ygap=1,
-            colorbar={"title": {"text": "probability", "font": {"size": 12, "color": FAINT}}},
+            colorbar={"title": {"text": meaning, "font": {"size": 12, "color": FAINT}}},
         )
     )
     dress(figure, grid.title, grid.note, 170 + ROW * len(grid.names))
