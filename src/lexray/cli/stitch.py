@@ -17,7 +17,7 @@ from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
-    from lexray.compare.stitch.stitch import Recipe
+    from lexray.compare.stitch.recipe import Recipe
     from lexray.compare.stitch.sweep import Example, Sweep
     from lexray.model.model import Model
 
@@ -89,9 +89,11 @@ def stitch(
     variants: Annotated[
         list[str] | None,
         option(
-            "How states are carried over: pinv (the paper's), whitened, orthogonal, "
-            "regression or transpose, with +a_norm, +b_positions, +centred, +folded, +ridge=…, "
-            "+final_norm=…, +embedding=input, +match=scale|token|moments; or all. Repeatable.",
+            "How states are carried over: vocabulary (by default: a map fitted on every token's "
+            "states in both models; +frequencies=predicted|counted weighs tokens), or from the "
+            "embeddings: pinv (the paper's), whitened, orthogonal, regression or transpose, with "
+            "+b_positions, +centred, +folded, +ridge=…, +embedding=input. Both with +a_norm, "
+            "+final_norm=…, +match=scale|token|moments. Or all. Repeatable.",
             metavar="VARIANT",
         ),
     ] = None,
@@ -102,12 +104,14 @@ def stitch(
     """A classifier without training: MODEL's first layers, then TUNED's last ones.
 
     lexray stitch demo-wide demo-sentiment --last 2 --sweep --data reviews.jsonl
+    lexray stitch demo-wide demo-sentiment --last 2 --after 2 --data reviews.jsonl \
+        --variants vocabulary,pinv
     """
     if sweep == (after is not None):
         raise LexrayError("say after which layer to leave the model: --after N, or --sweep for all")
     plot.check()
     output.check()
-    recipes = _recipes(variants or ["pinv"])
+    recipes = _recipes(variants or ["vocabulary"])
     a = model.open()
     others = [other.open(source, model, a) for source in tuned]
     if save is not None:
@@ -119,7 +123,7 @@ def stitch(
 
 
 def _recipes(variants: list[str]) -> list[Recipe]:
-    from lexray.compare.stitch.stitch import Recipe
+    from lexray.compare.stitch.recipe import Recipe
     from lexray.compare.stitch.sweep import VARIANTS
 
     listed = [name for one in names(variants) for name in (VARIANTS if one == "all" else (one,))]
@@ -163,7 +167,7 @@ def _save(
 
     if after is None or len(others) != 1 or len(recipes) != 1:
         raise LexrayError("--save keeps one stitched model: one TUNED, one variant, --after N")
-    needed = recipes[0].match != "none"
+    needed = recipes[0].needs_texts
     calibrate = [e.text for e in texts.read()[:CALIBRATION]] if needed else []
     options = vars(recipes[0])
     stitch(

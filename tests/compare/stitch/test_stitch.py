@@ -21,7 +21,8 @@ from transformers import (
 )
 
 from lexray.compare.stitch.kernels import KERNELS, kernel
-from lexray.compare.stitch.stitch import Recipe, Stitched, encode, stitch
+from lexray.compare.stitch.recipe import Recipe
+from lexray.compare.stitch.stitch import Stitched, encode, stitch
 from lexray.compare.stitch.sweep import VARIANTS, Example, sweep, wilson
 from lexray.errors import LexrayError
 from lexray.model.model import Model
@@ -63,11 +64,13 @@ def run(module: Any, ids: Tensor = IDS, mask: Tensor | None = MASK) -> Tensor:
     return logits
 
 
+@pytest.mark.parametrize("way", ["vocabulary", "pinv"])
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_model_stitched_onto_itself_is_itself(name: str) -> None:
+def test_a_model_stitched_onto_itself_is_itself(name: str, way: str) -> None:
     model = live(name)
     for after in range(model.n_layers - 1):
-        stitched = stitch(model, model, after=after, layers=model.n_layers - 1 - after)
+        layers = model.n_layers - 1 - after
+        stitched = stitch(model, model, after=after, layers=layers, kernel=way)
         torch.testing.assert_close(
             run(stitched)[REAL], run(model.module())[REAL], atol=2e-4, rtol=1e-4
         )
@@ -79,6 +82,7 @@ def test_classifiers_stitched_onto_themselves(name: str, kind: str) -> None:
     module = classifier(name, kind)
     model = Model.from_module(module).view("raw")
     options = {} if model.architecture.tied else {"embedding": "input"}
+    options |= {"kernel": "pinv"}
     stitched = stitch(model, model, after=0, layers=model.n_layers - 1, **options)
     own = run(module)
     if kind == "token":
@@ -95,7 +99,7 @@ def test_classifiers_stitched_onto_themselves(name: str, kind: str) -> None:
 def test_another_models_states_enter_where_they_should(pair: tuple[str, str]) -> None:
     """Against a pass of A that is recorded, and one of B whose layers are cut out by hand."""
     a, b = live(pair[0]), live(pair[1])
-    stitched = stitch(a, b, after=0, layers=1)
+    stitched = stitch(a, b, after=0, layers=1, kernel="pinv")
     module: Any = a.module()
     with torch.no_grad():
         states = module(IDS, attention_mask=MASK, output_hidden_states=True).hidden_states[1]
@@ -156,21 +160,21 @@ def test_options_where_paper_and_code_differ() -> None:
     module = classifier("gpt2", "token")
     b = Model.from_module(module).view("raw")
     a = live("gpt2")
-    plain = stitch(a, b, after=1, layers=1)
+    plain = stitch(a, b, after=1, layers=1, kernel="pinv")
     with torch.no_grad():
         states = plain._a.states(IDS, MASK, [1])[1]
         normed = zoo.build("gpt2").transformer.ln_f(states)
     K = plain.kernel
     torch.testing.assert_close(plain.carry(states), states @ K)
     torch.testing.assert_close(
-        stitch(a, b, after=1, layers=1, a_norm=True).carry(states), normed @ K
+        stitch(a, b, after=1, layers=1, kernel="pinv", a_norm=True).carry(states), normed @ K
     )
     assert b.W_pos is not None
     torch.testing.assert_close(
-        stitch(a, b, after=1, layers=1, b_positions=True).carry(states),
+        stitch(a, b, after=1, layers=1, kernel="pinv", b_positions=True).carry(states),
         states @ K + b.W_pos[:7],
     )
-    bare = run(stitch(a, b, after=1, layers=1, final_norm="identity"))
+    bare = run(stitch(a, b, after=1, layers=1, kernel="pinv", final_norm="identity"))
     assert not torch.allclose(bare, run(plain), atol=1e-3)
     body: Any = module
     norm, body.transformer.ln_f = body.transformer.ln_f, nn.Identity()
@@ -228,9 +232,13 @@ def test_carried_states_get_the_size_of_bs_own(match: str, tmp_path: Path) -> No
 def test_matching_needs_texts() -> None:
     with pytest.raises(LexrayError, match=r"calibrate=\["):
         stitch(live("gpt2"), live("llama"), after=0, layers=1, match="scale")
+    with pytest.raises(LexrayError, match=r"counts tokens on texts: calibrate=\["):
+        stitch(live("gpt2"), live("llama"), after=0, layers=1, frequencies="counted")
 
 
-@pytest.mark.parametrize("recipe", [{}, {"a_norm": True, "match": "moments"}])
+@pytest.mark.parametrize(
+    "recipe", [{}, {"a_norm": True, "match": "moments"}, {"kernel": "pinv", "a_norm": True}]
+)
 def test_saved_and_loaded(recipe: dict[str, Any], tmp_path: Path) -> None:
     a, b = (saved(name, tmp_path / name) for name in ("gpt2", "mixtral"))
     made = stitch(a, b, after=1, layers=1, calibrate=TEXTS, **recipe)
@@ -302,7 +310,16 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
         ({"after": 0, "layers": 1, "ridge": float("nan")}, "at least 0"),
         ({"after": 0, "layers": 1, "ridge": "much"}, "'much' is no number"),
         ({"after": 0, "layers": 1, "ridge": True}, "ridge=True"),
-        ({"after": 0, "layers": 1, "b_positions": True}, "no position embeddings"),
+        (
+            {"after": 0, "layers": 1, "kernel": "pinv", "b_positions": True},
+            "no position embeddings",
+        ),
+        ({"after": 0, "layers": 1, "b_positions": True}, "is for kernels of embeddings"),
+        ({"after": 0, "layers": 1, "ridge": 0.1}, 'kernel="pinv" is the paper\'s'),
+        (
+            {"after": 0, "layers": 1, "kernel": "pinv", "frequencies": "counted"},
+            'is for kernel="vocabulary", not for pinv',
+        ),
     ],
 )
 def test_mistakes(options: dict[str, Any], says: str) -> None:
@@ -313,7 +330,8 @@ def test_mistakes(options: dict[str, Any], says: str) -> None:
 def test_a_classifier_without_an_output_embedding_is_explained() -> None:
     b = Model.from_module(classifier("llama", "sequence")).view("raw")
     with pytest.raises(LexrayError, match='embedding="input"'):
-        stitch(live("llama"), b, after=0, layers=1)
+        stitch(live("llama"), b, after=0, layers=1, kernel="pinv")
+    assert run(stitch(live("llama"), b, after=0, layers=1)).shape == (2, 3)
 
 
 def test_hooks_are_gone_after_an_error() -> None:
@@ -350,9 +368,9 @@ def test_recipes_are_read_as_they_are_written(name: str) -> None:
     assert str(Recipe.parse(name)) == name
     assert Recipe.parse("pinv+ridge=0.5").ridge == 0.5
     small = Recipe.parse("pinv+ridge=1e-05+a-norm")
-    assert small == Recipe(ridge=1e-05, a_norm=True)
+    assert small == Recipe("pinv", ridge=1e-05, a_norm=True)
     assert Recipe.parse(str(small)) == small
-    assert Recipe.of({"ridge": 1}, "") == Recipe(ridge=1.0)
+    assert Recipe.of({"kernel": "pinv", "ridge": 1}, "") == Recipe("pinv", ridge=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -371,7 +389,7 @@ def examples() -> list[Example]:
 
 def test_a_sweep_counts_what_one_by_one_counts(tuned: Model, tmp_path: Path) -> None:
     a = saved("llama", tmp_path)
-    recipes = [Recipe(), Recipe(kernel="whitened", a_norm=True)]
+    recipes = [Recipe(), Recipe(a_norm=True), Recipe("whitened", a_norm=True)]
     found = sweep(a, [tuned], examples(), layers=1, recipes=recipes, batch=4)
     assert found.majority == 1 / 3
     expected = {}
@@ -382,8 +400,8 @@ def test_a_sweep_counts_what_one_by_one_counts(tuned: Model, tmp_path: Path) -> 
     assert {(p.recipe, p.after): p.right for p in found.points} == expected
     own = sum(_right(stitch(tuned, tuned, after=0, layers=1), tuned, e) for e in examples())
     assert [p.right for p in found.ceilings] == [own]
-    assert {len(t.rows) for t in found.csv_tables()} == {4}
-    assert len(found.plot().data) == 2
+    assert {len(t.rows) for t in found.csv_tables()} == {6}
+    assert len(found.plot().data) == 3
 
 
 def _right(one: Stitched, model: Model, example: Example) -> bool:

@@ -1,5 +1,6 @@
 """The matrix that carries hidden states of one model into another: K, d_A × d_B.
 
+Made from the embeddings alone; the map that is fitted on the models' own states is in `fit`.
 A state h of A reads as hE_A. It becomes the state of B that reads the same, hK E_B ≈ hE_A. With the
 kernels A = E_A E_Aᵀ, B = E_B E_Bᵀ and M = E_A E_Bᵀ (float64, never a copy of an embedding):
 
@@ -15,7 +16,7 @@ For a model and itself all but the last are the identity.
 from __future__ import annotations
 
 from math import sqrt
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
@@ -28,6 +29,13 @@ from lexray.space.side import Side
 
 KernelName = Literal["pinv", "whitened", "orthogonal", "regression", "transpose"]
 KERNELS: tuple[KernelName, ...] = get_args(KernelName)
+
+
+class Map(NamedTuple):
+    """How a state h of A becomes one of B: hK + offset."""
+
+    kernel: Float[Tensor, "d_a d_b"]
+    offset: Float[Tensor, "d_b"]
 
 
 def kernel(
@@ -58,10 +66,11 @@ def kernel(
         case "regression":
             return _inverse(A, ridge) @ M
         case "orthogonal":
-            return _isometry(M) * (_size(A) / _size(B))
+            return nearest_isometry(M) * (_size(A) / _size(B))
         case "whitened":
             root = _power(B, -0.5, ridge)
-            return _power(A, 0.5) @ _isometry(_power(A, -0.5, ridge) @ M @ root) @ root
+            seen = _power(A, -0.5, ridge) @ M @ root
+            return _power(A, 0.5) @ nearest_isometry(seen) @ root
         case "transpose":
             return M / _size(B) ** 2
     raise LexrayError(f"no kernel {name!r}; there are {', '.join(KERNELS)}")
@@ -75,7 +84,7 @@ def _common(a: Model, b: Model, left: Side, right: Side) -> tuple[Side, Side]:
 
 
 def _side(model: Model, folded: bool, embedding: Literal["output", "input"]) -> Side:
-    space = model.view(folded=folded, reading=embedding).space
+    space = model.seen(model.options.papers).view(folded=folded, reading=embedding).space
     if embedding == "input":
         return space.reading
     if model.architecture.unembed not in model.checkpoint.names():
@@ -104,10 +113,12 @@ def _power(own: Float[Tensor, "d d"], power: float, ridge: float = 0.0) -> Float
     return raised
 
 
-def _isometry(M: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-    """The nearest matrix whose singular values are 1, or 0 where M has none."""
+def nearest_isometry(
+    M: Float[Tensor, "n m"], least: float = RANK_TOLERANCE**0.5
+) -> Float[Tensor, "n m"]:
+    """The nearest matrix whose singular values are 1, or 0 where M's are under a share `least`."""
     U, sizes, V = torch.linalg.svd(M, full_matrices=False)
-    kept = sizes > RANK_TOLERANCE**0.5 * sizes.max()
+    kept = sizes > least * sizes.max()
     nearest: Tensor = U[:, kept] @ V[kept]
     return nearest
 

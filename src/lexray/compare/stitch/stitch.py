@@ -1,7 +1,8 @@
 """Stitching ("Analyzing Transformers in Embedding Space", §5.2): a classifier without training.
 
-The states of A after layer ℓ, carried over by a kernel that the two embeddings give, go into the
-last layers of a fine-tuned B and its head. Both models must have the same vocabulary.
+The states of A after layer ℓ, carried over by a map that is fitted on the vocabulary (`fit`) or by
+a kernel that the two embeddings give (`kernels`; the paper's is `pinv`), go into the last layers of
+a fine-tuned B and its head. Both models must have the same vocabulary.
 
 >>> stitched = lx.stitch("demo-wide", "demo-sentiment", after=1, layers=2)
 >>> stitched(torch.tensor([[750, 359, 336, 598]])).logits.shape
@@ -11,12 +12,11 @@ torch.Size([1, 2])
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields
-from math import inf
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -27,7 +27,9 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from lexray.checkpoint.plain import read_json
 from lexray.compare.open import Given, open_as_papers_do
-from lexray.compare.stitch.kernels import KernelName, kernel, refuse_other_vocabulary
+from lexray.compare.stitch.fit import count_tokens, expect_tokens, fit_maps
+from lexray.compare.stitch.kernels import Map, kernel, refuse_other_vocabulary
+from lexray.compare.stitch.recipe import Recipe
 from lexray.compare.stitch.run import Runner, States
 from lexray.errors import LexrayError
 from lexray.files import writing
@@ -37,76 +39,7 @@ from lexray.trace.record.module import FINAL_NORM, MODULE, quiet
 SETTINGS, WEIGHTS, PARTS = "stitch.json", "stitch.safetensors", ("a", "b")
 From = Float[Tensor, "batch n d_a"]
 To = Float[Tensor, "batch n d_b"]
-Match = Literal["none", "scale", "token", "moments"]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How states are carried from A to B; as it stands, as the paper says."""
-
-    kernel: KernelName = "pinv"
-    ridge: float = 0.0
-    centred: bool = False
-    """Subtract the mean embedding before relating the two."""
-    folded: bool = False
-    """Final norms' gains belong to the embeddings."""
-    embedding: Literal["output", "input"] = "output"
-    a_norm: bool = False
-    """Apply A's final norm before the kernel, as the authors' code does."""
-    b_positions: bool = False
-    """Add B's position embeddings after the kernel, as the authors' code does."""
-    final_norm: Literal["config", "identity", "keep"] = "config"
-    """B's final norm: as its config says, left out, or kept."""
-    match: Match = "none"
-    """Give carried states the size that B's own have there: by one factor, each token by itself,
-    or by one factor and B's mean. Measured on texts without labels."""
-
-    @classmethod
-    def parse(cls, text: str) -> Recipe:
-        """A kernel and what is changed of the rest: "pinv+a_norm+match=scale"."""
-        name, *changes = text.split("+")
-        values: dict[str, Any] = {"kernel": name.replace("-", "_")}
-        for change in changes:
-            key, given, value = change.partition("=")
-            values[key.replace("-", "_")] = value if given else True
-        return cls.of(values, text)
-
-    @classmethod
-    def of(cls, values: dict[str, Any], shown: str) -> Recipe:
-        """From a dict of unknown origin: every entry is checked."""
-        hints = get_type_hints(cls)
-        for key, value in values.items():
-            choices = get_args(hints.get(key))
-            if key == "ridge" and type(value) in (str, int, float):
-                value = values[key] = _ridge(value, shown)
-            right = value in choices if choices else isinstance(value, hints.get(key, ()))
-            if not right:
-                known = ", ".join(
-                    f"{k}={'|'.join(get_args(h)) or h.__name__}" for k, h in hints.items()
-                )
-                raise LexrayError(f"{shown!r} is no way to stitch: {key}={value}; known: {known}")
-        return cls(**values)
-
-    def __str__(self) -> str:
-        default = Recipe()
-        changed = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name != "kernel" and getattr(self, f.name) != getattr(default, f.name)
-        }
-        return "+".join(
-            [self.kernel, *(k if v is True else f"{k}={v}" for k, v in changed.items())]
-        )
-
-
-def _ridge(value: str | float, shown: str) -> float:
-    try:
-        ridge = float(value)
-    except ValueError as error:
-        raise LexrayError(f"{shown!r} is no way to stitch: {value!r} is no number") from error
-    if not 0 <= ridge < inf:
-        raise LexrayError(f"{shown!r} is no way to stitch: a ridge is a number of at least 0")
-    return ridge
+Encoded = tuple[Int[Tensor, "batch n"], Int[Tensor, "batch n"]]
 
 
 class Stitched(nn.Module):
@@ -117,18 +50,20 @@ class Stitched(nn.Module):
     """
 
     kernel: Float[Tensor, "d_a d_b"]
+    offset: Float[Tensor, "d_b"]
     scale: Float[Tensor, ""]
     shift: Float[Tensor, "d_b"]
 
     def __init__(
-        self, a: Model, b: Model, after: int, layers: int, recipe: Recipe, kernel: Tensor
+        self, a: Model, b: Model, after: int, layers: int, recipe: Recipe, way: Map
     ) -> None:
         super().__init__()
         self.after, self.layers, self.recipe = after, layers, recipe
         self.models = (a, b)
         self._a, self._b = Runner.of(a), Runner.of(b)
         self.a, self.b = self._a.module, self._b.module
-        self.register_buffer("kernel", kernel.to(b.device, torch.float32))
+        for name, part in way._asdict().items():
+            self.register_buffer(name, part.to(torch.float32).to(b.device))
         self.register_buffer("scale", torch.ones((), device=b.device))
         self.register_buffer("shift", torch.zeros(b.d_model, device=b.device))
         self.eval()
@@ -185,10 +120,10 @@ class Stitched(nn.Module):
         return moved
 
     def bare(self, states: From) -> To:
-        """The states times the kernel."""
+        """The states through the map."""
         if self.recipe.a_norm:
             states = self._a.normalise(states)
-        return states.to(self.kernel) @ self.kernel
+        return states.to(self.kernel) @ self.kernel + self.offset
 
     @torch.no_grad()
     def calibrate(
@@ -259,7 +194,9 @@ class Stitched(nn.Module):
             raise LexrayError(f"{home / WEIGHTS} cannot be read: {error}") from error
         how = Recipe.of(recipe, str(home / SETTINGS))
         _check_layers(a, b, after, layers)
-        found = cls(a, _with_norm(b, how), after, layers, how, torch.empty(a.d_model, b.d_model))
+        none = Map(torch.zeros(a.d_model, b.d_model), torch.zeros(b.d_model))
+        found = cls(a, _with_norm(b, how), after, layers, how, none)
+        tensors.setdefault("offset", found.offset)  # what earlier versions saved had none
         shapes = {name: buffer.shape for name, buffer in found.named_buffers(recurse=False)}
         if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
             raise LexrayError(f"{home / WEIGHTS} does not fit the two models beside it")
@@ -287,29 +224,60 @@ def stitch(
 ) -> Stitched:
     """A up to and including layer `after`, then the last `layers` layers of B and its head.
 
-    The other arguments are those of `Recipe`: `kernel="whitened"`, `a_norm=True`, … With `match`
-    some texts are needed (`calibrate`), on which the sizes of both models' states are measured.
+    The other arguments are those of `Recipe`: `kernel="pinv"`, `a_norm=True`, … By default the map
+    is fitted on the vocabulary, which takes a pass of every token through both models' first
+    layers. With `match` or `frequencies="counted"` some texts are needed (`calibrate`), on which
+    the sizes of both models' states are measured or tokens counted.
     """
     how = Recipe.of(recipe, f"stitch({', '.join(f'{k}={v!r}' for k, v in recipe.items())})")
     a, b = open_as_papers_do(a, b)
-    refuse_other_vocabulary(a, b)
     _check_layers(a, b, after, layers)
-    if how.match != "none" and not calibrate:
-        raise LexrayError(
-            f'match="{how.match}" measures the size of states on texts: calibrate=["…", …]'
+    if how.needs_texts and not calibrate:
+        why = (
+            f'match="{how.match}" measures the size of states'
+            if how.match != "none"
+            else 'frequencies="counted" counts tokens'
         )
-    stitched = Stitched(a, _with_norm(b, how), after, layers, how, kernel_of(a, b, how))
-    if how.match != "none":
-        ids, mask = encode(a, calibrate, context(a, b))
-        stitched.calibrate(ids.to(stitched.device), mask.to(stitched.device))
-    return stitched
+        raise LexrayError(f'{why} on texts: calibrate=["…", …]')
+    texts = encode(a, calibrate, context(a, b)) if how.needs_texts else None
+    return next(stitch_after(a, b, [after], layers, how, texts))
 
 
-def kernel_of(a: Model, b: Model, how: Recipe) -> Float[Tensor, "d_a d_b"]:
-    """A recipe's kernel."""
+def stitch_after(
+    a: Model,
+    b: Model,
+    afters: Sequence[int],
+    layers: int,
+    how: Recipe,
+    texts: Encoded | None = None,
+) -> Iterator[Stitched]:
+    """The same after each of some layers: what can be made once for all of them is."""
+    refuse_other_vocabulary(a, b)
+    for after in afters:
+        _check_layers(a, b, after, layers)
+    b = _with_norm(b, how)
+    maps = _maps(a, b, afters, layers, how, texts)
+    for after in afters:
+        stitched = Stitched(a, b, after, layers, how, maps[after])
+        if how.match != "none" and texts is not None:
+            stitched.calibrate(*(t.to(stitched.device) for t in texts))
+        yield stitched
+
+
+def _maps(
+    a: Model, b: Model, afters: Sequence[int], layers: int, how: Recipe, texts: Encoded | None
+) -> dict[int, Map]:
+    """A recipe's map after each layer; all the same if the embeddings give it."""
+    if how.kernel == "vocabulary":
+        frequencies = None
+        if how.frequencies == "predicted":
+            frequencies = expect_tokens(a, b)
+        elif how.frequencies == "counted" and texts is not None:
+            frequencies = count_tokens(*texts, a.architecture.d_vocab)
+        return fit_maps(a, b, afters, layers, normed=how.a_norm, frequencies=frequencies)
     if how.b_positions and b.W_pos is None:
         raise LexrayError(f"{b.name} has no position embeddings that could be added")
-    return kernel(
+    K = kernel(
         a,
         b,
         how.kernel,
@@ -318,6 +286,7 @@ def kernel_of(a: Model, b: Model, how: Recipe) -> Float[Tensor, "d_a d_b"]:
         folded=how.folded,
         embedding=how.embedding,
     )
+    return dict.fromkeys(afters, Map(K, K.new_zeros(b.d_model)))
 
 
 def context(*models: Model) -> int:
@@ -325,9 +294,7 @@ def context(*models: Model) -> int:
     return min((n for m in models if (n := m.architecture.n_ctx)), default=1024)
 
 
-def encode(
-    model: Model, texts: Sequence[str], most: int
-) -> tuple[Int[Tensor, "batch n"], Int[Tensor, "batch n"]]:
+def encode(model: Model, texts: Sequence[str], most: int) -> Encoded:
     """The first tokens of each text, padded on the right, and the mask."""
     rows = [ids[:most] for ids in model.vocabulary.encode_many(texts, special=True)]
     if empty := [repr(text) for text, row in zip(texts, rows, strict=True) if not row]:

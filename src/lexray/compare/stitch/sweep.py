@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from lexray.compare.stitch.recipe import Recipe
 from lexray.compare.stitch.run import Runner
 from lexray.compare.stitch.stitch import (
-    Recipe,
-    Stitched,
     average_logits,
     context,
     encode,
-    kernel_of,
-    stitch,
+    stitch_after,
 )
 from lexray.errors import LexrayError
 from lexray.files import read_json_lines
@@ -38,6 +36,10 @@ CALIBRATION = 32
 REACHED = 0.7
 """What the paper calls a success."""
 VARIANTS = (
+    "vocabulary",
+    "vocabulary+frequencies=predicted",
+    "vocabulary+frequencies=counted",
+    "vocabulary+match=moments",
     "pinv",
     "whitened",
     "orthogonal",
@@ -56,7 +58,7 @@ VARIANTS = (
     "orthogonal+match=token",
     "orthogonal+centred",
 )
-"""What is tried beside the paper's way."""
+"""What `all` tries."""
 Z95 = 1.959963984540054
 
 
@@ -257,10 +259,10 @@ def sweep(
     names = _names(tuned)
     calibration = encode(a, [e.text for e in examples[:CALIBRATION]], most)
     stitched = {
-        (name, recipe, at): one
+        (name, recipe, one.after): one
         for name, b in zip(names, tuned, strict=True)
         for recipe in recipes
-        for at, one in _all(a, b, recipe, afters, layers, calibration)
+        for one in stitch_after(a, b, afters, layers, recipe, calibration)
     }
     labels = {name: _labels(b, examples) for name, b in zip(names, tuned, strict=True)}
     runners = {name: Runner.of(b) for name, b in zip(names, tuned, strict=True)}
@@ -296,25 +298,6 @@ def sweep(
         tuple(point(name, name, "unstitched", -1) for name in names),
         tuple(point(key, key[0], str(key[1]), key[2]) for key in stitched),
     )
-
-
-def _all(
-    a: Model,
-    b: Model,
-    recipe: Recipe,
-    afters: Sequence[int],
-    layers: int,
-    calibration: tuple[Tensor, Tensor],
-) -> Iterator[tuple[int, Stitched]]:
-    """One recipe after every layer; they share the kernel."""
-    values = {**vars(recipe), "match": "none"}
-    probe = stitch(a, b, after=afters[0], layers=layers, **values)
-    kernel = kernel_of(a, b, recipe)
-    for after in afters:
-        one = Stitched(a, probe.models[1], after, layers, recipe, kernel)
-        if recipe.match != "none":
-            one.calibrate(*(t.to(one.device) for t in calibration))
-        yield after, one
 
 
 def _names(models: Sequence[Model]) -> list[str]:
