@@ -40,7 +40,7 @@ class Case:
 @cache
 def case(name: str) -> Case:
     module = build(name)
-    model = Model.from_module(module)
+    model = Model.from_module(module).view("raw")
     eager = module.config._attn_implementation == "eager"
     out = run(module, torch.tensor([IDS]), output_attentions=eager, output_hidden_states=True)
     return Case(module, model, model.trace(IDS), out)
