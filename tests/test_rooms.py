@@ -34,7 +34,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("flow",),
     ("trace",),
     ("model.model",),
-    ("compare", "edits"),
+    ("compare", "edits", "dictionary"),
     ("studies",),
     ("atlas",),
     ("web",),

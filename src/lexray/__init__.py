@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lexray.compare.align.partners import partners
     from lexray.compare.diff.diff import diff
     from lexray.compare.stitch.stitch import stitch
+    from lexray.dictionary.dictionary import Dictionary
     from lexray.families import family
     from lexray.model.model import Model
     from lexray.result import plots
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Address": "lexray.address",
+    "Dictionary": "lexray.dictionary.dictionary",
     "Model": "lexray.model.model",
     "View": "lexray.view",
     "Vocabulary": "lexray.vocabulary.vocabulary",
@@ -40,6 +42,7 @@ _MODULES = {"filters": "lexray.vocabulary.filters", "plots": "lexray.result.plot
 __version__ = "0.1.0"
 __all__ = [
     "Address",
+    "Dictionary",
     "LexrayError",
     "Model",
     "View",

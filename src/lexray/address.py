@@ -9,6 +9,7 @@
 | `L12N345`   | a feed-forward neuron; `L12N345.key`, `.gate`, `.value` its vectors    |
 | `L3.b_O`    | a layer's bias (`b_O`, `b_out`) or norm (`attn_norm`, `mlp_norm`, `…_bias`) |
 | `L5E2`      | an expert; `L5E2N17` a neuron in it; `L5SN17` one in the shared expert |
+| `L12F345`   | a feature of a dictionary; `L12F345.key`, `.value` its vectors         |
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ LayerVector = Literal["b_O", "b_out", "attn_norm", "attn_norm_bias", "mlp_norm",
 _PATTERN = re.compile(
     r"L(?P<layer>\d{1,9})"
     r"(?:H(?P<head>\d{1,9})(?:\.(?:(?P<matrix>VO|QK)|(?P<subhead>[QKVO])(?P<index>\d{1,9})))?"
+    r"|F(?P<feature>\d{1,9})(?:\.(?P<side>key|value))?"
     r"|\.(?P<part>b_O|b_out|(?:attn|mlp)_norm(?:_bias)?)"
     r"|(?:E(?P<expert>\d{1,9})|(?P<shared>S))?(?:N(?P<neuron>\d{1,9})(?:\.(?P<vector>key|gate|value))?)?)",
     re.IGNORECASE | re.ASCII,
@@ -58,6 +60,8 @@ class Address:
     neuron: int | None = None
     vector: Vector | None = None
     part: LayerVector | None = None
+    feature: int | None = None
+    """Of a dictionary of the layer, not of the model itself."""
 
     def __post_init__(self) -> None:
         inside_head = (self.matrix, self.subhead, self.index)
@@ -68,7 +72,8 @@ class Address:
             or (self.subhead is None) != (self.index is None)
             or (self.matrix is not None and self.subhead is not None)
             or (self.shared and self.expert is not None)
-            or (self.vector is not None and self.neuron is None)
+            or (self.vector is not None and self.neuron is None and self.feature is None)
+            or (self.feature is not None and str(self) != f"L{self.layer}F{self._named}")
             or (self.part is not None and str(self) != f"L{self.layer}.{self.part}")
         ):
             raise LexrayError(f"{self!r} names no one place; {EXAMPLES}")
@@ -84,14 +89,20 @@ class Address:
         found = match.groupdict()
         numbers = {
             key: int(found[key])
-            for key in ("layer", "head", "index", "expert", "neuron")
+            for key in ("layer", "head", "index", "expert", "neuron", "feature")
             if found[key]
         }
         names = {key: found[key].upper() for key in ("matrix", "subhead") if found[key]}
         names |= {key: found[key].lower() for key in ("vector", "part") if found[key]}
+        names |= {"vector": found["side"].lower()} if found["side"] else {}
         if names.get("part") == "b_o":
             names["part"] = "b_O"
         return cls(**numbers, **names, shared=found["shared"] is not None)  # type: ignore[arg-type]
+
+    @property
+    def _named(self) -> str:
+        """A feature's number, and its vector's name if it is one."""
+        return f"{self.feature}.{self.vector}" if self.vector else str(self.feature)
 
     def __str__(self) -> str:
         text = f"L{self.layer}"
@@ -103,6 +114,8 @@ class Address:
             text += "S"
         if self.neuron is not None:
             text += f"N{self.neuron}"
+        if self.feature is not None:
+            text += f"F{self.feature}"
         if self.matrix is not None:
             text += f".{self.matrix}"
         if self.subhead is not None:

@@ -48,6 +48,10 @@ COMMANDS: dict[str, tuple[list[str], Answer]] = {
         ["lookup", " law", "--among", "V", "--by", "cosine"],
         lambda m: m.lookup([" law"], among="V", by="cosine").top(10),
     ),
+    "lookup --suppressed": (
+        ["lookup", " law", "--among", "values,O", "--suppressed", "-n", "3"],
+        lambda m: m.suppresses(" law", ["values", "O"]).top(3),
+    ),
     "related": (
         ["related", "-k", "20", "--overlap", "0.05"],
         lambda m: m.related(k=20, overlap=0.05),

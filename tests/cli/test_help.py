@@ -16,7 +16,7 @@ from lexray.cli.progress import Bars
 from tests.cli.running import lexray
 
 EXPECTED = {
-    *("info", "head", "heads", "neuron", "subhead", "vector", "svd"),
+    *("info", "head", "heads", "neuron", "subhead", "vector", "feature", "svd"),
     *("lookup", "related", "nearest", "demo"),
     *("diff", "align", "stitch", "lens", "contributions", "flow", "study"),
 }

@@ -84,17 +84,17 @@ def test_lookup_ranks_by_the_mean_centred_embedding(
 
 def test_lookup_in_every_group() -> None:
     for among in AMONG:
-        hits = opened("llama").lookup(["law"], among).top(2)
+        hits = opened("llama").lookup(["law"], among, by="dot").top(2)
         expected = expected_scores("llama", AMONG[among], [0], "dot", {})
         assert hits[0].address == max(expected, key=lambda a: expected[a])
 
 
 def test_ranks_by_the_short_address() -> None:
     model = opened("llama")
-    answer = model.lookup(["law"], "keys")
+    answer = model.lookup(["law"], "keys", by="dot")
     assert answer.rank("L1N0") == answer.rank("L1N0.key") == answer.rank("l1n0")
     assert len({answer.rank(f"L0N{i}") for i in range(9)}) == 9
-    heads = model.lookup(["law"], "K")
+    heads = model.lookup(["law"], "K", by="dot")
     assert heads.rank("L0H1.K3") == heads.rank("L0H0.K3"), "two queries share these keys"
     assert heads.rank("L0H2.K3") != heads.rank("L0H0.K3")
     for wrong in ("L1N99", "L1N0.value"):
@@ -152,7 +152,7 @@ def test_tokens_without_embedding_and_embeddings_without_token() -> None:
     seed = E[:, 3] - E[:, :20].mean(1)
     values = reference("llama").vectors("value", False)
     best = max(values, key=lambda address: float(values[address] @ seed))
-    assert model.lookup([3]).top(1)[0].address == best
+    assert model.lookup([3], by="dot").top(1)[0].address == best
 
 
 def test_zero_vectors_have_no_cosine() -> None:
@@ -328,8 +328,8 @@ def test_the_vocabulary_of_these_tests() -> None:
 
 
 def test_many_hits_are_read_group_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one by one; the embedding is gone through once for a layer, not once for each hit."""
-    found = opened("llama").lookup([3], "values")
+    """As one by one; the embedding is gone through once, not once for each hit."""
+    found = opened("llama").lookup([3], "values", by="dot")
     asked: list[int] = []
     plain = Side.top
 
@@ -340,7 +340,7 @@ def test_many_hits_are_read_group_by_group(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Side, "top", counted)
     hits = found.top(40, tokens=3)
     assert sum(asked) == 40
-    assert len(asked) == 2, "two layers"
+    assert len(asked) == 1, "both layers are read with one side"
     for hit in list(hits)[::7]:
         alone = opened("llama").vector(hit.address).top(3)
         assert hit.reading.tokens == alone.tokens

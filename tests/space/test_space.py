@@ -15,6 +15,7 @@ from lexray import filters
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.space import space as space_module
+from lexray.space.effective import effective_rows
 from tests.dense import dense
 from tests.families.zoo import build
 from tests.saved import save
@@ -100,51 +101,102 @@ def test_offsets_share_their_sides() -> None:
 # ---------------------------------------------------------------------- legibility
 
 
-def legibility(E: Tensor, ids: list[int], tokens: list[int]) -> float:
-    """Pair by pair: the list's mean cosine less that of all pairs of different tokens."""
-    centred = E - E[:, tokens].mean(1, keepdim=True)
+TELLING = [1, 2, 5, 7, 15]
+"""·law ·Law ·walk ·walked ·cities: the other tokens are pieces, markup, letters, bytes."""
 
-    def cosine(i: int, j: int) -> float:
-        a, b = centred[:, i], centred[:, j]
-        return float(a @ b / (a.norm() * b.norm()))
 
-    def mean(some: list[int]) -> float:
-        found = [cosine(i, j) for i, j in permutations(some, 2)]
-        return sum(found) / len(found)
+def legibility(E: Tensor, ids: list[int], n_tokens: int = 37, telling: Any = TELLING) -> float:
+    """Pair by pair: the cosines of the first ten words of a list, less that of all their pairs."""
+    centred = E - E[:, :n_tokens].mean(1, keepdim=True)
 
-    return mean(ids) - mean(tokens)
+    def cosines(some: list[int]) -> list[float]:
+        pairs = [(centred[:, i], centred[:, j]) for i, j in permutations(some, 2)]
+        return [float(a @ b / (a.norm() * b.norm())) for a, b in pairs]
+
+    usual = cosines(telling)
+    expected = sum(usual) / len(usual)
+    words = [i for i in ids[:30] if i in telling][:10]
+    n = max(len(words), min(5, len(ids)))
+    return sum(cosine - expected for cosine in cosines(words)) / (n * (n - 1))
 
 
 @pytest.mark.parametrize("n_tokens", [37, 21])
-def test_legibility_is_the_mean_cosine_above_chance(n_tokens: int) -> None:
+def test_legibility_is_the_mean_cosine_of_words_above_chance(n_tokens: int) -> None:
     model = worded("llama", n_tokens)
-    E, tokens = dense(build("llama")).E_out, list(range(n_tokens))
-    lists = [[3, 4, 5], [20, 0, 7], [1, 2, 19]]
+    E = dense(build("llama")).E_out
+    lists = [[1, 5, 7], [20, 2, 7], [1, 2, 19], [15, 7, 1]]
     found = model.space.legibility(torch.tensor(lists)).tolist()
-    assert found == pytest.approx([legibility(E, ids, tokens) for ids in lists], abs=1e-5)
-    long = list(range(15))
-    (only_ten,) = model.space.legibility(torch.tensor([long])).tolist()
-    assert only_ten == pytest.approx(legibility(E, long[:10], tokens), abs=1e-5)
-    assert model.space.legibility(torch.tensor([[4], [5]])).tolist() == [0, 0]
+    assert found == pytest.approx([legibility(E, ids, n_tokens) for ids in lists], abs=1e-5)
+    assert min(map(abs, found)) > 1e-3
+    assert model.space.legibility(torch.tensor([[1], [5]])).tolist() == [0, 0]
     assert model.space.legibility(torch.zeros(0, 5, dtype=torch.long)).shape == (0,)
 
 
+def test_pieces_bytes_and_markup_do_not_score() -> None:
+    """A list of them has no legibility, and one word among them makes none."""
+    model = worded("llama")
+    silent = [[13, 11, 12, 8, 9, 10], [16, 17, 18, 19, 20, 21], [0, 3, 4, 6, 14, 1]]
+    assert model.space.legibility(torch.tensor(silent)).tolist() == [0, 0, 0]
+
+
+def test_ten_words_among_thirty_tokens_count() -> None:
+    words = tuple(f"Ġword{chr(97 + i)}" for i in range(12))
+    n = 25 + len(words)
+    model = worded("llama", 25, words)
+    telling = [*TELLING, *range(25, n)]
+    E = dense(build("llama")).E_out
+    ids = [25, 1, 8, 9, 10, *range(26, 34), 5, 7, *range(34, 37), 15]
+    (found,) = model.space.legibility(torch.tensor([ids])).tolist()
+    assert found == pytest.approx(legibility(E, ids, n, telling), abs=1e-5)
+    (same,) = model.space.legibility(torch.tensor([ids[:12]])).tolist()
+    assert same == pytest.approx(legibility(E, ids[:12], n, telling), abs=1e-5)
+    far = [*[8, 9, 10] * 10, *telling]
+    assert model.space.legibility(torch.tensor([far])).tolist() == [0]
+
+
 def test_legibility_is_zero_on_average() -> None:
-    """Over all pairs of tokens, exactly: that is what "against random lists" means."""
+    """Over all pairs of words, exactly: that is what "against random lists" means."""
     model = worded("gpt2")
-    pairs = torch.combinations(torch.arange(37), 2)
+    pairs = torch.combinations(torch.tensor(TELLING), 2)
     assert float(model.space.legibility(pairs).mean()) == pytest.approx(0, abs=1e-6)
 
 
-def test_readings_carry_their_legibility() -> None:
+def test_where_there_are_no_words_all_tokens_count() -> None:
+    model = Model.from_module(build("gpt2")).view("raw")
+    E = dense(build("gpt2")).E_out
+    n = E.shape[1]
+    found = model["L0N3.value"].top(20)
+    ids = [s.token.id for s in found.top]
+    expected = legibility(E, ids, n, range(n))
+    assert model.space.token(3).shown == "#3"
+    assert expected != 0
+    assert found.legibility == pytest.approx(expected, abs=1e-5)
+
+
+def test_readings_carry_their_legibility_whatever_their_length() -> None:
     model = worded("gpt2")
     E = dense(build("gpt2")).E_out
-    found = model["L0N3.value"].top(20)
-    ids = [s.token.id for s in found.top][:10]
-    assert found.legibility == pytest.approx(legibility(E, ids, list(range(37))), abs=1e-5)
-    folded = model.view(folded=True, calibrated=True)["L0N3.value"].top(20)
-    ids = [s.token.id for s in folded.top][:10]
-    assert folded.legibility == pytest.approx(legibility(E, ids, list(range(37))), abs=1e-5)
+    for seen in (model, model.view(folded=True, calibrated=True)):
+        long = seen["L0N3.value"].top(30)
+        expected = legibility(E, [s.token.id for s in long.top])
+        assert expected != 0
+        for k in (1, 5, 30):
+            short = seen["L0N3.value"].top(k)
+            assert short.legibility == pytest.approx(expected, abs=1e-5)
+            assert short.top == long.top[:k]
+            assert short.bottom == long.bottom[:k]
+
+
+def test_readers_are_compared_as_they_see() -> None:
+    """Through the effective embedding for layer 1, the entering one for layer 0."""
+    model = worded("llama").view("standard", trained=False)
+    for layer in (0, 1):
+        rows, _ = effective_rows(model, first=layer == 0)
+        assert rows is not None
+        gates = model.layers[layer].gates.top(37)
+        expected = [legibility(rows.double().T, [s.token.id for s in r.top]) for r in gates]
+        assert [r.legibility for r in gates] == pytest.approx(expected, abs=2e-3)
+        assert max(map(abs, expected)) > 0.02
 
 
 # ---------------------------------------------------------------------- vocabularies

@@ -1,17 +1,28 @@
-"""`lexray neuron`, `lexray subhead` and `lexray vector`: single vectors as tokens."""
+"""`lexray neuron`, `subhead`, `vector` and `feature`: single vectors as tokens."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from lexray.cli.groups import expand
-from lexray.cli.options import AddressArg, K, ReadingOptions, TokenOptions
+from lexray.cli.groups import expand, option
+from lexray.cli.options import (
+    AddressArg,
+    DictionaryArg,
+    K,
+    Limit,
+    ReadingOptions,
+    TokenOptions,
+)
 from lexray.cli.output import OutputOptions
+from lexray.cli.parse import names
 from lexray.errors import LexrayError
 
 
 def register(app: typer.Typer) -> None:
-    for command in (neuron, subhead, vector):
+    for command in (neuron, subhead, vector, feature):
         app.command()(expand(command))
 
 
@@ -57,21 +68,71 @@ def subhead(
 
 def vector(
     model: ReadingOptions,
-    address: AddressArg,
+    where: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS|FILE",
+            help="L3N7.value, L3H7.V12, L3.b_out …; or a file of your own vectors, one a row: "
+            ".npy, .safetensors, .json, .csv or .txt.",
+        ),
+    ],
     tokens: TokenOptions,
     output: OutputOptions,
+    kind: Annotated[
+        str, option("Of a file: read it as a value, key, gate, Q, K, V or O.", metavar="KIND")
+    ] = "value",
+    layer: Annotated[int | None, option("Of a file: the layer it belongs to.", min=0)] = None,
+    name: Annotated[str | None, option("Of a .safetensors file: which tensor.")] = None,
     k: K = 30,
 ) -> None:
-    """Any vector as tokens: also biases (L3.b_O, L3.b_out) and norms (L3.attn_norm, L3.mlp_norm).
+    """Any vector as tokens: biases (L3.b_O), norms (L3.attn_norm), or your own from a file.
 
     lexray vector smollm2 L29.mlp_norm -k 10
+    lexray vector smollm2 probe.npy --kind value --layer 12
     """
+    from lexray.checkpoint.vectors import is_vector_file, load_vectors
     from lexray.model.vectors import Vector
 
-    found = model.open()[address]
+    if is_vector_file(where):
+        x = load_vectors(Path(where), name)
+        output.show(model.open().read(x, kind, layer, k=k, filter=tokens.filter()))
+        return
+    found = model.open()[where]
     if not isinstance(found, Vector):
         raise LexrayError(
-            f"{address} is no single vector; those look like L3N7.value (.key, .gate), L3H7.V12, "
+            f"{where} is no single vector; those look like L3N7.value (.key, .gate), L3H7.V12, "
             "L3.b_out or L3.attn_norm"
         )
     output.show(found.every(k, filter=tokens.filter()))
+
+
+def feature(
+    model: ReadingOptions,
+    dictionary: DictionaryArg,
+    address: Annotated[
+        str, typer.Argument(metavar="FEATURE", help="L12F345, or L12F345.key, L12F345.value.")
+    ],
+    tokens: TokenOptions,
+    output: OutputOptions,
+    nearest: Annotated[
+        str | None,
+        option(
+            "What reads most like it: features, or the model's values, keys, gates, Q, K, V, O; "
+            "several with commas.",
+            metavar="GROUPS",
+        ),
+    ] = None,
+    limit: Limit = 20,
+    k: K = 30,
+) -> None:
+    """A feature of a sparse autoencoder or transcoder as tokens: its encoder and its decoder.
+
+    lexray feature smollm2 saes/blocks.12.hook_resid_pre L12F345
+    """
+    from lexray.dictionary.dictionary import Dictionary
+
+    found = Dictionary.open(dictionary, model.open())
+    if nearest is not None:
+        output.show(found.nearest(address, limit, among=names([nearest])))
+    else:
+        output.show(found[address].top(k, filter=tokens.filter()))

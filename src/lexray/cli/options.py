@@ -30,6 +30,13 @@ AddressArg = Annotated[
     str,
     typer.Argument(metavar="ADDRESS", help="Where: L19H4, L19H4.QK, L23N907, L3H7.V12, L3.b_out …"),
 ]
+DictionaryArg = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DICTIONARY",
+        help="A sparse autoencoder or transcoder: a SAELens folder, or a .safetensors file.",
+    ),
+]
 K = Annotated[int, option("How many tokens or pairs of each.", None, "-k", min=1)]
 Limit = Annotated[int, option("How many, the best first.", None, "--limit", "-n", min=1)]
 Among = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -25,9 +26,22 @@ def lookup(
     tokens: TokenOptions,
     output: OutputOptions,
     among: Annotated[
-        str, option("Search values, keys, gates, Q, K, V or O.", metavar="GROUP")
-    ] = "values",
-    by: Annotated[Literal["dot", "cosine"], option("What a match is measured by.")] = "dot",
+        list[str] | None,
+        option(
+            "Search these groups, values by default: keys, gates, values, Q, K, V or O. "
+            "Repeatable, or with commas.",
+            metavar="GROUP",
+        ),
+    ] = None,
+    by: Annotated[
+        Literal["standard", "dot", "cosine"],
+        option("Rank by how unusual the words are in a parameter's own list, or as in the paper."),
+    ] = "standard",
+    suppressed: Annotated[bool, option("Those that push the words down most.")] = False,
+    dictionary: Annotated[
+        Path | None,
+        option("Search a dictionary's features instead: a SAELens folder or .safetensors file."),
+    ] = None,
     limit: Limit = 10,
     k: K = 10,
 ) -> None:
@@ -35,7 +49,13 @@ def lookup(
 
     lexray lookup smollm2 " law" " court" " judge" --ascii
     """
-    found = model.open().lookup(words, among, by=by)
+    from lexray.dictionary.dictionary import Dictionary
+    from lexray.find.lookup import lookup as find
+
+    opened, groups = model.open(), names(among) or ["values"]
+    features = None if dictionary is None else Dictionary.open(dictionary, opened)
+    searched = None if features is None else features.searched(groups)
+    found = find(opened, words, groups, by=by, suppressed=suppressed, groups=searched)
     output.show(found.top(limit, tokens=k, filter=tokens.filter()))
 
 

@@ -3,24 +3,59 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
-from lexray.model.vectors import VectorGroup
 from lexray.result.readings import Reading, Source
-from lexray.result.table import Result, Table
-from lexray.space.space import space_of
+from lexray.result.table import Cell, Result, Table
+from lexray.space.kinds import WRITES, Kind
+from lexray.space.space import EmbeddingSpace
 from lexray.vocabulary.filters import Filter
 
 FEW = 8
 """So many vectors of a group are read one by one, more with the whole group."""
+LISTS_AT_ONCE = 256
+"""Of so many vectors all scores exist at once, where words are ranked."""
+
+
+@runtime_checkable
+class Found(Protocol):
+    """A vector that a search can find: a model's, or a feature's."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def tensor(self) -> Float[Tensor, "d_model"]: ...
+    @property
+    def space(self) -> EmbeddingSpace: ...
+    def top(self, k: int = 30, *, filter: Filter | None = None) -> Reading: ...
+
+
+@runtime_checkable
+class Searched(Protocol):
+    """Vectors of one kind that are searched together, read from the same space."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def tensor(self) -> Float[Tensor, "n d_model"]: ...
+    @property
+    def space(self) -> EmbeddingSpace: ...
+    def address_of(self, i: int) -> str: ...
+    def __getitem__(self, index: int) -> Found: ...
 
 
 @dataclass(frozen=True)
@@ -29,10 +64,20 @@ class Hit:
 
     score: float
     reading: Reading
+    ranks: tuple[int, ...] = ()
+    """The places of the words in its own list, from 1; from the bottom, if that is shown."""
+    negative: bool = False
+    """Whether it is its bottom tokens that answer."""
 
     @property
     def address(self) -> str:
         return self.reading.source.address
+
+    @property
+    def tokens(self) -> str:
+        """The tokens at the end that answers."""
+        end = self.reading.bottom if self.negative else self.reading.top
+        return " ".join(scored.token.shown for scored in end)
 
 
 @dataclass(frozen=True)
@@ -45,6 +90,8 @@ class Hits(Result):
     """What the score is."""
     hits: tuple[Hit, ...]
     facts: dict[str, Any]
+    words: tuple[str, ...] = ()
+    """Whose ranks the hits have."""
 
     def __len__(self) -> int:
         return len(self.hits)
@@ -56,20 +103,30 @@ class Hits(Result):
         return iter(self.hits)
 
     def tables(self) -> list[Table]:
-        rows = tuple(
-            (hit.address, hit.score, " ".join(hit.reading.tokens), hit.reading.legibility)
+        ranked = (f"rank of {' '.join(self.words)}",) if self.words else ()
+        rows: list[tuple[Cell, ...]] = [
+            (
+                hit.address,
+                hit.score,
+                *((" ".join(f"{rank:,}" for rank in hit.ranks),) if ranked else ()),
+                hit.tokens,
+                hit.reading.legibility,
+            )
             for hit in self.hits
-        )
-        columns = ("address", self.score, "top tokens", "legibility")
-        return [Table(columns, rows, self.title, str(self.source), frozenset({self.score}))]
+        ]
+        negative = any(hit.negative for hit in self.hits)
+        listed = "bottom tokens" if negative else "top tokens"
+        columns = ("address", self.score, *ranked, listed, "legibility")
+        return [Table(columns, tuple(rows), self.title, str(self.source), frozenset({self.score}))]
 
     def csv_tables(self) -> list[Table]:
-        columns = ("rank", "address", "score", "legibility", "tokens")
-        rows = tuple(
-            (i, hit.address, hit.score, hit.reading.legibility, " ".join(hit.reading.tokens))
+        ranked = tuple(f"rank of {word}" for word in self.words)
+        columns = ("rank", "address", "score", *ranked, "legibility", "tokens")
+        rows: list[tuple[Cell, ...]] = [
+            (i, hit.address, hit.score, *hit.ranks, hit.reading.legibility, hit.tokens)
             for i, hit in enumerate(self.hits)
-        )
-        return [Table(columns, rows)]
+        ]
+        return [Table(columns, tuple(rows))]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -79,6 +136,7 @@ class Hits(Result):
                 {
                     "address": hit.address,
                     "score": hit.score,
+                    **({"ranks": list(hit.ranks)} if hit.ranks else {}),
                     hit.reading.name: hit.reading.ends(),
                 }
                 for hit in self.hits
@@ -102,23 +160,74 @@ def own_address(model: Anatomy, address: str) -> str:
     return str(replace(at, head=first.index))
 
 
-def readings_at(
-    groups: Sequence[VectorGroup], places: Sequence[int], k: int, filter: Filter | None = None
-) -> list[Reading]:
-    """What the vectors at places counted through all groups read as, those of a group together."""
+def read_at(
+    groups: Sequence[Searched],
+    places: Sequence[int],
+    k: int,
+    *,
+    filter: Filter | None = None,
+    words: Sequence[int] = (),
+    suppressed: bool = False,
+) -> list[tuple[Reading, tuple[int, ...]]]:
+    """What the vectors at places counted through all groups read as, and the places of words in
+    their own lists; those that are read with one side together."""
     starts = list(accumulate((group.n for group in groups), initial=0))
     inside: dict[int, list[int]] = {}
     for place in places:
         inside.setdefault(bisect_right(starts, place) - 1, []).append(place)
-    found: dict[int, Reading] = {}
-    for at, some in inside.items():
-        group = groups[at]
-        vectors = [group[place - starts[at]] for place in some]
-        if len(some) < FEW:
-            X = torch.stack([vector.tensor for vector in vectors])
-        else:
-            X = group.tensor[[place - starts[at] for place in some]]
-        addresses = [vector.address for vector in vectors]
-        read = space_of(group.weights).readings(X, group.kind, addresses, k, filter)
-        found |= dict(zip(some, read, strict=True))
+    alike: dict[Hashable, list[int]] = {}
+    for at in inside:
+        alike.setdefault(shared_key(groups[at]), []).append(at)
+    found: dict[int, tuple[Reading, tuple[int, ...]]] = {}
+    for some in alike.values():
+        X = torch.cat([_rows(groups[at], [p - starts[at] for p in inside[at]]) for at in some])
+        listed = [
+            (place, groups[at].address_of(place - starts[at]))
+            for at in some
+            for place in inside[at]
+        ]
+        space, kind = groups[some[0]].space, groups[some[0]].kind
+        read = space.readings(X, kind, [address for _, address in listed], k, filter)
+        ranks = ranks_in(space, X, kind, words, filter=filter, suppressed=suppressed)
+        for (place, _), reading, rank in zip(listed, read, ranks, strict=True):
+            found[place] = reading, rank
     return [found[place] for place in places]
+
+
+def _rows(group: Searched, inside: list[int]) -> Float[Tensor, "some d_model"]:
+    if len(inside) < FEW:
+        return torch.stack([group[i].tensor for i in inside])
+    return group.tensor[inside]
+
+
+def shared_key(vector: Found | Searched) -> Hashable:
+    """The same for vectors that are read with one side."""
+    space, kind = vector.space, vector.kind
+    return space.sharing(kind), space.first and kind not in WRITES, kind
+
+
+def ranks_in(
+    space: EmbeddingSpace,
+    X: Float[Tensor, "n d_model"],
+    kind: Kind,
+    words: Sequence[int],
+    *,
+    filter: Filter | None = None,
+    suppressed: bool = False,
+) -> list[tuple[int, ...]]:
+    """The places of tokens in each vector's own list, from 1; from the bottom if `suppressed`.
+
+    A token that the list does not show has the place that it would have.
+    """
+    if not words:
+        return [()] * len(X)
+    listed, side = space.admitted(filter), space.whole(kind)
+    found: list[tuple[int, ...]] = []
+    for start in range(0, len(X), LISTS_AT_ONCE):
+        scores = side.project(space.shifted(X[start : start + LISTS_AT_ONCE], kind))
+        if suppressed:
+            scores = -scores
+        others = scores if listed is None else scores[:, listed.to(scores.device)]
+        places = [1 + (others > scores[:, i : i + 1]).sum(1) for i in words]
+        found += [tuple(row) for row in torch.stack(places, 1).tolist()]
+    return found

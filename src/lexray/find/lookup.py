@@ -1,11 +1,12 @@
-"""Searching a whole model: which parameters know a word.
+"""Searching a whole model: which parameters know a word, or read like a vector of the user's.
 
 Everything streams, layer by layer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -13,59 +14,103 @@ from torch import Tensor
 
 from lexray.address import Address
 from lexray.errors import LexrayError
-from lexray.find.hits import Hit, Hits, at_least_one, own_address, readings_at
+from lexray.find.hits import (
+    Hit,
+    Hits,
+    Searched,
+    at_least_one,
+    own_address,
+    read_at,
+    shared_key,
+)
+from lexray.find.prominence import Score, prominence
 from lexray.model.anatomy import Anatomy
-from lexray.model.vectors import VectorGroup
 from lexray.progress import track
-from lexray.result.readings import Token
-from lexray.space.kinds import kind_of
+from lexray.result.readings import Reading, Token
+from lexray.space.correlation import Kernels
+from lexray.space.kinds import Kind, kind_of
+from lexray.space.legibility import WINDOW
+from lexray.space.space import EmbeddingSpace
 from lexray.vocabulary.filters import Filter
 
+By = Literal["standard", "dot", "cosine"]
+SCORES = {"standard": "standard score", "dot": "dot product", "cosine": "cosine"}
 
+
+@dataclass(frozen=True, eq=False)
 class Lookup:
     """The answer of `Model.lookup`: every parameter's score; `.top(k)` reads the best of them."""
 
-    def __init__(
-        self,
-        model: Anatomy,
-        words: tuple[Token, ...],
-        among: str,
-        by: str,
-        groups: list[VectorGroup],
-        scores: Float[Tensor, "n"],
-    ) -> None:
-        self.model, self.words, self.among, self.by = model, words, among, by
-        self._groups, self.scores = groups, scores
+    model: Anatomy
+    words: tuple[Token, ...]
+    """None of them if a vector was looked up."""
+    among: tuple[str, ...]
+    by: By
+    groups: tuple[Searched, ...]
+    scores: Float[Tensor, "n"]
+    suppressed: bool = False
+    """Whether those come first that push the words down."""
 
     def top(self, k: int = 10, *, tokens: int = 10, filter: Filter | None = None) -> Hits:
-        """The k parameters with the largest scores, each with its top tokens."""
+        """The k parameters with the largest scores, each with its top tokens.
+
+        Of those that push words down it is the smallest scores, and their bottom tokens.
+        """
         at_least_one(k)
-        order = self.scores.argsort(descending=True, stable=True)[:k].tolist()
-        read = readings_at(self._groups, order, tokens, filter)
-        scores = self.scores[order].tolist()
-        hits = tuple(map(Hit, scores, read))
+        order = self.scores.argsort(descending=not self.suppressed, stable=True)[:k].tolist()
+        hits = tuple(self._hits(order, tokens, filter))
+        title = f"Of {len(self.scores):,} {self._where}, {self._sought}"
+        name = "correlation" if not self.words and self.by == "standard" else SCORES[self.by]
+        facts = {
+            "words": [word.to_dict() for word in self.words],
+            "among": self.among[0] if len(self.among) == 1 else list(self.among),
+            "by": self.by,
+        }
+        shown = tuple(word.shown for word in self.words)
+        return Hits(self.model.space.source("", filter), title, name, hits, facts, shown)
+
+    @property
+    def _where(self) -> str:
+        return " and ".join(self.among)
+
+    @property
+    def _sought(self) -> str:
         words = " ".join(word.shown for word in self.words)
-        name = "cosine" if self.by == "cosine" else "dot product"
-        return Hits(
-            self.model.space.source("", filter),
-            f"Of {len(self.scores):,} {self.among}, the nearest to {words}",
-            name,
-            hits,
-            {"words": [w.to_dict() for w in self.words], "among": self.among, "by": self.by},
-        )
+        if not words:
+            return "the most like the given vector"
+        return f"those that push down {words}" if self.suppressed else f"the nearest to {words}"
+
+    def _hits(self, order: list[int], tokens: int, filter: Filter | None) -> Iterator[Hit]:
+        ids = [word.id for word in self.words]
+        k = max(tokens, WINDOW) if self.suppressed else tokens
+        down = self.suppressed
+        read = read_at(self.groups, order, k, filter=filter, words=ids, suppressed=down)
+        for i, (reading, ranks) in zip(order, read, strict=True):
+            shown = self._bottom(reading, tokens) if down else reading
+            yield Hit(float(self.scores[i]), shown, ranks, down)
+
+    def _bottom(self, reading: Reading, tokens: int) -> Reading:
+        """A reading whose bottom is what counts."""
+        bottom = torch.tensor([[scored.token.id for scored in reading.bottom]])
+        legible = float(self.model.space.legibility(bottom)[0])
+        top, bottom_tokens = reading.top[:tokens], reading.bottom[:tokens]
+        return replace(reading, top=top, bottom=bottom_tokens, legibility=legible)
 
     def rank(self, address: str) -> int:
         """The place of one parameter, from 0: `lookup.rank("L14N1215")`."""
         at = Address.parse(address)
         whole = at.neuron is not None and at.vector is None
-        wanted = own_address(self.model, f"{at}.{kind_of(self.among)}" if whole else address)
+        wanted = "" if whole else own_address(self.model, address)
         start = 0
-        for group in self._groups:
+        for group in self.groups:
             for i in range(group.n):
-                if group.address_of(i) == wanted:
-                    return int((self.scores > self.scores[start + i]).sum())
+                name = group.address_of(i)
+                if name == wanted or (whole and name == f"{at}.{group.kind}"):
+                    mine = self.scores[start + i]
+                    ahead = self.scores < mine if self.suppressed else self.scores > mine
+                    return int(ahead.sum())
             start += group.n
-        raise LexrayError(f"{address} is not among the {self.among} of {self.model.name}")
+        raise LexrayError(f"{address} is not among the {self._where} of {self.model.name}")
 
     def __rich__(self) -> Any:
         return self.top().__rich__()
@@ -78,32 +123,116 @@ class Lookup:
 
 
 def lookup(
-    model: Anatomy, words: Sequence[str | int], among: str, *, by: Literal["dot", "cosine"] = "dot"
+    model: Anatomy,
+    words: str | int | Sequence[str | int],
+    among: str | Sequence[str] = "values",
+    *,
+    by: By = "standard",
+    suppressed: bool = False,
+    groups: Sequence[Searched] | None = None,
 ) -> Lookup:
-    """Ranks all parameters of a group by their product with the words' mean centred embedding."""
-    if by not in ("dot", "cosine"):
-        raise LexrayError(f"lookup by {by!r}? by is 'dot' or 'cosine'")
-    kind = kind_of(among)
+    """Ranks all parameters of some groups by how they score these words, on average.
+
+    By "standard" the score is how many standard deviations of its own list a parameter gives a
+    word, see `lexray.find.prominence`; by "dot" and "cosine" it is the product with the words' mean
+    centred embedding, as in the paper. `groups`: what is searched instead of the model itself.
+    """
+    names = _named(among, by)
     ids = seeds(model, words)
-    groups = list(model.groups(kind))
-    if not groups:
-        raise LexrayError(f"{model.name} has no {among}")
-    side = model.view(centred=True).space.whole(kind).only(torch.tensor(ids))
-    direction = torch.cat(list(side.columns())).mean(0)
-    scores = []
-    for group in track(groups, len(groups), f"looking through {among}"):
-        X = group.tensor.to(direction)
-        score = X @ direction
-        if by == "cosine":
-            score = score / (X.norm(dim=1) * direction.norm()).clamp(min=1e-30)
-        scores.append(score.cpu())
+    searched = groups_of(model, names) if groups is None else tuple(groups)
+
+    def score(space: EmbeddingSpace, kind: Kind) -> Score:
+        if by == "standard":
+            return prominence(space.seen(standardised=True), kind).towards(ids)
+        side = space.seen(centred=True).whole(kind).only(torch.tensor(ids))
+        return _along(torch.cat(list(side.columns())).mean(0), by)
+
     tokens = tuple(model.space.token(i) for i in ids)
-    return Lookup(model, tokens, among, by, groups, torch.cat(scores))
+    scores = _scores(searched, score, f"looking through {' and '.join(names)}")
+    return Lookup(model, tokens, names, by, searched, scores, suppressed)
 
 
-def seeds(model: Anatomy, words: Sequence[str | int]) -> list[int]:
+def lookup_vector(
+    model: Anatomy,
+    x: Float[Tensor, "d_model"],
+    among: str | Sequence[str] = "values",
+    *,
+    kind: Kind = "value",
+    by: By = "standard",
+    space: EmbeddingSpace | None = None,
+    groups: Sequence[Searched] | None = None,
+) -> Lookup:
+    """Ranks all parameters of some groups by how much they are like a vector.
+
+    By "standard" that is the correlation of the two lists of scores, the vector read as a `kind`
+    (in `space`, if that is not the model's own); by "dot" and "cosine" that of the vectors.
+    """
+    names = _named(among, by)
+    searched = groups_of(model, names) if groups is None else tuple(groups)
+    own = model.space if space is None else space
+    if not x.any():
+        raise LexrayError("the vector is zero everywhere: nothing is like it")
+
+    def score(space: EmbeddingSpace, other: Kind) -> Score:
+        if by != "standard":
+            return _along(x, by)
+        ids = space.admitted(None)
+        kernel = Kernels(own, space, ids, ids).between(kind, other)
+        mine = own.shifted(x[None], kind)[0]
+        return lambda X: kernel.correlations_with(mine, space.shifted(X, other))
+
+    scores = _scores(searched, score, f"looking through {' and '.join(names)}")
+    return Lookup(model, (), names, by, searched, scores)
+
+
+def _named(among: str | Sequence[str], by: str) -> tuple[str, ...]:
+    if by not in get_args(By):
+        raise LexrayError(f"lookup by {by!r}? by is {', '.join(map(repr, get_args(By)))}")
+    names = (among,) if isinstance(among, str) else tuple(among)
+    if not names:
+        raise LexrayError("lookup among nothing? among is values, keys, gates, Q, K, V or O")
+    return names
+
+
+def groups_of(model: Anatomy, names: Sequence[str]) -> tuple[Searched, ...]:
+    """All vectors of these groups; those that the model does not have are left out."""
+    groups = tuple(group for name in names for group in model.groups(kind_of(name)))
+    if not groups:
+        raise LexrayError(f"{model.name} has no {' and no '.join(names)}")
+    return groups
+
+
+def _scores(
+    groups: Sequence[Searched], make: Callable[[EmbeddingSpace, Kind], Score], what: str
+) -> Float[Tensor, "n"]:
+    """Every vector's score; what the score needs is made once for each kind and space."""
+    made: dict[Hashable, Score] = {}
+    scores = []
+    for group in track(groups, len(groups), what):
+        key = shared_key(group)
+        if key not in made:
+            made[key] = make(group.space, group.kind)
+        scores.append(made[key](group.tensor).cpu())
+    return torch.cat(scores)
+
+
+def _along(direction: Float[Tensor, "d_model"], by: By) -> Score:
+    """The product with a direction, or the cosine."""
+
+    def score(X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n"]:
+        X = X.to(direction)
+        product: Tensor = X @ direction
+        if by == "dot":
+            return product
+        cosine: Tensor = product / (X.norm(dim=1) * direction.norm()).clamp(min=1e-30)
+        return cosine
+
+    return score
+
+
+def seeds(model: Anatomy, words: str | int | Sequence[str | int]) -> list[int]:
     """A token for each word: itself, else itself at the start of a word; no silent first piece."""
-    if isinstance(words, str):
+    if isinstance(words, str | int):
         words = [words]
     if not words:
         raise LexrayError("lookup needs at least one word")

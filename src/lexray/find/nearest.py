@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from lexray.address import Address
 from lexray.errors import LexrayError
-from lexray.find.hits import Hit, Hits, at_least_one, own_address, readings_at
+from lexray.find.hits import (
+    Found,
+    Hit,
+    Hits,
+    Searched,
+    at_least_one,
+    own_address,
+    read_at,
+)
+from lexray.find.lookup import groups_of, lookup_vector
 from lexray.model.anatomy import Anatomy
 from lexray.model.vectors import Vector
-from lexray.progress import track
-from lexray.space.correlation import Kernels
-from lexray.space.kinds import GROUPS, kind_of
+from lexray.space.kinds import GROUPS
 
 
 class Nearest(Hits):
@@ -38,31 +43,36 @@ def nearest(
         raise LexrayError(
             f"{address} is no single vector; try L3N7.value, .key or .gate, or a subhead: L3H7.V12"
         )
+    names = tuple(among or GROUPS)
+    itself = own_address(model, target.address)
+    return nearest_to(model, target, groups_of(model, names), names, n, tokens, itself)
+
+
+def nearest_to(
+    model: Anatomy,
+    target: Found,
+    groups: Sequence[Searched],
+    among: Sequence[str],
+    n: int,
+    tokens: int,
+    itself: str,
+) -> Nearest:
+    """Those of some groups, but for the one of the address `itself`."""
     at_least_one(n)
-    kinds = [kind_of(group) for group in (among or GROUPS)]
-    groups = [group for kind in kinds for group in model.groups(kind)]
-    if not groups:
-        raise LexrayError(f"{model.name} has no {', '.join(among)}")
     x = target.tensor
     if not x.any():
-        raise LexrayError(f"{address} is zero everywhere: nothing is near it")
-    ids = model.space.admitted(None)
-    kernels = Kernels(model.space, model.space, ids, ids)
-    flat = torch.cat(
-        [
-            kernels.between(target.kind, group.kind).correlations_with(x, group.tensor).cpu()
-            for group in track(groups, len(groups), f"comparing with {target.address}")
-        ]
-    )
-    order = flat.abs().argsort(descending=True, stable=True)[: n + 1].tolist()
-    itself = own_address(model, target.address)
+        raise LexrayError(f"{target.address} is zero everywhere: nothing is near it")
+    found = lookup_vector(
+        model, x, among, kind=target.kind, space=target.space, groups=groups
+    ).scores
+    order = found.abs().argsort(descending=True, stable=True)[: n + 1].tolist()
     hits = [
-        Hit(float(flat[i]), reading)
-        for i, reading in zip(order, readings_at(groups, order, tokens), strict=True)
+        Hit(float(found[i]), reading)
+        for i, (reading, _) in zip(order, read_at(groups, order, tokens), strict=True)
         if reading.source.address != itself
     ]
-    title = f"Of {len(flat):,} parameters, the nearest to {target.address}"
-    source = model.space.source(target.address)
+    title = f"Of {len(found):,} parameters, the nearest to {target.address}"
     reading = target.top(tokens)
-    facts = {"among": list(among or GROUPS), reading.name: reading.ends()}
+    facts = {"among": list(among), reading.name: reading.ends()}
+    source = target.space.source(target.address)
     return Nearest(source, title, "correlation", tuple(hits[:n]), facts)

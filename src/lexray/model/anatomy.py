@@ -52,6 +52,10 @@ class Anatomy(Weights):
         """
         at = address if isinstance(address, Address) else Address.parse(address)
         layer = self.layers[at.layer]
+        if at.feature is not None:
+            raise LexrayError(
+                f"{at} is a feature, which belongs to a dictionary: lx.Dictionary.open(path, model)"
+            )
         if at.part is not None:
             return layer.vector(at.part)
         if at.head is not None:

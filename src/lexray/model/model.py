@@ -12,14 +12,17 @@ from torch import Tensor, nn
 
 from lexray.address import Address
 from lexray.checkpoint.module import ModuleCheckpoint
-from lexray.errors import Unknown, refuse_unknown
-from lexray.find.lookup import Lookup, lookup
+from lexray.errors import LexrayError, Unknown, refuse_unknown
+from lexray.find.given import is_vector, kind_named, read_given, rows_of
+from lexray.find.lookup import By, Lookup, lookup, lookup_vector
 from lexray.find.nearest import Nearest, nearest
 from lexray.find.related import Related, related
 from lexray.model.anatomy import Anatomy
 from lexray.model.open import open_source
+from lexray.result.readings import Reading, Readings
 from lexray.trace.record.plan import Some
 from lexray.trace.trace import Trace, trace_prompt
+from lexray.vocabulary.filters import Filter
 from lexray.vocabulary.vocabulary import Vocabulary
 
 
@@ -78,16 +81,57 @@ class Model(Anatomy):
 
     def lookup(
         self,
-        words: Sequence[str | int],
-        among: str = "values",
+        words: Any,
+        among: str | Sequence[str] = "values",
         *,
-        by: Literal["dot", "cosine"] = "dot",
+        by: By = "standard",
+        kind: str = "value",
     ) -> Lookup:
         """Which parameters know about these words: `model.lookup(["cm", "kg", "inches"])`.
 
-        `among` is values, keys, gates, Q, K, V or O. See `lexray.find.lookup.lookup`.
+        `among` is values, keys, gates, Q, K, V or O, or several of them. A vector of the user's
+        (see `read`) in place of words finds the parameters that read like it, as a `kind`. See
+        `lexray.find.lookup.lookup`.
         """
+        if is_vector(words):
+            rows, single = rows_of(self, words)
+            if not single:
+                raise LexrayError("lookup takes one vector at a time, not a matrix")
+            return lookup_vector(self, self.place(rows[0]), among, kind=kind_named(kind), by=by)
         return lookup(self, words, among, by=by)
+
+    def promotes(
+        self, words: str | int | Sequence[str | int], among: str | Sequence[str] = ("values", "O")
+    ) -> Lookup:
+        """Which values and rows of W_O raise a word most, for their own lists: the largest scores.
+
+        >>> model.promotes(" film").top(10)
+        """
+        return lookup(self, words, among)
+
+    def suppresses(
+        self, words: str | int | Sequence[str | int], among: str | Sequence[str] = ("values", "O")
+    ) -> Lookup:
+        """Which of them lower it most; where such a neuron is negative, it promotes the word."""
+        return lookup(self, words, among, suppressed=True)
+
+    def read(
+        self,
+        x: Any,
+        kind: str = "value",
+        layer: int | None = None,
+        *,
+        k: int = 30,
+        filter: Filter | None = None,
+    ) -> Reading | Readings:
+        """Any direction of the residual stream as tokens: a probe, a steering vector, a difference.
+
+        `x` is a tensor, an array or a list of d_model numbers, or a matrix with one such a row.
+        `kind` says as what it is read: a value (what it writes) or a key (what it responds to), …
+
+        >>> model.read(model["L2N3"].W_out - model["L2N4"].W_out, kind="value", layer=2)
+        """
+        return read_given(self, x, kind, layer, k=k, filter=filter)
 
     def related(
         self, k: int = 100, overlap: float = 0.15, *, read: Literal["key", "gate"] = "key"

@@ -15,7 +15,7 @@ from lexray.model.weights import Weights
 from lexray.progress import track
 from lexray.result.readings import NamedReadings, Reading, Readings
 from lexray.space.kinds import EXPECTS, WRITES, Kind
-from lexray.space.space import space_of
+from lexray.space.space import EmbeddingSpace, space_of
 from lexray.vocabulary.filters import Filter
 
 VECTORS_AT_ONCE = 1024
@@ -37,6 +37,11 @@ class Vector:
     @property
     def tensor(self) -> Float[Tensor, "d_model"]:
         return self.read()
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        """Where it is read as words."""
+        return space_of(self.weights, self.layer)
 
     def top(self, k: int = 30, *, filter: Filter | None = None) -> Reading:
         """Its k largest and k smallest tokens.
@@ -99,6 +104,11 @@ class VectorGroup(Sequence[Vector]):
         self.weights, self.kind = groups[0].weights, groups[0].kind
         self.layer = groups[0].owner.layer
         self.n = sum(group.n for group in groups)
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        """Where they are read as words."""
+        return space_of(self.weights, self.layer)
 
     def __len__(self) -> int:
         return self.n

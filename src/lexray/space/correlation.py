@@ -177,8 +177,8 @@ class Kernels:
 
 def chart(side: Side) -> tuple[Chart, Float[Tensor, "r d"]]:
     """A side's chart, and L⁺, which leads back from it."""
-    L, inverse = root(gram(side, side, centred=True))
-    return Chart(L, float(torch.linalg.matrix_norm(L, 2)) if L.numel() else 1.0), inverse
+    L, inverse = root(gram(side, side, centred=True))  # its columns are orthogonal
+    return Chart(L, float(L.norm(dim=0).max()) if L.numel() else 1.0), inverse
 
 
 def kernel(a: Side, b: Side) -> Kernel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -19,11 +20,13 @@ from lexray.result.readings import Reading, Scored, Source, Token
 from lexray.space.effective import effective_rows
 from lexray.space.kernels import invert
 from lexray.space.kinds import WRITES, Kind
+from lexray.space.legibility import WINDOW, Words, legibility, words_of
 from lexray.space.side import Side
 from lexray.space.untrained import untrained
 from lexray.space.usual import SIGNED, usual
 from lexray.view import STANDARD, View
 from lexray.vocabulary.filters import Filter
+from lexray.vocabulary.words import telling
 
 Shared = tuple[Hashable, View, bool]
 """What tells sides apart: the kind, as far as it matters, the view, whether it is layer 0's."""
@@ -36,11 +39,10 @@ SOME: Drawer[tuple[Shared, Filter | None], Side] = Drawer(most=4)
 """Each holds a copy of the rows that its filter admits."""
 INVERSES: Drawer[tuple[str, bool, bool], Side] = Drawer(most=2)
 ADMITTED: Drawer[tuple[Filter | None, bool], Tensor | None] = Drawer(most=16)
-UNITS: Drawer[None, tuple[Tensor, Tensor, float]] = Drawer(most=1)
+WORDS: Drawer[bool | None, Words] = Drawer(most=3)
+"""By how tokens are compared: as the first layer sees them or the others; None: as written."""
 UPCAST_BELOW = 2**28
 """Embeddings of half precision with fewer elements are held in float32 (1 GB)."""
-LEGIBLE = 10
-"""How many of the top tokens legibility looks at."""
 
 
 def space_of(weights: Weights, layer: int | None = None) -> EmbeddingSpace:
@@ -62,6 +64,10 @@ class EmbeddingSpace:
         self.weights = weights
         self.first = layer == 0 and weights.options.reading == "effective"
         """Whether this is the first layer's space, and differs from the others'."""
+
+    def seen(self, **changes: Any) -> EmbeddingSpace:
+        """The same space under another view; see `Weights.view`."""
+        return EmbeddingSpace(self.weights.view(**changes), 0 if self.first else None)
 
     # ------------------------------------------------------------------ the two sides
 
@@ -278,9 +284,9 @@ class EmbeddingSpace:
         name: str = "",
     ) -> list[Reading]:
         """Each vector's k largest and smallest tokens."""
-        found = self.side(kind, filter).top(self.shifted(X, kind), k)
-        legibility = self.legibility(found.top_ids).tolist()
-        rows = zip(*(part.tolist() for part in found), strict=True)
+        found = self.side(kind, filter).top(self.shifted(X, kind), k if k < 1 else max(k, WINDOW))
+        legibility = self.legibility(found.top_ids, kind).tolist()
+        rows = zip(*(part[:, :k].tolist() for part in found), strict=True)
         return [
             Reading(
                 self.source(address, filter),
@@ -300,38 +306,36 @@ class EmbeddingSpace:
         """Both ends of a list of scores, one per token, and the top's legibility."""
         if k < 1:
             raise LexrayError(f"asked for the top {k} tokens; k must be at least 1")
-        n = min(k, len(scores))
+        n = min(max(k, WINDOW), len(scores))
         ends = []
         for descending in (True, False):
             order = scores.argsort(descending=descending, stable=True)[:n]
             at = order if ids is None else ids.to(order.device)[order]
             ends.append((at, scores[order]))
         legible = float(self.legibility(ends[0][0][None])[0])
-        top, bottom = (self._scored(at.tolist(), values.tolist()) for at, values in ends)
+        top, bottom = (self._scored(at[:k].tolist(), values[:k].tolist()) for at, values in ends)
         return top, bottom, legible
 
     def _scored(self, ids: list[int], values: list[float]) -> tuple[Scored, ...]:
         return tuple(Scored(self.token(i), value) for i, value in zip(ids, values, strict=True))
 
-    def legibility(self, ids: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
-        """Mean cosine among the first tokens' centred embeddings, less that of random lists."""
-        rows, mean, expected = UNITS.get(self.weights.cache, None, self._units)
-        n = min(LEGIBLE, ids.shape[1])
-        if n < 2:
-            return torch.zeros(len(ids))
-        found = at_least_float32(rows[ids[:, :n].to(rows.device)]) - mean
-        units = found / found.norm(dim=-1, keepdim=True).clamp(min=1e-30)
-        alike = (units.sum(1).square().sum(-1) - n) / (n * (n - 1))
-        excess: Tensor = alike - expected
-        return excess.cpu()
+    def legibility(self, ids: Int[Tensor, "n k"], kind: Kind | None = None) -> Float[Tensor, "n"]:
+        """How alike the words at the top of each list are; see `lexray.space.legibility`.
 
-    def _units(self) -> tuple[Tensor, Tensor, float]:
-        """The embeddings, their mean, and the mean cosine over all pairs of different tokens."""
-        side = Side(self._rows(self.weights.architecture.unembed))
-        mean = self.mean(side)
-        ids = self.admitted(None)
-        total, n = torch.zeros_like(mean), 0
-        for block in (side if ids is None else side.only(ids)).blocks():
-            centred = block - mean
-            total, n = total + 1 / centred.norm(dim=-1).clamp(min=1e-30) @ centred, n + len(block)
-        return side.rows, mean, (float(total.square().sum()) - n) / max(1, n * (n - 1))
+        `kind`: whose lists they are; readers' tokens are compared as they see them.
+        """
+        reads = kind is not None and kind not in WRITES
+        sees = reads and self.weights.options.reading == "effective" and not self.note
+        key = self.first if sees else None
+        return legibility(WORDS.get(self.weights.cache, key, lambda: self._words(sees)), ids)
+
+    def _words(self, sees: bool) -> Words:
+        """The words that may score, embedded as readers see them or as they are written."""
+        bare = replace(self._view, centred=False, inverse="transpose")
+        seen = EmbeddingSpace(self.weights.seen(bare), 0 if self.first else None)
+        side = seen.reading if sees else Side(self._rows(self.weights.architecture.unembed))
+        vocabulary, n = self.weights.vocabulary, len(side.rows)
+        says = vocabulary.admitted(n)
+        tells = telling(vocabulary, n) & says
+        tells[[i for i in untrained(self.weights) if i < n]] = False
+        return words_of(side.rows, self.mean(side), tells if int(tells.sum()) > 1 else says)

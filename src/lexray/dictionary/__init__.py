@@ -1,0 +1,1 @@
+"""Sparse autoencoders and transcoders: features that are read like neurons."""

@@ -1,0 +1,70 @@
+"""Whether a list of tokens reads as something: how alike the words in it are.
+
+    legibility = mean cosine between the first ten words among the first thirty tokens
+
+of their centred embeddings, less that of random words. Words are what `vocabulary.words` takes for
+telling and training has touched: punctuation, digits, bytes, glitch tokens, function words and
+pieces of words do not score. Fewer than five words count as five, the missing ones like nothing.
+
+A reader's tokens are compared as it sees them, through the effective embedding where the view
+reads through that; a writer's through the output embedding. How well this predicts what a parameter
+does is measured in docs/readings.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lexray.model.fold import at_least_float32
+from lexray.space.side import Side
+
+WINDOW = 30
+"""How many of the top tokens are looked at."""
+WORDS = 10
+"""How many words among them."""
+LEAST = 5
+"""Fewer words than these count as so many."""
+
+
+class Words(NamedTuple):
+    """What legibility needs of an embedding."""
+
+    rows: Float[Tensor, "e width"]
+    mean: Float[Tensor, "width"]
+    says: Bool[Tensor, "e"]
+    """Which tokens are words that say something."""
+    expected: float
+    """The mean cosine over all pairs of such words."""
+
+
+def words_of(
+    rows: Float[Tensor, "e width"], mean: Float[Tensor, "width"], says: Bool[Tensor, "e"]
+) -> Words:
+    """With the mean cosine of random pairs, from the sum of all unit vectors."""
+    total, n = torch.zeros_like(mean), 0
+    for block in Side(rows).only(says.nonzero()[:, 0]).blocks():
+        centred = block - mean
+        total, n = total + 1 / centred.norm(dim=-1).clamp(min=1e-30) @ centred, n + len(block)
+    expected = (float(total.square().sum()) - n) / max(1, n * (n - 1))
+    return Words(rows, mean, says.to(rows.device), expected)
+
+
+def legibility(words: Words, ids: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
+    """Of each list of ids, best first."""
+    some = ids[:, :WINDOW].to(words.rows.device)
+    if some.shape[1] < 2:
+        return torch.zeros(len(ids))
+    at = words.says[some].int().argsort(dim=1, descending=True, stable=True)[:, :WORDS]
+    chosen = some.gather(1, at)
+    counts = words.says[chosen]
+    found = at_least_float32(words.rows[chosen]) - words.mean
+    units = found / found.norm(dim=-1, keepdim=True).clamp(min=1e-30) * counts[..., None]
+    n = counts.sum(1)
+    alike = units.sum(1).square().sum(-1) - n - words.expected * n * (n - 1)
+    whole = n.clamp(min=min(LEAST, some.shape[1]))
+    score: Tensor = alike / (whole * (whole - 1))
+    return torch.where(n > 1, score, 0.0).cpu()
