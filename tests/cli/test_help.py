@@ -18,7 +18,7 @@ from tests.cli.running import lexray
 EXPECTED = {
     *("info", "head", "heads", "neuron", "subhead", "vector", "feature", "svd"),
     *("lookup", "related", "nearest", "demo"),
-    *("diff", "align", "stitch", "lens", "contributions", "flow", "study"),
+    *("diff", "align", "stitch", "lens", "contributions", "flow", "study", "ground"),
 }
 
 

@@ -15,6 +15,7 @@ from lexray.cli import (
     demo,
     diff,
     flow,
+    ground,
     heads,
     lens,
     models,
@@ -38,7 +39,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (models, heads, sweep, neurons, search, lens, flow, diff, align, stitch, demo, study):
+for module in (
+    models,
+    heads,
+    sweep,
+    neurons,
+    search,
+    lens,
+    flow,
+    diff,
+    align,
+    stitch,
+    demo,
+    study,
+    ground,
+):
     module.register(app)
 
 
