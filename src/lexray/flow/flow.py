@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexray.flow import schema
+from lexray.flow.caption import caption
 from lexray.flow.graph import STREAM, FlowGraph, Node
 from lexray.result.format import show_model
 from lexray.result.table import Cell, Result, Table
@@ -32,7 +33,8 @@ class Flow(FlowGraph, Result):
     def tables(self) -> list[Table]:
         """What the stream read as, and what each kind of node came to."""
         stream = [n for n in self.nodes if n.kind in STREAM]
-        note = f"{show_model(self.run.model)} · {len(self.nodes)} nodes, {len(self.edges)} edges"
+        size = f"{len(self.nodes)} nodes, {len(self.edges)} edges"
+        note = " · ".join(filter(None, [caption(self), show_model(self.run.model), size]))
         return [
             Table(
                 ("node", "top", "P(target)", "rank", "norm"),

@@ -9,6 +9,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.flow.caption import caption
 from lexray.flow.graph import FlowGraph, Node, Standing
 from lexray.flow.schema import to_dict
 from lexray.result.format import show_model
@@ -16,6 +17,8 @@ from lexray.result.table import Cell, Result, Table
 from lexray.trace.attribute.step import Moment
 from lexray.trace.attribute.walk import pulls
 from lexray.trace.recording import Recording
+
+LEGEND = "heads, neurons: what they added to its logit"
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,12 @@ class Summary(Result):
         other = ("out, other", "rank, other") if graph.is_difference else ()
         columns = ("block", "in", "mid", "out", "rank", *other, "reads out as", "heads", "neurons")
         note = graph.options.get("note", "")
-        parts = [show_model(graph.run.model), "heads, neurons: what they added to its logit", note]
+        parts = [
+            caption(graph),
+            show_model(graph.run.model),
+            LEGEND,
+            note,
+        ]
         title = f"P({graph.target.shown}) after {' and '.join(runs)}"
         return [Table(columns, rows, title, " · ".join(filter(None, parts)))]
 

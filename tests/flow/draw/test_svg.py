@@ -52,7 +52,7 @@ def test_texts_are_texts(graph: FlowGraph) -> None:
     """Vocabularies contain markup; it is shown, never obeyed."""
     root = parsed(graph.to_svg())
     assert {element.tag.removeprefix(NAMESPACE) for element in root.iter()} == {
-        "svg", "title", "rect", "g", "text", "path",
+        "svg", "title", "desc", "rect", "g", "text", "path",
     }  # fmt: skip
     assert any(text.text == "&amp;" for text in root.iter(f"{NAMESPACE}text"))
     evil = replace(graph, run=replace(graph.run, prompt="\x00<b>\ud800&\x1b"))

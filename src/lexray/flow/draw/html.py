@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lexray.flow.caption import caption
 from lexray.flow.draw import legend
 from lexray.flow.draw.layout import TOP, Layout, layout
 from lexray.flow.draw.palette import for_page
@@ -55,6 +56,7 @@ def page_data(graph: FlowGraph) -> dict[str, Any]:
         "graph": _round(to_dict(graph)),
         "prompt": show_prompt(graph.run),
         "about": about(graph),
+        "caption": caption(graph),
         "layout": _layout(arrangement),
         "paint": for_page(),
         "said": legend.for_page(),

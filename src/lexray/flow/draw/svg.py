@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+from lexray.flow.caption import caption
 from lexray.flow.draw.layout import TOP, Layout, Piece, layout
 from lexray.flow.draw.legend import entries
 from lexray.flow.draw.palette import Palette, mix, node_fill, palette, strongest, wire_style
@@ -53,6 +54,7 @@ class _Drawing:
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{n(width)}" height="{n(height)}" '
             f'viewBox="0 0 {n(width)} {n(height)}" font-family="{html.escape(FONT)}" role="img">',
             f"<title>{escape_xml(self._title())}</title>",
+            f"<desc>{escape_xml(caption(self.graph))}</desc>",
             f'<rect width="100%" height="100%" fill="{self.colours.paper}"/>',
             self._group(MARGIN, 0.0, (self._label(label) for label in words)),
             self._group(left, HEADER - TOP, self._picture()),

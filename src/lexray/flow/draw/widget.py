@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from lexray.errors import LexrayError
+from lexray.flow.caption import caption
 from lexray.flow.draw.html import module, page_data, style
 from lexray.flow.draw.svg import drawing
 from lexray.flow.graph import FlowGraph
@@ -44,7 +45,7 @@ def cell(graph: FlowGraph) -> str:
     return "\n".join(
         [
             f"<style>{style()}</style>",
-            f'<div id="{name}"><img alt="{escape(str(graph.run.prompt))}" '
+            f'<div id="{name}"><img alt="{escape(caption(graph))}" '
             f'style="max-width: 100%" src="data:image/svg+xml;base64,{image}"></div>',
             str(Script(embed_json(page_data(graph)), "application/json", f"{name}-data")),
             str(Script(module() + start, "module")),

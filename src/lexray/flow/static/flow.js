@@ -47,6 +47,7 @@ class Flow {
     this.host = new MutationObserver(this.repaint);
     this.host.observe(document.body, { attributeFilter: ["data-jp-theme-light", "class"] });
     this.listen();
+    this.showCaption();
     this.paint();
     this.filter();
     this.search(this.state.query, false);
@@ -87,12 +88,14 @@ class Flow {
     this.targetBox = choice("target word", words, this.state.target, (i) =>
       this.retarget(Number(i)),
     );
+    this.caption = make("p", { class: "lf-said", hidden: !data.caption }, data.caption);
     const prompt = [make("span", {}, data.prompt), make("span", { class: "lf-arrow" }, " → ")];
     return make(
       "div",
       { class: "lf-name" },
       make("div", { class: "lf-prompt", title: raw.prompt }, ...prompt, this.targetBox),
       make("div", { class: "lf-about" }, data.about),
+      this.caption,
     );
   }
 
@@ -189,6 +192,13 @@ class Flow {
       this.openButton.textContent = this.state.open.size ? "Close all" : "Open all";
   }
 
+  // The sentence is about the graph's own target.
+  showCaption() {
+    const { raw, data } = this.graph;
+    const own = raw.candidates[this.state.target].id === raw.target.id;
+    this.caption.hidden = !own || !data.caption;
+  }
+
   turnTheme() {
     this.state.theme = this.isDark() ? "light" : "dark";
     this.paint();
@@ -198,6 +208,7 @@ class Flow {
   retarget(index) {
     this.state.target = index;
     this.targetBox.value = index;
+    this.showCaption();
     this.paint();
     if (this.state.selected !== null) this.select(this.state.selected, false);
     this.options.onTarget?.(this.graph.raw.candidates[index].shown);

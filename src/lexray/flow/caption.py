@@ -1,0 +1,82 @@
+"""A graph in a sentence, from its numbers: who looks where, what they write, how the target fares.
+
+"Heads 4, 5 and 1 of layer 23 look at ·Japan and write ·Japanese, ·Tokyo; ·Tokyo climbs from rank
+15,307 to 1,164."
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lexray.flow.graph import STREAM, EdgeKind, FlowGraph, Node, NodeKind
+from lexray.result.theme import standing
+
+HEADS = 3
+"""At most so many heads are named."""
+SPEAKS = 0.5
+"""How high (see `standing`) the target stands in the reading of a head that speaks for it."""
+
+
+def caption(graph: FlowGraph) -> str:
+    """One sentence, or nothing where nothing was read."""
+    clauses = [clause for clause in (heads_clause(graph), stream_clause(graph)) if clause]
+    return "; ".join(clauses) + "." if clauses else ""
+
+
+def stream_clause(graph: FlowGraph) -> str:
+    """How the target's rank changes from the first to the last station of the stream."""
+    seen = [n for n in graph.nodes if n.kind in STREAM and n.projection is not None]
+    if not seen:
+        return ""
+    first, last = (_rank(graph, n) for n in (min(seen, key=_along), max(seen, key=_along)))
+    word = graph.target.shown
+    if first == last:
+        return f"{word} stays at rank {last:,}"
+    return f"{word} {'climbs' if last < first else 'falls'} from rank {first:,} to {last:,}"
+
+
+def heads_clause(graph: FlowGraph) -> str:
+    """The heads of one layer that speak most for the target, where they look at the same token."""
+    heads = sorted(
+        (n for n in graph.nodes if n.kind == NodeKind.HEAD and n.projection is not None),
+        key=lambda n: _rank(graph, n),
+    )
+    heads = [n for n in heads if standing(_rank(graph, n), graph.d_vocab) >= SPEAKS]
+    if not heads:
+        return ""
+    layer, looked = heads[0].layer, looked_at(graph, heads[0])
+    alike = [n for n in heads if n.layer == layer and looked_at(graph, n) == looked][:HEADS]
+    words = list(dict.fromkeys(first_word(n) for n in alike))
+    many = len(alike) > 1
+    named = f"Head{'s' * many} {_list([str(n.head) for n in alike])} of layer {layer}"
+    where = "" if looked is None else f" look{'s' * (not many)} at {graph.run.tokens[looked]} and"
+    return f"{named}{where} write{'s' * (not many)} {', '.join(words)}"
+
+
+def looked_at(graph: FlowGraph, head: Node) -> int | None:
+    """The position from which most of what a head wrote came, among those that are drawn."""
+    edges = [e for e in graph.into(head.id) if e.kind == EdgeKind.ATTENTION]
+    if not edges:
+        return None
+    most = max(edges, key=lambda e: e.score if e.value is None else e.value)
+    return graph[most.source].position
+
+
+def first_word(node: Node) -> str:
+    return node.projection.top[0].shown if node.projection and node.projection.top else ""
+
+
+def _rank(graph: FlowGraph, node: Node) -> int:
+    place = graph.place(node)
+    assert place is not None  # only nodes with a reading are asked
+    return place.rank
+
+
+def _along(node: Node) -> tuple[int, int]:
+    """Where a node stands along the stream."""
+    order = (NodeKind.EMBED, NodeKind.RESIDUAL, NodeKind.SUM, NodeKind.MID)
+    return node.layer, order.index(node.kind)
+
+
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,74 @@
+"""Every clause of a caption, against the graph's own numbers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from lexray.flow.caption import SPEAKS, caption, heads_clause, stream_clause
+from lexray.result.theme import standing
+from tests.flow import synthetic
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_stream(seed: int) -> None:
+    graph = synthetic.graph((3, 4, 5), seed=seed, heads=2, neurons=(1, 1))
+    before, after = (graph.place(graph[id]) for id in ("L3.in", "L6.in"))
+    assert before is not None
+    assert after is not None
+    found = re.fullmatch(
+        r"·Tokyo (climbs|falls) from rank ([\d,]+) to ([\d,]+)", stream_clause(graph)
+    )
+    assert found is not None
+    assert [int(n.replace(",", "")) for n in found.groups()[1:]] == [before.rank, after.rank]
+    assert found[1] == ("climbs" if after.rank < before.rank else "falls")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_heads(seed: int) -> None:
+    """Those named are of one layer, look at that token most, and are the best for the target."""
+    graph = synthetic.graph((3, 4), seed=seed, heads=6, neurons=(1, 1))
+    ranks = {n.id: place.rank for n in graph.of_kind("head") if (place := graph.place(n))}
+    speak = {id for id, rank in ranks.items() if standing(rank, graph.d_vocab) >= SPEAKS}
+    clause = heads_clause(graph)
+    assert bool(clause) == bool(speak)
+    if not clause:
+        return
+    found = re.fullmatch(
+        r"Heads? ([\d, and]+) of layer (\d+)(?: looks? at (\S+) and)? writes? (.+)", clause
+    )
+    assert found is not None
+    heads = [graph[f"L{found[2]}.H{n}"] for n in re.findall(r"\d+", found[1])]
+    assert heads[0].id == min(ranks, key=lambda id: ranks[id])
+    assert {head.id for head in heads} <= speak
+    for head in heads:
+        assert head.projection is not None
+        assert head.projection.top[0].shown in found[4].split(", ")
+        sources = [e for e in graph.into(head.id) if e.kind == "attention"]
+        carried = {
+            graph[e.source].position: e.score if e.value is None else e.value for e in sources
+        }
+        most = max(carried, key=lambda at: carried[at])
+        assert most is not None
+        assert graph.run.tokens[most] == found[3]
+    assert (len(heads) > 1) == clause.startswith("Heads") == (" writes " not in clause)
+
+
+def test_where_it_stands() -> None:
+    """In the page, in the SVG's description, in the notebook's alternative text, in the table."""
+    graph = synthetic.graph((3, 4), heads=6, neurons=(1, 1))
+    told = caption(graph)
+    assert told.endswith(".")
+    assert stream_clause(graph) in told
+    assert f"<desc>{told}</desc>" in graph.to_svg()
+    assert told in graph.to_html()
+    assert told in graph._repr_mimebundle_()["text/html"]
+    assert told in graph.tables()[0].note
+
+
+def test_nothing_is_said_of_nothing() -> None:
+    graph = synthetic.graph(heads=1, neurons=(1, 0))
+    bare = replace(graph, nodes=tuple(replace(n, projection=None) for n in graph.nodes))
+    assert caption(bare) == ""
