@@ -183,3 +183,13 @@ def test_demo_sets_bytes_aside_and_keeps_words() -> None:
     everything = model.view(trained=False).layers[3].values.top(20)
     assert {s.token.id for reading in everything for s in reading.top} & set(aside)
     assert model.options == STANDARD
+
+
+def test_what_is_set_aside_is_named_and_counted() -> None:
+    model = lx.Model.from_pretrained("demo")
+    found = model.untrained("This film is a film.")
+    assert len(found) == len(untrained(model)) == sum(found.counts.values())
+    assert {token.id for token, _, _ in found.tokens} == set(untrained(model))
+    assert all(count == 0 for _, _, count in found.tokens), "none occurs in plain English"
+    assert found.to_dict()["tokens"][0]["token"].keys() == {"id", "text"}
+    assert f"{len(found)} tokens that standard lists set aside" in str(found)

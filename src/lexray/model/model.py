@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lexray.address import Address
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.errors import LexrayError, Unknown, refuse_unknown
+from lexray.find.aside import SetAside, set_aside
 from lexray.find.given import is_vector, kind_named, read_given, rows_of
 from lexray.find.lookup import By, Lookup, lookup, lookup_vector
 from lexray.find.nearest import Nearest, nearest
@@ -149,6 +150,14 @@ class Model(Anatomy):
             f"<Model {self.name}: {self.family.title}, {self.n_layers} layers × {a.n_heads} heads, "
             f"width {a.d_model}, {a.d_vocab} tokens, {self.options}>"
         )
+
+    def untrained(self, text: str | None = None) -> SetAside:
+        """The tokens that the standard view sets aside, and why; with a text's counts, to check.
+
+        >>> model.untrained().counts
+        {...}
+        """
+        return set_aside(self, text)
 
     def lone_states(self, *, entering: bool) -> Float[Tensor, "d_vocab d_model"]:
         """Each token alone, as it enters transformers' own first block or leaves it."""
