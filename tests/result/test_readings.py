@@ -160,7 +160,8 @@ def test_vectors_are_under_their_names() -> None:
     for name, size in (("lookup", 5), ("nearest", 10)):
         for hit in results()[name].to_dict()["hits"]:
             assert hit.keys() > {"address", "score"}
-            (kind,) = hit.keys() - {"address", "score"}
+            (kind,) = hit.keys() - {"address", "score", "ranks"}
+            assert ("ranks" in hit) == (name == "lookup")
             assert is_vector(hit[kind], size)
     assert results()["lookup"].to_dict()["words"] == [
         {"id": 8, "text": "<script>"},
