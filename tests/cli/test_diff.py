@@ -26,7 +26,7 @@ def tuned(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_planted_change(llama: Path, tuned: Path) -> None:
-    found = answer("diff", llama, tuned, "-k", 4)
+    found = answer("diff", llama, tuned, "-k", 4, "--raw")
     assert [change["address"] for change in found["changes"]] == ["L1N17.value"]
     change = found["changes"][0]
     assert change["group"] == "values"
