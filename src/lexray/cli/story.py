@@ -22,7 +22,7 @@ from lexray.result.table import Result, Table
 from lexray.vocabulary import filters
 
 WORDS = filters.ascii & filters.starts_word
-OPTIONS = "--calibrated --ascii --starts-word"
+OPTIONS = "--ascii --starts-word"
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,11 @@ class Teller:
     def _chapter(self, chapter: Chapter) -> str:
         """Returns the address of the head that it showed."""
         self._title(f"{chapter.model}: {chapter.about}")
-        raw = self._open(chapter).view("raw")
-        calibrated = raw.view(calibrated=True)
-        best = self._heads(calibrated, chapter)
+        model = self._open(chapter)
+        best = self._heads(model, chapter)
         self._directions(best)
-        self._neurons(raw, calibrated, chapter)
-        self._lookup(raw, chapter)
+        self._neurons(model.view("raw"), model, chapter)
+        self._lookup(model, chapter)
         return str(best[0].head.address)
 
     def _open(self, chapter: Chapter) -> Model:
@@ -189,11 +188,11 @@ class Teller:
 
     # ------------------------------------------------------------------ neurons
 
-    def _neurons(self, raw: Model, calibrated: Model, chapter: Chapter) -> None:
-        """A whole layer's values, raw and calibrated."""
+    def _neurons(self, raw: Model, standard: Model, chapter: Chapter) -> None:
+        """A whole layer's values, raw and standard."""
         started = perf_counter()
         before, after = (
-            model.layers[chapter.layer].values.top(8, filter=WORDS) for model in (raw, calibrated)
+            model.layers[chapter.layer].values.top(8, filter=WORDS) for model in (raw, standard)
         )
         means = [
             sum(r.legibility for r in readings) / len(readings) for readings in (before, after)
@@ -201,11 +200,11 @@ class Teller:
         chosen = [*_legible(before, after), *chapter.neurons] or [0]
         self._say(
             f"And its neurons? Each adds a vector, its value, to what the model has in mind. Read "
-            f"plainly, rare tokens with long embeddings fill many lists; calibrated, each score is "
-            f"divided by what is usual for its token. All {len(after):,} values of layer "
-            f"{chapter.layer}, both ways, took {perf_counter() - started:.1f} s; their mean "
-            f"legibility is {means[0]:.2f} raw and {means[1]:.2f} calibrated. Some read alike both "
-            "ways, some become legible only when calibrated:"
+            f"plainly, rare tokens with long embeddings fill many lists; the standard reading puts "
+            f"the norms in and holds each score against what is usual for its token. All "
+            f"{len(after):,} values of layer {chapter.layer}, both ways, took "
+            f"{perf_counter() - started:.1f} s; their mean legibility is {means[0]:.2f} raw and "
+            f"{means[1]:.2f} standard:"
         )
         shown = after[chosen[-1]].source.address
         self._command(f"lexray neuron {chapter.model} {shown} {OPTIONS}")
@@ -261,10 +260,10 @@ class Teller:
 
 @dataclass(frozen=True)
 class NeuronList(Result):
-    """Values of a layer, raw beside calibrated."""
+    """Values of a layer, raw beside standard."""
 
     raw: Readings
-    calibrated: Readings
+    standard: Readings
     chosen: tuple[int, ...]
 
     def tables(self) -> list[Table]:
@@ -272,14 +271,14 @@ class NeuronList(Result):
             (
                 self.raw[i].source.address,
                 " ".join(self.raw[i].tokens),
-                " ".join(self.calibrated[i].tokens),
+                " ".join(self.standard[i].tokens),
             )
             for i in self.chosen
         )
-        return [Table(("value", "raw", "calibrated"), rows)]
+        return [Table(("value", "raw", "standard"), rows)]
 
     def to_dict(self) -> dict[str, object]:
-        return {"raw": self.raw.to_dict(), "calibrated": self.calibrated.to_dict()}
+        return {"raw": self.raw.to_dict(), "standard": self.standard.to_dict()}
 
 
 def _legible(before: Readings, after: Readings) -> list[int]:
