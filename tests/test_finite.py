@@ -60,7 +60,7 @@ QUESTIONS: dict[str, tuple[tuple[str, tuple[int, ...]], Callable[[Any, Any], Any
     "lookup, token": ((UNEMBED, (9, 2)), lambda m, _: m.lookup([" the"], "values").top(2)),
     "related": ((DOWN, (3, 7)), lambda m, _: m.related(2)),
     "nearest": ((UP, (3, 7)), lambda m, _: m.nearest("L0N1.key", 2)),
-    "calibrated": ((UP, (3, 7)), lambda m, _: m.view(calibrated=True)["L0N1.key"].top(2)),
+    "calibrated": ((UP, (3, 7)), lambda m, _: m.view("raw", calibrated=True)["L0N1.key"].top(2)),
     "align": ((UP, (3, 7)), lambda m, s: lx.align(s, m)),
     "align, embedding": ((UNEMBED, (3, 7)), lambda m, s: lx.align(s, m)),
     "diff": ((DOWN, (3, 7)), lambda m, s: lx.diff(s, m)),
@@ -98,7 +98,7 @@ def test_on_the_command_line(command: str, damage: Callable[..., Path]) -> None:
 
 
 def test_what_is_not_read_does_not_matter(damage: Callable[..., Path]) -> None:
-    model = lx.Model.from_pretrained(damage(DOWN, 3, 7))
+    model = lx.Model.from_pretrained(damage(DOWN, 3, 7)).view("raw")
     assert len(model["L1N6.value"].top(3).top) == 3
     assert len(model["L0H0"].vo.top(3)) == 3
 

@@ -58,7 +58,7 @@ def run_on(monkeypatch: pytest.MonkeyPatch) -> Streams:
 
 def neuron(model: Path, *more: object) -> tuple[object, ...]:
     """A command that shows every token."""
-    return ("neuron", model, "L0N0.value", "-k", 320, *more)
+    return ("neuron", model, "L0N0.value", "-k", 320, "--raw", *more)
 
 
 @pytest.fixture

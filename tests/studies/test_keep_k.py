@@ -116,10 +116,10 @@ def test_every_family_has_hidden_states(name: str) -> None:
 def test_a_model_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     from lexray.errors import LexrayError
 
-    def refuse(self: Model) -> None:
+    def refuse(model: Model) -> None:
         raise LexrayError("no such class")
 
-    monkeypatch.setattr(Model, "module", refuse)
+    monkeypatch.setattr("lexray.trace.record.run.module_of", refuse)
     result = find("keep-k")(worded("gpt2"), n=5)
     assert set(result.numbers["cosine"]) == {NORMAL, VALUES}
     assert result.evidence.notes == ("no hidden states: no such class",)

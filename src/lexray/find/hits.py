@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -56,6 +56,10 @@ class Searched(Protocol):
     def space(self) -> EmbeddingSpace: ...
     def address_of(self, i: int) -> str: ...
     def __getitem__(self, index: int) -> Found: ...
+
+
+if not TYPE_CHECKING:  # a check while it runs would read the tensors
+    Found = Searched = Any
 
 
 @dataclass(frozen=True)
