@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/lexray demo
 
-# Of every test a few cases, in under a minute; one room: make quick T=tests/cli
+# Of every test a few cases; one room: make quick T=tests/cli
 quick: setup
 	$(BIN)/python -m pytest --quick -n auto --maxprocesses 8 --dist loadfile $(T)
 
