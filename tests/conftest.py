@@ -1,12 +1,19 @@
 """Shapes in signatures are checked while tests run; the table of oracles is printed at the end."""
 
+import os
+import sys
 from typing import Any
 
 from jaxtyping import install_import_hook
 
 import tests.typecheck  # noqa: F401  the hook looks it up by name
 
-install_import_hook("lexray", "tests.typecheck.check")
+QUICK = "LEXRAY_QUICK"
+"""Tells the workers of pytest-xdist, which load this before they know their options."""
+if "--quick" in sys.argv:
+    os.environ[QUICK] = "1"
+if QUICK not in os.environ:
+    install_import_hook("lexray", "tests.typecheck.check")  # half of what collecting costs
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

@@ -39,7 +39,7 @@ def _few(cases: list[pytest.Item]) -> list[pytest.Item]:
 def _values(case: pytest.Item) -> set[str]:
     """A case's parameters by their names: a variant of the zoo is called as it is."""
     given = getattr(case, "callspec", None)
-    return set() if given is None else {str(value) for value in given.params.values()}
+    return set() if given is None else {v for v in given.params.values() if isinstance(v, str)}
 
 
 def spread(cases: Sequence[T], n: int) -> list[T]:

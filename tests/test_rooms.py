@@ -46,7 +46,6 @@ MODEL = "lexray.model.model"
 CIRCLES = [
     {"lexray.result.plots", "lexray.result.readings"},
     {"lexray.compare.align.alignment", "lexray.compare.align.plots"},
-    {"lexray.compare.diff.report", "lexray.compare.diff.result"},
     {"lexray.compare.stitch.plots", "lexray.compare.stitch.sweep"},
     {"lexray.studies.shared.page", "lexray.studies.shared.study"},
 ]

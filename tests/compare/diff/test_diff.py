@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 import lexray as lx
 from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.compare.diff.changes import Change
 from lexray.compare.diff.diff import diff
-from lexray.compare.diff.result import Change, Diff
+from lexray.compare.diff.result import Diff
 from lexray.compare.diff.stacks import GROUPS
 from lexray.errors import LexrayError
 from lexray.model.model import Model

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ import pytest
 
 from tests.flow import synthetic
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-pytest.importorskip("jupyterlab", reason="needs JupyterLab: `make browser` installs it")
-nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
+if any(find_spec(name) is None for name in ("playwright", "jupyterlab", "nbformat")):
+    pytest.skip("needs JupyterLab: `make browser` installs it", allow_module_level=True)
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -47,6 +47,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     work.mkdir()
     graph = synthetic.graph((3, 4, 5), heads=2, neurons=(3, 2))
     (work / "graph.json").write_text(graph.to_json(), "utf-8")
+    import nbformat
+
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
     book = nbformat.v4.new_notebook(cells=cells)
     book.metadata["kernelspec"] = {"name": "python3", "display_name": "python3"}
@@ -92,7 +94,9 @@ def _wait(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
 def page(lab: tuple[str, Path]) -> Iterator[Any]:
     """The notebook, run and saved."""
     address, work = lab
-    with sync_api.sync_playwright() as playwright:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(
             viewport={"width": 1400, "height": 1800}, reduced_motion="reduce", color_scheme="light"
@@ -184,7 +188,9 @@ def test_a_reload_without_its_kernel_keeps_the_cell(page: Any, lab: tuple[str, P
 
 def test_nbconvert_keeps_a_picture(page: Any, lab: tuple[str, Path]) -> None:
     """In HTML it stays interactive; where scripts may not run there is the image."""
-    nbconvert = pytest.importorskip("nbconvert")
+    import nbconvert
+    import nbformat
+
     book = nbformat.read(lab[1] / "flow.ipynb", as_version=4)
     text, _ = nbconvert.HTMLExporter(embed_images=True).from_notebook_node(book)
     assert "data:image/svg+xml;base64," in text

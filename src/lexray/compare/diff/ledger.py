@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.compare.diff.changes import Size
 from lexray.compare.diff.pair import Delta
-from lexray.compare.diff.result import Size
 from lexray.compare.diff.stacks import DiffGroup, Stack
 from lexray.space.kinds import Kind
 

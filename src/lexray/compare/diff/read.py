@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lexray.compare.diff.changes import Change
 from lexray.compare.diff.heads import HeadChanges, read_pairs
 from lexray.compare.diff.ledger import Candidate, Ledger
 from lexray.compare.diff.pair import Two
-from lexray.compare.diff.result import Change
 from lexray.compare.diff.stacks import CIRCUITS, DiffGroup, Stack, layer_stacks
 from lexray.model.model import Model
 from lexray.progress import track

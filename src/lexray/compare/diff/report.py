@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from math import log10
 
+from lexray.compare.diff.changes import RULE, Change, Changes, Size
 from lexray.compare.diff.lexicon import Lexicon
-from lexray.compare.diff.result import RULE, Change, Diff, Size
 from lexray.compare.diff.stacks import CIRCUITS, DiffGroup
 from lexray.result import page as shell
 from lexray.result.assets import read_asset
@@ -35,20 +35,20 @@ TITLES: dict[DiffGroup, str] = {
 }
 
 
-def page(found: Diff) -> str:
+def page(found: Changes) -> str:
     """The whole file."""
     body = f"{_header(found)}\n{heat_map(found)}\n{_sentiment(found)}\n{_changes(found)}"
     script = read_asset("lexray.compare.diff", "report.js")
     return shell.page(found.title, f"<main>\n{body}\n</main>", scripts=[shell.Script(script)])
 
 
-def fragment(found: Diff) -> str:
+def fragment(found: Changes) -> str:
     """The same for a notebook, without the search."""
     parts = (_header(found), heat_map(found), _sentiment(found), _table(found))
     return shell.fragment("\n".join(parts))
 
 
-def _header(found: Diff) -> str:
+def _header(found: Changes) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in found.notes)
     source = escape(f"{found.source}, in the {found.through} model's embedding")
     return (
@@ -60,7 +60,7 @@ def _header(found: Diff) -> str:
     )
 
 
-def heat_map(found: Diff) -> str:
+def heat_map(found: Changes) -> str:
     """Groups by layers, the colour by the share that moved, on a logarithmic scale."""
     layers, groups = found.layers, found.groups
     shares = [s.relative for s in found.sizes if s.relative]
@@ -103,7 +103,7 @@ def _cell(size: Size | None, largest: float, numbered: bool) -> str:
     )
 
 
-def _sentiment(found: Diff) -> str:
+def _sentiment(found: Changes) -> str:
     if found.sentiment is None:
         return ""
     s = found.sentiment
@@ -128,7 +128,7 @@ def _sentiment(found: Diff) -> str:
     )
 
 
-def _changes(found: Diff) -> str:
+def _changes(found: Changes) -> str:
     groups = [g for g in found.groups if any(c.group == g for c in found.changes)]
     options = "".join(f'<option value="{g}">{TITLES.get(g, g)}</option>' for g in groups)
     return (
@@ -142,7 +142,7 @@ def _changes(found: Diff) -> str:
     )
 
 
-def _table(found: Diff) -> str:
+def _table(found: Changes) -> str:
     if not found.changes:
         return '<p class="lead">Nothing moved.</p>'
     heads = (
