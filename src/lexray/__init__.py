@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
+    from lexray import edits
     from lexray.address import Address
     from lexray.compare.align.align import align
     from lexray.compare.align.partners import partners
@@ -36,7 +37,11 @@ _WHERE = {
     "partners": "lexray.compare.align.partners",
     "stitch": "lexray.compare.stitch.stitch",
 }
-_MODULES = {"filters": "lexray.vocabulary.filters", "plots": "lexray.result.plots"}
+_MODULES = {
+    "edits": "lexray.edits",
+    "filters": "lexray.vocabulary.filters",
+    "plots": "lexray.result.plots",
+}
 """Whole modules that people call by these names."""
 
 __version__ = "0.1.0"
@@ -49,6 +54,7 @@ __all__ = [
     "Vocabulary",
     "align",
     "diff",
+    "edits",
     "family",
     "filters",
     "partners",

@@ -118,6 +118,14 @@ def _adaptation(layer: Any, adapter: str, kind: str) -> LowRank | Shift | None:
     return None if tensors.get("bias") is None else Shift(read, "bias", scale)
 
 
+def modules_by_name(root: nn.Module) -> dict[str, nn.Module]:
+    """The parts of a module by the names they would have without wrappers."""
+    found: dict[str, nn.Module] = {}
+    for name, part in root.named_modules():
+        found.setdefault(WRAPPERS.sub("", f"{name}.").removesuffix("."), part)
+    return found
+
+
 def unwrap(module: nn.Module) -> nn.Module:
     """The model inside DataParallel, torch.compile and PEFT's wrappers."""
     while (inner := _inside(module)) is not None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lexray.address import Address
 from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.edits.values import Edits
 from lexray.errors import LexrayError, Unknown, refuse_unknown
 from lexray.find.aside import SetAside, set_aside
 from lexray.find.given import is_vector, kind_named, read_given, rows_of
@@ -182,6 +183,7 @@ class Model(Anatomy):
         what: str | Iterable[str] | None = None,
         device: str | torch.device | None = None,
         special: bool = True,
+        edits: Edits | None = None,
     ) -> Trace: ...
 
     @overload
@@ -195,6 +197,7 @@ class Model(Anatomy):
         what: str | Iterable[str] | None = None,
         device: str | torch.device | None = None,
         special: bool = True,
+        edits: Edits | None = None,
     ) -> list[Trace]: ...
 
     def trace(
@@ -207,6 +210,7 @@ class Model(Anatomy):
         what: str | Iterable[str] | None = None,
         device: str | torch.device | None = None,
         special: bool = True,
+        edits: Edits | None = None,
         **unknown: Unknown,
     ) -> Trace | list[Trace]:
         """Runs a prompt through transformers' own model and records it.
@@ -218,6 +222,9 @@ class Model(Anatomy):
         - `what` chooses what is kept: some of "residual", "attention", "heads", "mlp", "logits".
         - `device` is where it is kept (the model's own by default).
         - `special=False` leaves out the tokens that a tokenizer adds (BOS, [CLS]).
+        - `edits` change the run (`lexray.edits`): the trace is that of the changed run.
+
+        >>> model.trace("This movie was", edits=["ablate L2H3", "add 4*[\" great\"]@L1"])
         """
         refuse_unknown("a trace", unknown, self.trace)
         return trace_prompt(
@@ -229,4 +236,5 @@ class Model(Anatomy):
             what=what,
             device=device,
             special=special,
+            edits=edits,
         )

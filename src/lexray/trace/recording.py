@@ -68,6 +68,8 @@ class Recording:
     """What of the pass was kept."""
     parts: Mapping[tuple[int | None, str], Tensor]
     """The tensors, by layer (None: the whole model) and name."""
+    edits: tuple[object, ...] = ()
+    """What was changed while it ran (`lexray.edits`)."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -78,7 +80,8 @@ class Recording:
             f"<{type(self).__name__} of {self.model.name}: {self.n_prompt} tokens"
             f"{f' and {new} new' * bool(new)}, "
             f"layers {_list(self.layers)}, positions {_list(self.positions)}, "
-            f"{', '.join(sorted(self.what))}>"
+            f"{', '.join(sorted(self.what))}"
+            f"{''.join(f', {edit}' for edit in self.edits)}>"
         )
 
     @cached_property
@@ -128,7 +131,8 @@ class Recording:
         stem = "embed."
         found = {name: x for (_, name), x in self.parts.items() if name.startswith(stem)}
         parts = {name.removeprefix(stem): x for name, x in found.items()}
-        return parts or {"token": self.embed}
+        edited = self.parts.get((0, "pre_edited"))
+        return parts or {"token": self.embed if edited is None else self.embed - edited}
 
     @property
     def final(self) -> Float[Tensor, "p d_model"]:

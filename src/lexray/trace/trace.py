@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lexray.edits.values import Edits
 from lexray.errors import Unknown, refuse_unknown
 from lexray.flow.build.build import build
 from lexray.flow.flow import Flow
@@ -215,6 +216,7 @@ def trace_prompt(
     what: str | Iterable[str] | None = None,
     device: str | torch.device | None = None,
     special: bool = True,
+    edits: Edits | None = None,
 ) -> Trace | list[Trace]:
     """Runs a prompt, or a batch of them, and records it; see `lexray.model.model.Model.trace`."""
     from lexray.trace.record.run import record  # imports transformers
@@ -228,6 +230,7 @@ def trace_prompt(
         positions=positions,
         what=what,
         device=device,
+        edits=edits,
     )
     traces = [Trace.of(recording) for recording in recordings]
     return traces[0] if prompts.single else traces

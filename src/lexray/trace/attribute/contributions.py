@@ -244,6 +244,7 @@ def contributions(
 def components(moment: Moment, logit: Logit, sources: bool) -> Iterator[Components]:
     """All components of a logit, the last ones first."""
     for stop in walk_back(moment, logit.direction):
+        yield from _edited(moment, stop)
         if stop.part == "output":
             if logit.bias is not None:
                 own = stop.stream.new_tensor([logit.bias])
@@ -260,6 +261,23 @@ def components(moment: Moment, logit: Logit, sources: bool) -> Iterator[Componen
                 yield from _single("bias", stop.layer, f"L{stop.layer}.{name}", bias)
             of_part = _attention if stop.part == "attention" else _feed_forward
             yield from of_part(stop, stop.step, sources)
+
+
+def _edited(moment: Moment, stop: Stop) -> Iterator[Components]:
+    """What edits of the run added: to the stream, or to what a sub-block writes."""
+    layer = stop.layer
+    found: list[tuple[int, str, str, Tensor]] = []
+    if stop.part == "embedding":
+        found.append((0, "pre", "L0.pre.edited", stop.behind))
+    if layer is not None and stop.part == "ff":
+        found.append((layer + 1, "pre", f"L{layer}.edited", stop.behind))
+        found.append((layer, "mlp", f"L{layer}.mlp.edited", stop.direction))
+    if layer is not None and stop.part == "attention":
+        found.append((layer, "attn", f"L{layer}.attn.edited", stop.direction))
+    for index, point, name, direction in found:
+        added = moment.recording.parts.get((index, f"{point}_edited"))
+        if added is not None:
+            yield from _single("bias", layer, name, moment.at(added)[None] @ direction)
 
 
 def _feed_forward(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:

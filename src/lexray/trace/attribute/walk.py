@@ -74,6 +74,8 @@ class Stop:
     """The direction in which what is added to the stream here moves the logit."""
     bias: Float[Tensor, "1"] | None
     """What the bias of the norm that was passed to come here adds to the logit."""
+    behind: Float[Tensor, "d_model"]
+    """The direction behind the norm of the sum, if there is one: in what leaves the block."""
 
     @property
     def layer(self) -> int | None:
@@ -115,22 +117,23 @@ def walk_back(moment: Moment, g: Float[Tensor, "d_model"]) -> Iterator[Stop]:
     """
     a, checkpoint = moment.weights.architecture, moment.weights.checkpoint
     bias = norm_bias(a.final_norm, checkpoint, g)
+    behind = g
     if a.final_norm is not None:
         g = before_norm(a.final_norm, checkpoint, g, moment.final)
-    yield Stop("output", None, g, bias)
+    yield Stop("output", None, g, bias, behind)
     parts: tuple[SubBlock, ...] = ("ff", "attention")
     for index in reversed(range(len(a.blocks))):
         step = moment.step(index)
         for part in parts:
             norm = step.sub_block(part).sum_norm
-            bias = norm_bias(norm, checkpoint, g)
+            bias, behind = norm_bias(norm, checkpoint, g), g
             if norm is not None:
                 g = before_norm(norm, checkpoint, g, step.total(part))
-            yield Stop(part, step, g, bias)
-    bias = norm_bias(a.embed_norm, checkpoint, g)
+            yield Stop(part, step, g, bias, behind)
+    bias, behind = norm_bias(a.embed_norm, checkpoint, g), g
     if a.embed_norm is not None:
         g = before_norm(a.embed_norm, checkpoint, g, moment.embed)
-    yield Stop("embedding", None, g, bias)
+    yield Stop("embedding", None, g, bias, behind)
 
 
 def before_norm(

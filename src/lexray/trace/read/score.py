@@ -6,8 +6,9 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from lexray.edits.values import Edit
 from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
 from lexray.result.readings import Scored, Source, Token
@@ -74,6 +75,7 @@ def score(trace: Recording, word: str | int | Token | Sequence[int]) -> WordScor
         what="logits",
         layers=[model.n_layers - 1],
         positions=range(n - 1, n + len(ids) - 1),
+        edits=cast("tuple[Edit, ...]", trace.edits),
     )
     logs = at_least_float32(longer.logits).log_softmax(-1)
     scored = (Scored(model.space.token(i), float(row[i])) for i, row in zip(ids, logs, strict=True))

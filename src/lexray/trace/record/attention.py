@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +28,19 @@ Watch = Callable[[nn.Module, Tensor, Tensor, Tensor], None]
 weights (batch, head, query, key)."""
 
 
+@runtime_checkable
+class ChangesAttention(Protocol):
+    """Who may change what passes."""
+
+    def before_attention(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+
+    def after_attention(
+        self, module: nn.Module, v: Tensor, out: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]: ...
+
+
 def eager_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """The eager attention of a module's architecture, if it uses transformers' interface."""
     home = sys.modules.get(type(module).__module__)
@@ -35,16 +48,24 @@ def eager_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]] |
 
 
 @contextmanager
-def watch_attention(root: nn.Module, watch: Watch) -> Iterator[None]:
-    """Inside, every attention of `root` that uses the interface is eager, and shown to `watch`."""
+def watch_attention(
+    root: nn.Module, watch: Watch | None, change: ChangesAttention | None = None
+) -> Iterator[None]:
+    """Inside, every attention of `root` that uses the interface is eager, and shown to `watch`
+    as `change` left it."""
 
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
     ) -> tuple[Tensor, Tensor]:
         eager = eager_attention(module)
         assert eager is not None
+        if change is not None:
+            query, key, value = change.before_attention(module, query, key, value)
         out, weights = eager(module, query, key, value, mask, **options)
-        watch(module, query, key, weights)
+        if change is not None:
+            out, weights = change.after_attention(module, value, out, weights)
+        if watch is not None:
+            watch(module, query, key, weights)
         return out, weights
 
     masks = AttentionMaskInterface._global_mapping

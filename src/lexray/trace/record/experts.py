@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,30 @@ Watch = Callable[[nn.Module, Tensor, Tensor, Tensor], None]
 coefficients (token, choice, neuron)."""
 
 
+@runtime_checkable
+class ChangesExperts(Protocol):
+    """Who may change what experts do."""
+
+    def expert_weights(self, module: nn.Module, chosen: Tensor, weights: Tensor) -> Tensor: ...
+
+    def expert_coefficients(
+        self, module: nn.Module, expert: int, tokens: Tensor, active: Tensor
+    ) -> Tensor: ...
+
+
 @contextmanager
-def watch_experts(root: nn.Module, watch: Watch) -> Iterator[None]:
-    """Inside, every mixture of experts of `root` is computed here and shown to `watch`."""
+def watch_experts(
+    root: nn.Module, watch: Watch | None, change: ChangesExperts | None = None
+) -> Iterator[None]:
+    """Inside, every mixture of experts of `root` is computed here and shown to `watch`, as
+    `change` left it."""
 
     def experts(module: nn.Module, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        out, coefficients = run_experts(module, x, chosen, weights)
-        watch(module, chosen, weights, coefficients)
+        if change is not None:
+            weights = change.expert_weights(module, chosen, weights)
+        out, coefficients = run_experts(module, x, chosen, weights, change)
+        if watch is not None:
+            watch(module, chosen, weights, coefficients)
         return out
 
     try:
@@ -42,7 +59,13 @@ def watch_experts(root: nn.Module, watch: Watch) -> Iterator[None]:
         ExpertsInterface._global_mapping.pop(NAME, None)
 
 
-def run_experts(module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def run_experts(
+    module: Any,
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    change: ChangesExperts | None = None,
+) -> tuple[Tensor, Tensor]:
     """What the chosen experts write at x (token, d_model), and their coefficients."""
     first = "gate_up_proj" if module.has_gate else "up_proj"
     out, parts = torch.zeros_like(x), []
@@ -51,6 +74,8 @@ def run_experts(module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> tupl
     for expert, (token, choice) in zip(experts, places, strict=True):
         up = _linear(module, first, expert, x[token])
         active = module._apply_gate(up) if module.has_gate else module.act_fn(up)
+        if change is not None:
+            active = change.expert_coefficients(module, expert, token, active)
         written = _linear(module, "down_proj", expert, active)
         out.index_add_(0, token, (written * weights[token, choice, None]).to(out.dtype))
         parts.append(active)

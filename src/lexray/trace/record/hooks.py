@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from lexray.checkpoint import Checkpoint
-from lexray.checkpoint.module import WRAPPERS
+from lexray.checkpoint.module import modules_by_name
 from lexray.errors import LexrayError
 from lexray.families import Architecture, Attention, Experts, FeedForward, Heads, Linear, QKNorm
+from lexray.trace.apply.actions import Action, Rows
+from lexray.trace.apply.editor import Editor
 from lexray.trace.record.attention import eager_attention, watch_attention, weights_of
 from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.plan import Plan
@@ -38,13 +40,13 @@ class Recorder:
     checkpoint: Checkpoint
     plan: Plan
     handles: list[RemovableHandle] = field(default_factory=list)
+    editor: Editor | None = None
+    """Who changes the pass; the recorder keeps what comes of it."""
 
     def __post_init__(self) -> None:
         self.kept: list[Kept] = [{} for _ in self.plan.lengths]
         self.shape = len(self.plan.lengths), max(self.plan.lengths)
-        self.modules: dict[str, nn.Module] = {}
-        for name, part in self.module.named_modules():
-            self.modules.setdefault(WRAPPERS.sub("", f"{name}.").removesuffix("."), part)
+        self.modules = modules_by_name(self.module)
         self.layer_of = {
             id(part): n
             for n, block in enumerate(self.architecture.blocks)
@@ -57,14 +59,21 @@ class Recorder:
         with RECORDING, ExitStack() as undo:
             undo.callback(self._remove_hooks)
             undo.enter_context(evaluating(self.module))
-            if "attention" in self.plan.what and self._uses_interface():
-                undo.enter_context(watch_attention(self.module, self._see_attention))
+            editor = self.editor
+            watch = self._see_attention if "attention" in self.plan.what else None
+            if self.uses_interface and (watch or (editor is not None and editor.attends)):
+                undo.enter_context(watch_attention(self.module, watch, editor))
             if self._has_experts():
-                undo.enter_context(watch_experts(self.module, self._see_experts))
+                undo.enter_context(watch_experts(self.module, self._see_experts, editor))
+            if editor is not None:  # before the hooks that look
+                undo.enter_context(editor.editing())
             self._add_hooks()
             yield
+        self._keep_edits()
 
-    def _uses_interface(self) -> bool:
+    @property
+    def uses_interface(self) -> bool:
+        """Whether all of its attention is looked up in transformers' interface."""
         attentions = (self.modules[b.attention.module] for b in self.architecture.blocks)
         return all(eager_attention(module) is not None for module in attentions)
 
@@ -95,6 +104,34 @@ class Recorder:
         for s, (kept, length) in enumerate(zip(self.kept, self.plan.lengths, strict=True)):
             mine = weights[s, :, self.plan.rows(s, weights.device), :length]
             kept[layer, "pattern"] = mine.detach().to(self.plan.device, copy=True)
+
+    def _keep_edits(self) -> None:
+        """What edits added where, and vectors that they changed behind the hooks that look."""
+        if self.editor is None:
+            return
+        for (row, layer, point), x in self.editor.added.items():
+            at = self.plan.rows(row, x.device)
+            key = (layer + 1, "pre") if point == "post" else (layer, point)
+            before = self.kept[row].get((key[0], f"{key[1]}_edited"), 0)
+            self.kept[row][key[0], f"{key[1]}_edited"] = before + x[at].to(self.plan.device)
+        if "attention" not in self.plan.what:
+            return
+        for row, actions in enumerate(self.editor.rows):
+            for action in actions:
+                if action.layer in self.plan.layers and isinstance(action.operation, Rows):
+                    self._keep_rows(row, action, action.operation)
+
+    def _keep_rows(self, row: int, action: Action, operation: Rows) -> None:
+        """Queries, keys and values that came from another run."""
+        if action.point not in ("q", "k", "v"):
+            return
+        rows = operation.rows if operation.unturned is None else operation.unturned
+        whole = range(self.plan.lengths[row]) if action.point != "q" else self.plan.positions[row]
+        place = {position: i for i, position in enumerate(whole)}
+        kept = self.kept[row][action.layer, action.point]
+        for position, x in zip(action.positions, rows, strict=True):
+            if position in place:
+                kept[place[position], action.index] = x.to(kept)
 
     def _see_attention(self, module: nn.Module, q: Tensor, k: Tensor, weights: Tensor) -> None:
         layer = self.layer_of.get(id(module))
@@ -222,6 +259,16 @@ class Recorder:
             if (n, "pattern") not in kept:
                 q, k = (kept.get((n, f"{x}_rotated"), kept[n, x]) for x in "qk")
                 kept[n, "pattern"] = weights_of(spec, q, k, at, self.architecture.causal)
+        self._fill_edited(n)
+
+    def _fill_edited(self, n: int) -> None:
+        """Weights that were changed from outside the architecture's own attention."""
+        for (row, layer, head), weights in (
+            {} if self.editor is None else self.editor.patterns
+        ).items():
+            if layer == n:
+                kept = self.kept[row][n, "pattern"]
+                kept[head] = weights[self.plan.rows(row, weights.device)].to(kept)
 
     def _hook_ff(self, n: int, ff: FeedForward | Experts) -> None:
         reader, writer = (

@@ -5,22 +5,28 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.edits.directions import Run
+from lexray.edits.values import Edits
 from lexray.errors import LexrayError
 from lexray.finite import all_finite
 from lexray.model.anatomy import Anatomy
 from lexray.model.cache import Drawer
+from lexray.trace.apply.actions import Action
+from lexray.trace.apply.editor import Editor
+from lexray.trace.apply.resolve import Changes
 from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING as EXPERTS
 from lexray.trace.record.hooks import RECORDING, Kept, Recorder, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.record.plan import Plan, Some, choose, choose_what, refuse_too_large
-from lexray.trace.record.prompt import pad, refuse_too_long
+from lexray.trace.record.prompt import pad, read_prompts, refuse_too_long
 from lexray.trace.recording import RAW, Recording, no_head
 
 WEIGHTS: Drawer[int, Anatomy] = Drawer(most=1)
@@ -36,6 +42,7 @@ def record(
     positions: Some = None,
     what: str | Iterable[str] | None = None,
     device: str | torch.device | None = None,
+    edits: Edits | None = None,
 ) -> list[Recording]:
     """Runs prompts (token ids) through transformers' own model as one batch and keeps what was
     asked for; `lexray.model.model.Model.trace` says what the options mean."""
@@ -44,6 +51,8 @@ def record(
     words, kept = choose_what(what), choose(layers, model.n_layers, "layer")
     for ids in prompts:
         refuse_too_long(model, len(ids), new_tokens)
+    changes = Changes.check(model, edits, partial(_run_whole, model))
+    changes.fit([len(ids) for ids in prompts])
     runner = Runner(model, module_of(model))
     if what is not None and "logits" in words and runner.head is None:
         raise no_head(model)
@@ -55,8 +64,15 @@ def record(
 
     n_prompt = [len(ids) for ids in prompts]
     runner.refuse_too_large(plan([n + new_tokens for n in n_prompt]))
-    whole = runner.continue_all(prompts, new_tokens)
-    return runner.run(whole, plan([len(ids) for ids in whole]), n_prompt)
+    whole = runner.continue_all(prompts, new_tokens, changes)
+    return runner.run(whole, plan([len(ids) for ids in whole]), n_prompt, changes)
+
+
+def _run_whole(model: Anatomy, run: Run) -> Recording:
+    """A prompt that an edit names, recorded whole."""
+    if isinstance(run, Recording):
+        return run
+    return record(model, read_prompts(model, run).ids)[0]
 
 
 @dataclass(frozen=True)
@@ -110,14 +126,39 @@ class Runner:
         """Raises before a run that would not fit into memory."""
         refuse_too_large(self.model, plan, self.device, self.dtype)
 
-    def continue_all(self, ids: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
+    def continue_all(
+        self, ids: Sequence[Sequence[int]], new_tokens: int, changes: Changes | None = None
+    ) -> list[list[int]]:
         """Each prompt with the most probable continuation, up to the end-of-text token."""
         if new_tokens and (self.head is None or not self.model.architecture.causal):
             raise LexrayError(
                 f"{self.model.name} has no causal language-model head, so it cannot continue a "
                 "prompt; trace it with new_tokens=0"
             )
+        if changes:
+            return [self._continue_changed(list(row), new_tokens, changes) for row in ids]
         return [self._continue(list(row), new_tokens) for row in ids]
+
+    def _continue_changed(self, ids: list[int], new_tokens: int, changes: Changes) -> list[int]:
+        """Without a cache: an edit may change what earlier positions gave to it."""
+        n_prompt, ends, weights = len(ids), self._ends(), self.weights
+        for _ in range(new_tokens):
+            plan = Plan((len(ids),), ((len(ids) - 1,),), (), frozenset({"logits"}), self.device)
+            recorder = Recorder(self.module, weights.architecture, weights.checkpoint, plan)
+            recorder.editor = self.editor(recorder, [changes.actions(len(ids), n_prompt)])
+            with recorder.listening():
+                self._forward(recorder, [ids])
+            ids.append(int(recorder.kept[0][None, "logits"][0].argmax()))
+            if ids[-1] in ends:
+                break
+        return ids
+
+    def editor(self, recorder: Recorder, rows: Sequence[Sequence[Action]]) -> Editor | None:
+        """Who changes the pass that a recorder watches; None without actions."""
+        if not any(rows):
+            return None
+        lengths, interface = recorder.plan.lengths, recorder.uses_interface
+        return Editor(recorder.architecture, recorder.modules, rows, lengths, interface)
 
     def _continue(self, ids: list[int], new_tokens: int) -> list[int]:
         ends, cache = self._ends(), None
@@ -146,10 +187,20 @@ class Runner:
         listed = [e for ends in found for e in (ends if isinstance(ends, list) else [ends])]
         return {int(e) for e in listed if e is not None}
 
-    def run(self, ids: list[list[int]], plan: Plan, n_prompt: list[int]) -> list[Recording]:
+    def run(
+        self,
+        ids: list[list[int]],
+        plan: Plan,
+        n_prompt: list[int],
+        changes: Changes | None = None,
+    ) -> list[Recording]:
         """One forward pass over the batch, recorded; each trace cut to its own length."""
         weights = self.weights
         recorder = Recorder(self.module, weights.architecture, weights.checkpoint, plan)
+        if changes:
+            pairs = zip(ids, n_prompt, strict=True)
+            rows = [changes.actions(len(row), n) for row, n in pairs]
+            recorder.editor = self.editor(recorder, rows)
         with recorder.listening():
             self._forward(recorder, ids)
         for kept in recorder.kept:
@@ -164,6 +215,7 @@ class Runner:
                 positions=kept,
                 what=plan.what,
                 parts=parts,
+                edits=changes.edits if changes else (),
             )
             for row, n, kept, parts in zip(
                 ids, n_prompt, plan.positions, recorder.kept, strict=True

@@ -1,0 +1,172 @@
+"""Vectors that an edit adds or writes: a tensor, an address, words, or what two runs differ by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.address import Address
+from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
+from lexray.model.fold import at_least_float32
+from lexray.trace.recording import Recording
+
+Run = Recording | str | tuple[int, ...]
+"""A recorded pass, or the prompt (a text or token ids) that is run to have one."""
+Recorded = Callable[[Run], Recording]
+"""Gives the recording that is meant; prompts are run."""
+
+
+@dataclass(frozen=True, eq=False)
+class OfTensor:
+    """A vector of the user's own."""
+
+    tensor: Float[Tensor, "d_model"]
+
+    def read(self, model: Anatomy, layer: int, recorded: Recorded) -> Float[Tensor, "d_model"]:
+        if len(self.tensor) != model.d_model:
+            raise LexrayError(
+                f"the vector has {len(self.tensor)} entries, but the stream of {model.name} "
+                f"has {model.d_model}"
+            )
+        return model.place(self.tensor)
+
+    def __str__(self) -> str:
+        return f"<a vector of {len(self.tensor)}>"
+
+
+@dataclass(frozen=True)
+class OfAddress:
+    """A parameter, as it is stored: `L29N50.value`, `L3H7.O12`."""
+
+    address: Address
+
+    def read(self, model: Anatomy, layer: int, recorded: Recorded) -> Float[Tensor, "d_model"]:
+        return model.view("raw").vector(self.address).tensor
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+
+@dataclass(frozen=True)
+class OfWords:
+    """The mean direction that raises these tokens' logits: columns of E with the final norm in."""
+
+    words: tuple[str, ...]
+
+    def read(self, model: Anatomy, layer: int, recorded: Recorded) -> Float[Tensor, "d_model"]:
+        ids = torch.tensor([model.space.id(word) for word in self.words], device=model.device)
+        folded = model.view("raw", folded=True)
+        return at_least_float32(folded.W_U[:, ids]).mean(1)
+
+    def __str__(self) -> str:
+        if len(self.words) == 1:
+            return json.dumps(self.words[0], ensure_ascii=False)
+        return json.dumps(self.words, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What the residual stream of one run has more than that of another, at their last positions
+    and at the layer to which it is added."""
+
+    one: Run
+    other: Run
+
+    def read(self, model: Anatomy, layer: int, recorded: Recorded) -> Float[Tensor, "d_model"]:
+        ends = [
+            at_least_float32(residual(recorded(run), layer, model)[-1])
+            for run in (self.one, self.other)
+        ]
+        return ends[0] - ends[1]
+
+    def __str__(self) -> str:
+        return f"({show_run(self.one)} - {show_run(self.other)})"
+
+
+Direction = OfTensor | OfAddress | OfWords | Difference
+
+
+def residual(recording: Recording, entering: int, model: Anatomy) -> Float[Tensor, "p d_model"]:
+    """The stream of a run as it enters a layer (n_layers: as it leaves the last one)."""
+    refuse_other_model(recording, model)
+    found = recording.parts.get((entering, "resid_pre"))
+    if found is None:
+        raise LexrayError(
+            f"the run {show_run(recording)} has not kept the residual stream around layer "
+            f"{entering}; trace it without layers= and what="
+        )
+    return found
+
+
+def refuse_other_model(recording: Recording, model: Anatomy) -> None:
+    """Raises where a run's vectors do not fit."""
+    ours, theirs = model.architecture, recording.model.architecture
+    sizes = [(a.d_model, a.n_heads, a.n_kv_heads, a.d_head, len(a.blocks)) for a in (ours, theirs)]
+    if sizes[0] != sizes[1]:
+        raise LexrayError(
+            f"a run of {recording.model.name} (width, heads, key heads, head width, layers: "
+            f"{sizes[1]}) does not fit into {model.name} ({sizes[0]})"
+        )
+
+
+def as_run(given: Any) -> Run:
+    """A run as people give it: a trace, a text, token ids."""
+    if isinstance(given, (Recording, str)):
+        return given
+    try:
+        return tuple(int(i) for i in given)
+    except (TypeError, ValueError) as error:
+        raise LexrayError(f"a run is a trace, a text or token ids, not {given!r}") from error
+
+
+def as_direction(given: Any) -> Direction:
+    """A vector as people give it: a tensor, an address, words, or a pair of runs."""
+    if isinstance(given, (OfTensor, OfAddress, OfWords, Difference)):
+        return given
+    if isinstance(given, Address):
+        return OfAddress(given)
+    if isinstance(given, str):
+        return _of_text(given)
+    if isinstance(given, tuple) and len(given) == 2 and all(map(_is_run, given)):
+        return Difference(as_run(given[0]), as_run(given[1]))
+    if isinstance(given, (list, tuple)) and given and all(isinstance(w, str) for w in given):
+        return OfWords(tuple(given))
+    try:
+        tensor = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise LexrayError(
+            "a vector is a tensor, an address such as L29N50.value, a list of words, or two "
+            f"traces whose difference is meant, not {given!r}"
+        ) from error
+    if tensor.ndim != 1 or not tensor.is_floating_point() or not tensor.isfinite().all():
+        raise LexrayError(
+            f"a vector has one axis of finite numbers, not the shape {tuple(tensor.shape)} of "
+            f"{str(tensor.dtype).removeprefix('torch.')}"
+        )
+    return OfTensor(tensor.detach())
+
+
+def _of_text(text: str) -> OfAddress | OfWords:
+    """An address if it looks like one, else a word."""
+    try:
+        return OfAddress(Address.parse(text))
+    except LexrayError:
+        return OfWords((text,))
+
+
+def _is_run(given: Any) -> bool:
+    return isinstance(given, Recording)
+
+
+def show_run(run: Run) -> str:
+    """A run in the text form of an edit: its prompt."""
+    if isinstance(run, Recording):
+        run = "".join(token.text for token in run.tokens)
+    return json.dumps(run, ensure_ascii=False)

@@ -1,0 +1,92 @@
+"""Where an edit acts: an address, and which of its parts.
+
+| site            | what is changed there                                                  |
+|-----------------|------------------------------------------------------------------------|
+| `L18`           | the residual stream as it leaves the layer; `L18.pre` as it enters     |
+| `L18.attn`      | what the attention writes; `L18.mlp` what the feed-forward writes      |
+| `L18H3`         | a head: its weighted sum of values, and so what it writes              |
+| `L18H3.q`       | its queries; `.k`, `.v` keys and values (of all heads that share them) |
+| `L18H3.pattern` | its attention weights                                                  |
+| `L29N50`        | a neuron's coefficient; `L5E2N17`, `L5SN17` an expert's                |
+| `L5E2`          | an expert: the weight with which it writes; `L5S` the shared one       |
+
+Of a layer, `ablate` and `scale` mean what it adds: its attention and its feed-forward.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from lexray.address import Address
+from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
+from lexray.model.feedforward import FeedForward, Mixture, Neuron
+from lexray.model.head import Head
+from lexray.model.layer import Layer
+
+Part = Literal["", "pre", "attn", "mlp", "q", "k", "v", "pattern"]
+OF_LAYERS: tuple[Part, ...] = ("", "pre", "attn", "mlp")
+OF_HEADS: tuple[Part, ...] = ("", "q", "k", "v", "pattern")
+Kind = Literal[
+    "layer", "pre", "attn", "mlp", "head", "q", "k", "v", "pattern", "neuron", "expert", "shared"
+]
+_PATTERN = re.compile(r"(?P<address>.+?)(?:\.(?P<part>pre|post|attn|mlp|q|k|v|pattern))?", re.I)
+EXAMPLES = (
+    "edits act on L3 (the residual stream after a layer), L3.pre, L3.attn, L3.mlp, L3H7 (a head), "
+    "L3H7.q, .k, .v or .pattern, L12N345 (a neuron), L5E2 (an expert)"
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where a run can be changed.
+
+    >>> Site.parse("L3H7.pattern").kind
+    'pattern'
+    """
+
+    address: Address
+    part: Part = ""
+
+    def __post_init__(self) -> None:
+        a = self.address
+        inner = (a.matrix, a.subhead, a.vector, a.part, a.feature)
+        of_layer = a == Address(a.layer)
+        allowed = OF_LAYERS if of_layer else OF_HEADS if a.head is not None else ("",)
+        if inner != (None,) * 5 or self.part not in allowed:
+            raise LexrayError(f"nothing can be changed at {self}; {EXAMPLES}")
+
+    @classmethod
+    def parse(cls, text: str) -> Site:
+        if not isinstance(text, str):
+            raise LexrayError(f"a place is a text such as L3H7, not {text!r}")
+        match = _PATTERN.fullmatch(text.strip())
+        if match is None:
+            raise LexrayError(f"{text!r} is no place in a model; {EXAMPLES}")
+        part = (match["part"] or "").lower()
+        return cls(Address.parse(match["address"]), cast("Part", "" if part == "post" else part))
+
+    @property
+    def layer(self) -> int:
+        return self.address.layer
+
+    @property
+    def kind(self) -> Kind:
+        if self.part:
+            return self.part
+        a = self.address
+        if a.head is not None:
+            return "head"
+        if a.neuron is not None:
+            return "neuron"
+        return "expert" if a.expert is not None else "shared" if a.shared else "layer"
+
+    def check(self, model: Anatomy) -> Layer | Head | Neuron | FeedForward | Mixture:
+        """The part of the model that is meant; a LexrayError that says what there is, if none."""
+        found: Layer | Head | Neuron | FeedForward | Mixture = model[self.address]
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.address}.{self.part}" if self.part else str(self.address)

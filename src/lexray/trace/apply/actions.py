@@ -1,0 +1,119 @@
+"""Edits as arithmetic: what happens to which numbers of a run, with everything looked up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Point = (
+    Literal["pre", "post", "attn", "mlp", "z", "q", "k", "v", "pattern"]
+    | Literal["coefficients", "shared_coefficients", "shared", "expert", "expert_coefficients"]
+)
+"""Where numbers are caught: the stream before and after a block, what sub-blocks write, heads'
+sums of values, queries, keys, values, weights, neurons' coefficients, experts' weights."""
+STREAM: tuple[Point, ...] = ("pre", "post", "attn", "mlp")
+ATTENTION: tuple[Point, ...] = ("q", "k", "v", "pattern")
+EXPERTS: tuple[Point, ...] = ("expert", "expert_coefficients")
+
+
+@dataclass(frozen=True)
+class Zero:
+    def __call__(self, x: Tensor, at: Int[Tensor, "p"]) -> Tensor:
+        return torch.zeros_like(x[at])
+
+
+@dataclass(frozen=True)
+class MeanOfOthers:
+    """At each position the mean of all others."""
+
+    def __call__(self, x: Tensor, at: Int[Tensor, "p"]) -> Tensor:
+        return (x.sum(0) - x[at]) / (len(x) - 1)
+
+
+@dataclass(frozen=True)
+class Times:
+    factor: float
+
+    def __call__(self, x: Tensor, at: Int[Tensor, "p"]) -> Tensor:
+        return x[at] * self.factor
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """The same vector (or number) everywhere."""
+
+    value: Float[Tensor, "*size"]
+
+    def __call__(self, x: Tensor, at: Int[Tensor, "p"]) -> Tensor:
+        return self.value.to(x).expand_as(x[at])
+
+
+@dataclass(frozen=True, eq=False)
+class Plus:
+    vector: Float[Tensor, "d_model"]
+
+    def __call__(self, x: Tensor, at: Int[Tensor, "p"]) -> Tensor:
+        return x[at] + self.vector.to(x)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What another run had, position by position."""
+
+    rows: Float[Tensor, "p *size"]
+    unturned: Float[Tensor, "p *size"] | None = None
+    """Of queries and keys: before the rotation, as traces keep them too."""
+
+    def __call__(self, x: Tensor, at: Int[Tensor, "p"]) -> Tensor:
+        rows = self.rows.to(x)
+        if x.ndim == 2 and rows.shape[1] < x.shape[1]:  # the weights of a run that was shorter
+            return torch.cat([rows, rows.new_zeros(len(rows), x.shape[1] - rows.shape[1])], 1)
+        return rows
+
+
+@dataclass(frozen=True)
+class Without:
+    """Attention weights without some keys."""
+
+    keys: tuple[int, ...]
+    renormalise: bool
+
+    def __call__(self, x: Tensor, at: Int[Tensor, "p"]) -> Tensor:
+        weights = x[at]
+        keys = [key for key in self.keys if key < x.shape[1]]
+        weights[:, keys] = 0
+        if not self.renormalise:
+            return weights
+        total = weights.sum(-1, keepdim=True)
+        return torch.where(total > 0, weights / total.clamp(min=torch.finfo(x.dtype).tiny), weights)
+
+
+Operation = Zero | MeanOfOthers | Times | Constant | Plus | Rows | Without
+
+
+@dataclass(frozen=True, eq=False)
+class Action:
+    """One operation at one place of one sequence."""
+
+    layer: int
+    point: Point
+    positions: tuple[int, ...]
+    operation: Operation
+    index: int | None = None
+    """Of the head, the neuron or the expert."""
+    inner: int | None = None
+    """Of the neuron in an expert."""
+
+    def at(self, device: torch.device) -> Int[Tensor, "p"]:
+        return torch.tensor(self.positions, dtype=torch.long, device=device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (position, …) with the change in it; x itself stays as it is."""
+        at = self.at(x.device)
+        changed = x.clone()
+        changed[at] = self.operation(x, at).to(x.dtype)
+        return changed

@@ -1,0 +1,257 @@
+"""From edits to actions: everything is looked up and checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lexray.edits.directions import Recorded, Run, refuse_other_model, residual, show_run
+from lexray.edits.parse import read_edits
+from lexray.edits.positions import Positions
+from lexray.edits.site import Kind, Site
+from lexray.edits.values import (
+    Ablate,
+    Add,
+    Clamp,
+    Cut,
+    Edit,
+    Edits,
+    Patch,
+    Placed,
+    Scale,
+    runs_of,
+)
+from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
+from lexray.trace.apply.actions import (
+    Action,
+    Constant,
+    MeanOfOthers,
+    Operation,
+    Plus,
+    Point,
+    Rows,
+    Times,
+    Without,
+    Zero,
+)
+from lexray.trace.recording import Recording
+
+POINTS: dict[Kind, Point] = {
+    "layer": "post",
+    "pre": "pre",
+    "attn": "attn",
+    "mlp": "mlp",
+    "head": "z",
+    "q": "q",
+    "k": "k",
+    "v": "v",
+    "pattern": "pattern",
+}
+PARTS: dict[Point, str] = {
+    "attn": "attn_write",
+    "mlp": "mlp_write",
+    "z": "z",
+    "q": "q",
+    "k": "k",
+    "v": "v",
+    "pattern": "pattern",
+    "coefficients": "coefficients",
+    "shared_coefficients": "shared_coefficients",
+}
+"""What a trace calls what is found at a point."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Edits that fit a model, with the runs they take from: ready for sequences of any length."""
+
+    model: Anatomy
+    edits: tuple[Edit, ...]
+    recorded: Recorded
+
+    @classmethod
+    def check(cls, model: Anatomy, edits: Edits | None, recorded: Recorded) -> Changes:
+        """Raises for what the model does not have; `recorded` runs prompts that edits name."""
+        found = read_edits(edits)
+        known: dict[Run, Recording] = {}
+
+        def once(run: Run) -> Recording:
+            if isinstance(run, Recording):
+                return run
+            if run not in known:
+                known[run] = recorded(run)
+            return known[run]
+
+        for edit in found:
+            _check(model, edit)
+        return cls(model, found, once)
+
+    def fit(self, lengths: Sequence[int]) -> None:
+        """Raises for positions that sequences of these lengths do not have; nothing is run."""
+        for edit in self.edits:
+            named = [getattr(edit, name, None) for name in ("positions", "source", "destination")]
+            for n in lengths:
+                for positions in named:
+                    if isinstance(positions, Positions):
+                        positions.choose(n)
+
+    def __bool__(self) -> bool:
+        return bool(self.edits)
+
+    def actions(self, n: int, counted: int | None = None) -> tuple[Action, ...]:
+        """What is to be done to a sequence of n tokens; positions from the end count from the end
+        of the first `counted`."""
+        found: list[Action] = []
+        for edit in self.edits:
+            found += self._actions(edit, n, counted)
+        return tuple(found)
+
+    def _actions(self, edit: Edit, n: int, counted: int | None) -> Iterator[Action]:
+        if isinstance(edit, Cut):
+            yield from self._cut(edit, n, counted)
+            return
+        assert isinstance(edit, Placed)
+        positions = edit.positions.choose(n, counted)
+        for site in self._parts(edit):
+            place = self._place(site)
+            operation = self._operation(edit, site, place, positions, n)
+            yield Action(site.layer, place.point, positions, operation, place.index, place.inner)
+
+    def _parts(self, edit: Placed) -> list[Site]:
+        """The site itself; of a layer that is ablated or scaled, its two sub-blocks."""
+        if edit.site.kind == "layer" and isinstance(edit, (Ablate, Scale)):
+            return [Site(edit.site.address, "attn"), Site(edit.site.address, "mlp")]
+        return [edit.site]
+
+    def _place(self, site: Site) -> _Place:
+        a = site.address
+        if site.kind == "neuron":
+            if a.expert is not None:
+                return _Place("expert_coefficients", a.expert, a.neuron)
+            return _Place("shared_coefficients" if a.shared else "coefficients", a.neuron)
+        if site.kind == "expert":
+            return _Place("expert", a.expert)
+        if site.kind == "shared":
+            return _Place("shared")
+        if site.kind in ("k", "v"):
+            spec = self.model.architecture.blocks[site.layer].attention
+            assert a.head is not None
+            return _Place(POINTS[site.kind], a.head * len(spec.k.starts) // len(spec.q.starts))
+        return _Place(POINTS[site.kind], a.head)
+
+    def _operation(
+        self, edit: Placed, site: Site, place: _Place, positions: tuple[int, ...], n: int
+    ) -> Operation:
+        match edit:
+            case Scale():
+                return Times(edit.factor)
+            case Clamp():
+                return Constant(torch.tensor(edit.value))
+            case Add():
+                entering = site.layer + (0 if site.kind == "pre" else 1)
+                vector = edit.vector.read(self.model, entering, self.recorded)
+                return Plus(vector * edit.strength)
+            case Patch():
+                return self._rows(edit, site, place, positions)
+            case Ablate(of_run=True):
+                return Constant(self._kept(edit.to, site, place).mean(0))
+            case Ablate(to="mean"):
+                if n < 2:
+                    raise LexrayError(f"{edit}: the sequence has one token, and no others to mean")
+                return MeanOfOthers()
+            case _:
+                return Zero()
+
+    # ------------------------------------------------------------------ other runs
+
+    def _kept(self, run: Run, site: Site, place: _Place) -> Tensor:
+        """What another run had at a place, at all positions that it kept."""
+        recording = self.recorded(run)
+        if place.point in ("pre", "post"):
+            return residual(recording, site.layer + (place.point == "post"), self.model)
+        return self._part(recording, site, place, PARTS[place.point])
+
+    def _part(self, recording: Recording, site: Site, place: _Place, name: str) -> Tensor:
+        found = recording.parts.get((site.layer, name))
+        if found is None:
+            raise LexrayError(
+                f"the run {show_run(recording)} has not kept {name} of layer {site.layer}, which "
+                f"{site} needs; trace it without layers= and what="
+            )
+        if place.point == "pattern":
+            return found[place.index]
+        return found if place.index is None else found[:, place.index]
+
+    def _rows(self, edit: Patch, site: Site, place: _Place, positions: tuple[int, ...]) -> Rows:
+        recording = self.recorded(edit.source)
+        if max(positions) >= len(recording):
+            raise LexrayError(
+                f"{edit}: that run has {len(recording)} tokens, and no position {max(positions)}; "
+                "patch the positions that both have, with positions=…"
+            )
+        whole = place.point in ("k", "v")  # kept everywhere
+        rows = list(positions) if whole else [recording.row(p) for p in positions]
+        if place.point not in ("q", "k"):
+            return Rows(self._kept(edit.source, site, place)[rows])
+        unturned = self._part(recording, site, place, place.point)[rows]
+        if self.model.architecture.blocks[site.layer].attention.rotary is None:
+            return Rows(unturned, unturned)
+        turned = self._part(recording, site, place, f"{place.point}_rotated")[rows]
+        return Rows(turned, unturned)
+
+    # ------------------------------------------------------------------ attention
+
+    def _cut(self, edit: Cut, n: int, counted: int | None) -> Iterator[Action]:
+        source, at = (p.choose(n, counted) for p in (edit.source, edit.destination))
+        without = Without(source, edit.renormalise)
+        for layer, head in cut_heads(self.model, edit):
+            yield Action(layer, "pattern", at, without, head)
+
+
+@dataclass(frozen=True)
+class _Place:
+    point: Point
+    index: int | None = None
+    inner: int | None = None
+
+
+def cut_heads(model: Anatomy, edit: Cut) -> list[tuple[int, int]]:
+    """The heads that are meant, by layer and number, each once."""
+    sites = edit.heads or tuple(Site(layer.address) for layer in model.layers)
+    found: dict[tuple[int, int], None] = {}
+    for site in sites:
+        n = len(model.architecture.blocks[site.layer].attention.q.starts)
+        heads = range(n) if site.address.head is None else [site.address.head]
+        found |= dict.fromkeys((site.layer, head) for head in heads)
+    return list(found)
+
+
+def _check(model: Anatomy, edit: Edit) -> None:
+    """Raises where the model has no such place, or none that can be changed in that way."""
+    if not isinstance(edit, (Cut, Placed)):
+        raise LexrayError(
+            f"{edit} changes weights, not a run: model.edited([…]) is the model with it"
+        )
+    for site in edit.heads if isinstance(edit, Cut) else (edit.site,):
+        site.check(model)
+        averages = isinstance(edit, Ablate) and (edit.of_run or edit.to == "mean")
+        if site.address.expert is not None and (averages or isinstance(edit, Patch)):
+            raise LexrayError(
+                f"{edit}: an expert writes only where the router chose it, so it has no mean and "
+                "no counterpart in another run; ablate it to zero, or scale or clamp it"
+            )
+        if site.kind == "shared" and averages:
+            raise LexrayError(f"{edit}: a shared expert is ablated to zero only, or scaled")
+    for run in runs_of(edit):
+        if isinstance(run, Recording):
+            refuse_other_model(run, model)
+    if isinstance(edit, Add) and not runs_of(edit):
+        edit.vector.read(model, 0, _no_run)
+
+
+def _no_run(run: Run) -> Recording:
+    raise LexrayError(f"{show_run(run)} is not run to have a fixed vector")
