@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 import lexray as lx
@@ -46,23 +44,21 @@ def test_files(llama: Path, gpt2: Path, tmp_path: Path) -> None:
     page, plot = tmp_path / "align.html", tmp_path / "maps.html"
     assert lexray("align", llama, gpt2, "-o", page, "--plot", plot).code == 0
     assert 'class="assigned"' in page.read_text()
-    assert "Plotly.newPlot" in plot.read_text()
+    assert "<svg" in plot.read_text()
+    assert len(plot.read_bytes()) < 500_000
     table = tmp_path / "align.csv"
     assert lexray("align", llama, gpt2, "-o", table).code == 0
     assert table.read_text().startswith("group,space,layer_a,layer_b,S,assigned,diagonal\n")
     assert {p.name for p in tmp_path.iterdir()} == {"align.html", "maps.html", "align.csv"}
 
 
-def test_an_image_without_a_browser(
+def test_an_image_needs_its_package(
     llama: Path, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise RuntimeError("Kaleido requires Google Chrome to be installed.")
-
-    monkeypatch.setattr(go.Figure, "write_image", fails)
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
     said = mistake("align", llama, gpt2, "--among", "V", "--plot", tmp_path / "maps.png")
-    assert "maps.png was not written, maps.html could be" in said
-    assert "Chrome" in said
+    assert "maps.png was not written, maps.svg could be" in said
+    assert "lexray[png]" in said
     assert list(tmp_path.iterdir()) == []
 
 

@@ -69,12 +69,18 @@ def test_files(llama: Path, tmp_path: Path) -> None:
     ran = lexray("contributions", llama, PROMPT, "--target", "·law", "-o", table, "--plot", picture)
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     assert table.read_text().startswith("component,layer,contribution\n")
-    assert "<html>" in picture.read_text()
+    assert "<svg" in picture.read_text()
+    assert "<script" not in picture.read_text()
     page = tmp_path / "lens.html"
     assert lexray("lens", llama, "<script>alert(1)", "-o", page).code == 0
     assert "rgba(" in page.read_text()
     assert "<script>" not in page.read_text()
-    assert {path.name for path in tmp_path.iterdir()} == {"parts.csv", "parts.html", "lens.html"}
+    image = tmp_path / "lens.svg"
+    assert lexray("lens", llama, PROMPT, "--target", "·law", "-o", image).code == 0
+    assert image.read_text().startswith("<svg")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "lens.html", "lens.svg", "parts.csv", "parts.html"
+    ]  # fmt: skip
 
 
 def test_mistakes(llama: Path, tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 
 from lexray import studies
 from lexray.model.model import Model
+from lexray.result.charts.panels import Columns, Panel
 from lexray.result.table import Table
+from lexray.studies.shared import figures
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import each_prompt
 from lexray.studies.shared.study import VISIT, Evidence, PromptOptions, Study, finding, option
@@ -41,7 +42,7 @@ def run(model: Model, options: Letters) -> Evidence:
             finding("There are <b>many</b>.", "more than 3", total > 3, str(total), "12"),
             finding("It can be told.", "never", None, "no"),
         ),
-        lambda: go.Figure(go.Bar(x=[1], y=[total])),
+        lambda: figures.panels(Panel("", (Columns([1], [total], "letters", figures.OURS),))),
         ("counted by hand",),
     )
 

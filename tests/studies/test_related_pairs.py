@@ -53,6 +53,8 @@ def test_the_rule_both_ways(share: float, verdict: str) -> None:
 
 def test_the_figure_marks_what_was_published() -> None:
     result = find("related-pairs")(worded("gpt2"), k=5)
-    figure = result.plot()
-    assert figure.layout.shapes[0].y0 == 5
-    assert list(figure.data[0].y) == [100 * layer["share"] for layer in result.numbers["layers"]]
+    columns, level = result.plot().panels[0].series
+    assert isinstance(level, Level)
+    assert level.y == 0.05
+    assert isinstance(columns, Columns)
+    assert list(columns.y) == [layer["share"] for layer in result.numbers["layers"]]

@@ -213,10 +213,14 @@ def test_every_form() -> None:
     assert len(data["contributions"]) == len(list(found))
     assert "<script>" not in found.to_html()
     assert found.to_csv().splitlines()[0] == "component,layer,contribution"
-    figure = found.plot()
-    bars = [bar for bar in figure.data if bar.showlegend is not False]
-    drawn = sum(sum(bar.x) for bar in bars)
-    assert drawn == pytest.approx(found.logit, abs=1e-4)
+    chart = found.plot()
+    by_layer, largest = chart.lists
+    assert sum(bar.total for bar in by_layer.bars) == pytest.approx(found.logit, abs=1e-4)
+    assert largest.bars[0].label == found.top(1)[0].label
+    assert "<script>" not in chart.to_svg()
+    figure = chart.to_plotly()
+    bars = [bar for bar in figure.data if bar.showlegend]
+    assert sum(sum(bar.x) for bar in bars) == pytest.approx(found.logit, abs=1e-4)
     assert "<script>" not in figure.layout.title.text
 
 

@@ -69,6 +69,9 @@ def show(
     csv_raw: bool = False,
 ) -> None:
     """Prints a result, or writes it to a file, whole or not at all; a table has `limit` rows."""
+    if form is None and output is not None and _is_drawn(result, output):
+        result.plot().save(output)  # type: ignore[attr-defined]
+        return
     form = form or format_of(output)
     if form is Format.TABLE and limit is not None:
         from lexray.cli.shorten import Shortened
@@ -83,6 +86,13 @@ def show(
             Console().print(result)
     else:
         say(_render_for_stdout(result, form, csv_raw))
+
+
+def _is_drawn(result: Result, path: Path) -> bool:
+    """Whether the file's ending asks for a picture, and the result has one."""
+    from lexray.result.images import IMAGES
+
+    return path.suffix.lower() in IMAGES and hasattr(result, "plot")
 
 
 def format_of(output: Path | None) -> Format:

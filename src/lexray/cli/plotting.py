@@ -9,9 +9,8 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 from lexray.cli.groups import option
 from lexray.cli.output import OUTPUT, refuse_unwritable
 from lexray.errors import LexrayError
-from lexray.files import writing
 
-ENDINGS = (".html", ".htm", ".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+ENDINGS = (".html", ".htm", ".svg", ".png", ".pdf")
 
 
 @runtime_checkable
@@ -38,7 +37,4 @@ class PlotOptions:
     def draw(self, result: Drawable) -> None:
         if self.plot is None:
             return
-        from lexray.result.plots import save_plot
-
-        with writing(self.plot) as part:
-            save_plot(result.plot(), part)
+        result.plot().save(self.plot)

@@ -164,12 +164,11 @@ def _kept(path: Path | None) -> Iterator[None]:
 
 
 def _show(result: StudyResult, output: OutputOptions) -> None:
-    from lexray.result.plots import IMAGES
-    from lexray.studies.shared.figures import save_whole
+    from lexray.result.images import IMAGES
 
     path = output.output
     if output.format is None and path is not None and path.suffix.lower() in IMAGES:
-        save_whole(result.plot(), path)
+        result.plot().save(path)
     else:
         output.show(result)
 

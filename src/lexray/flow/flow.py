@@ -88,8 +88,8 @@ class Flow(FlowGraph, Result):
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The interactive page as one text without any outside links; also written to `path`."""
-        from lexray.flow.draw.files import write_text
         from lexray.flow.draw.html import page
+        from lexray.result.images import write_text
 
         return write_text(page(self), path)
 
@@ -102,8 +102,8 @@ class Flow(FlowGraph, Result):
         palette: str = "paper",
     ) -> str:
         """The picture as SVG: which blocks are open (few layers: all) and in which colours."""
-        from lexray.flow.draw.files import write_text
         from lexray.flow.draw.svg import drawing
+        from lexray.result.images import write_text
 
         return write_text(drawing(self, open_layers, dark=dark, palette=palette), path)
 
@@ -117,7 +117,7 @@ class Flow(FlowGraph, Result):
         scale: float = 2.0,
     ) -> Path:
         """The same picture as PNG; needs `lexray[png]`, no browser."""
-        from lexray.flow.draw.files import write_png
+        from lexray.result.images import write_png
 
         svg = self.to_svg(open_layers=open_layers, dark=dark, palette=palette)
         return write_png(svg, Path(path), scale)

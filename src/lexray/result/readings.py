@@ -12,9 +12,12 @@ from lexray.result.table import Cell, Result, Table
 from lexray.view import View
 
 if TYPE_CHECKING:  # a study's help shows results, and neither torch nor plotly starts quickly
-    import plotly.graph_objects as go
     from jaxtyping import Float
     from torch import Tensor
+
+    from lexray.result.charts.bars import Bars
+    from lexray.result.charts.cloud import Cloud
+    from lexray.result.charts.threads import Threads
 
 
 READERS = ("key", "gate", "Q", "K", "V")
@@ -136,13 +139,13 @@ class Reading(Result):
     def to_dict(self) -> dict[str, Any]:
         return {**self.source.to_dict(), self.name: self.ends()}
 
-    def plot(self) -> go.Figure:
-        """Both ends as bars; `lexray.result.plots.save_plot` writes the figure to a file."""
-        from lexray.result import plots  # plotly takes long to import, and few readings are drawn
+    def plot(self) -> Bars:
+        """Both ends as bars: `.to_svg()`, `.to_html()`, `.save("bars.pdf")`, `.to_plotly()`."""
+        from lexray.result import plots  # which takes torch along
 
         return plots.bars(self)
 
-    def map(self, model: Embeds) -> go.Figure:
+    def map(self, model: Embeds) -> Cloud:
         """The top tokens as points: near one another where their embeddings are.
 
         >>> model["L3N17"].value.top(30).map(model)
@@ -309,9 +312,9 @@ class Pairs(Result):
             "pairs": [pair.to_dict() for pair in self.pairs],
         }
 
-    def plot(self, n: int = 50) -> go.Figure:
+    def plot(self, n: int = 50) -> Threads:
         """The first n pairs as threads from row tokens to column tokens."""
-        from lexray.result import plots  # plotly takes long to import, and few readings are drawn
+        from lexray.result import plots  # as in `Reading.plot`
 
         return plots.threads(self, n)
 

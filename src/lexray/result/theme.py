@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 from lexray.result.assets import read_asset
 
 SANS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+PRINT = "'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
+"""Of pictures: fonts of the same widths, which are known before anything is drawn."""
 MONOSPACE = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 SCOPE = "lexray-page"
 """The class within which the style sheet applies: of a page's body, or of a part of a notebook."""
@@ -40,6 +42,12 @@ class Theme:
     """The ends of a heat map."""
     on_hot: str
     """Text on what is hot."""
+    third: str
+    fourth: str
+    fifth: str
+    sixth: str
+    seventh: str
+    """Further curves and bars of a chart, after positive and negative."""
 
 
 LIGHT = Theme(
@@ -59,6 +67,11 @@ LIGHT = Theme(
     hot="#1f6fa8",
     cold="#eef4f9",
     on_hot="#ffffff",
+    third="#3a9d5d",
+    fourth="#b8860b",
+    fifth="#8d5fb8",
+    sixth="#2f9a9a",
+    seventh="#b8487a",
 )
 DARK = Theme(
     paper="#12171d",
@@ -77,6 +90,11 @@ DARK = Theme(
     hot="#63b1ec",
     cold="#1a2733",
     on_hot="#0b1620",
+    third="#5fc284",
+    fourth="#e0b04a",
+    fifth="#b394dd",
+    sixth="#5cc5c5",
+    seventh="#e07ba8",
 )
 MIDDLE = "#7d8893"
 """A grey that can be read on both papers."""

@@ -10,12 +10,13 @@ Parallel blocks never form the sum of stream and attention; here it is formed al
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.model.model import Model
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Panel, Panels
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
     RAW,
@@ -131,14 +132,20 @@ def _start(curves: Curves) -> Finding:
     )
 
 
-def draw(curves: Curves, k: int) -> go.Figure:
-    figure = figures.panels(["attention output and residual stream", "attention and attention"])
-    for name, (colour, dash) in STYLES.items():
-        panel = 1 if name in (PREVIOUS, DISTANT) else 0
-        figure.add_trace(curve(curves[name], name, colour, dash=dash), **figures.at(panel))
-    figure.update_xaxes(title="layer")
-    figure.update_yaxes(title=f"mean I_{k}", rangemode="tozero")
-    return figure
+def draw(curves: Curves, k: int) -> Panels:
+    apart = (PREVIOUS, DISTANT)
+    lines = {
+        name: curve(curves[name], name, colour, dash=dash)
+        for name, (colour, dash) in STYLES.items()
+    }
+    height = Axis(f"mean I_{k}", zero=True)
+    with_stream = tuple(line for name, line in lines.items() if name not in apart)
+    return figures.panels(
+        Panel("attention output and residual stream", with_stream, figures.LAYER, height),
+        Panel(
+            "attention and attention", tuple(lines[name] for name in apart), figures.LAYER, height
+        ),
+    )
 
 
 STUDY = Study(

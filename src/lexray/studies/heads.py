@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lexray.model.model import Model
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Panel, Panels
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
     COLOURS,
@@ -232,26 +233,25 @@ def _named(without: Curves, with_W_O: Curves) -> Curves:
     return named | {f"{OUTPUTS[o]}, with W_O": values for o, values in with_W_O.items()}
 
 
-def draw(without: Curves, with_W_O: Curves, ranked: dict[str, Curves], k: int) -> go.Figure:
+def draw(without: Curves, with_W_O: Curves, ranked: dict[str, Curves], k: int) -> Panels:
     """Fig. 2 above, Fig. 3 below."""
-    titles = ["heads without W_O", "heads with W_O"]
-    titles += [f"by norm: {OUTPUTS[o]}" for o in OUTPUTS]
-    figure = figures.panels(titles)
-    for panel, curves in enumerate((without, with_W_O)):
-        for name, values in curves.items():
-            line = curve(values, OUTPUTS[name], COLOURS[name], showlegend=panel == 1)
-            figure.add_trace(line, **figures.at(panel))
-    for panel, name in enumerate(OUTPUTS, 2):
-        for rank, colour in zip(RANKS, RANK_COLOURS, strict=True):
-            dash = "dot" if rank == RANKS[-1] else "solid"
-            line = curve(
-                ranked[name][rank], f"norm: {rank}", colour, dash=dash, showlegend=panel == 2
+    height = Axis(f"mean I_{k}")
+    panels = []
+    for title, curves in (("heads without W_O", without), ("heads with W_O", with_W_O)):
+        lines = [curve(values, OUTPUTS[name], COLOURS[name]) for name, values in curves.items()]
+        panels.append(Panel(title, tuple(lines), figures.LAYER, height))
+    for name in OUTPUTS:
+        lines = [
+            curve(
+                ranked[name][rank],
+                f"norm: {rank}",
+                colour,
+                dash="dot" if rank == RANKS[-1] else "solid",
             )
-            figure.add_trace(line, **figures.at(panel))
-    figure.update_xaxes(title="layer")
-    figure.update_yaxes(title=f"mean I_{k}")
-    figure.update_yaxes(matches="y", row=1)
-    return figure
+            for rank, colour in zip(RANKS, RANK_COLOURS, strict=True)
+        ]
+        panels.append(Panel(f"by norm: {OUTPUTS[name]}", tuple(lines), figures.LAYER, height))
+    return figures.panels(*panels)
 
 
 STUDY = Study(

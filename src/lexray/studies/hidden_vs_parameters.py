@@ -22,13 +22,14 @@ from hashlib import sha256
 from math import sqrt
 from typing import Any
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Columns, Panel, Panels
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
 from lexray.studies.shared import figures
@@ -281,24 +282,21 @@ def _table(groups: dict[str, Any], target: str) -> Table:
     return Table(("group", "layer", "R_k", "random"), rows, f"R_k with {TARGETS[target]}")
 
 
-def draw(groups: dict[str, Any], target: str, k: int) -> go.Figure:
+def draw(groups: dict[str, Any], target: str, k: int) -> Panels:
     """A pair of bars for each layer, as in the paper: blue the hidden state, orange another."""
-    figure = figures.panels([f"{name}, {TARGETS[target]}" for name in groups])
-    for i, found in enumerate(groups.values()):
-        for name, colour in (("aligned", figures.OURS), ("random", figures.CONTROL)):
-            bars = go.Bar(
-                x=list(range(len(found[name]))),
-                y=found[name],
-                name="hidden state" if name == "aligned" else "random hidden state",
-                marker={"color": colour, "line": {"width": 0}},
-                showlegend=i == 0,
-                hovertemplate="layer %{x}: %{y:.3f}",
-            )
-            figure.add_trace(bars, **figures.at(i))
-    figure.update_xaxes(title="layer")
-    figure.update_yaxes(title=f"R_{k}")
-    figure.update_layout(bargap=0.2, bargroupgap=0)
-    return figure
+    styles = {
+        "aligned": ("hidden state", figures.OURS),
+        "random": ("random hidden state", figures.CONTROL),
+    }
+    panels = []
+    for group, found in groups.items():
+        columns = [
+            Columns(range(len(found[name])), found[name], label, colour)
+            for name, (label, colour) in styles.items()
+        ]
+        title = f"{group}, {TARGETS[target]}"
+        panels.append(Panel(title, tuple(columns), figures.LAYER, Axis(f"R_{k}", zero=True)))
+    return figures.panels(*panels)
 
 
 STUDY = Study(

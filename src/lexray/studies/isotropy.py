@@ -17,13 +17,14 @@ from collections.abc import Callable
 from math import log, sqrt
 from typing import Any
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.model.model import Model
 from lexray.progress import track
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Line, Panel, Panels
 from lexray.result.table import Table
 from lexray.space.side import Side
 from lexray.studies.shared import figures
@@ -161,32 +162,19 @@ def _table(shapes: dict[str, Any]) -> Table:
     return Table(columns, rows, "how far G is from I")
 
 
-def draw(shapes: dict[str, Any], d: int) -> go.Figure:
+def draw(shapes: dict[str, Any], d: int) -> Panels:
     """The eigenvalues of G, and its deviation over growing parts of the vocabulary."""
-    figure = figures.panels(["eigenvalues of G, mean 1", "‖G − I‖ / √d, by number of tokens"])
+    eigenvalues, paths = [], []
     for name, shape in shapes.items():
-        line = {"color": COLOURS[name], "width": 2}
-        figure.add_trace(
-            go.Scatter(
-                x=list(range(1, d + 1)), y=shape["eigenvalues"], name=name, line=line, mode="lines"
-            ),
-            **figures.at(0),
-        )
-        path = shape["by_tokens"]
-        figure.add_trace(
-            go.Scatter(
-                x=[p["n"] for p in path],
-                y=[p["deviation"] for p in path],
-                name=name,
-                line=line,
-                showlegend=False,
-            ),
-            **figures.at(1),
-        )
-    figure.update_yaxes(type="log")
-    figure.update_xaxes(title="rank", row=1, col=1)
-    figure.update_xaxes(type="log", title="tokens", row=1, col=2)
-    return figure
+        values, path = shape["eigenvalues"], shape["by_tokens"]
+        eigenvalues.append(Line(range(1, d + 1), values, name, COLOURS[name], dots=False))
+        deviations = [p["deviation"] for p in path]
+        paths.append(Line([p["n"] for p in path], deviations, name, COLOURS[name]))
+    log = Axis(log=True)
+    return figures.panels(
+        Panel("eigenvalues of G, mean 1", tuple(eigenvalues), Axis("rank"), log),
+        Panel("‖G − I‖ / √d, by number of tokens", tuple(paths), Axis("tokens", log=True), log),
+    )
 
 
 STUDY = Study(

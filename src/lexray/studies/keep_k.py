@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -24,6 +23,8 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.progress import track
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Line, Panel, Panels, Series
 from lexray.result.table import Table
 from lexray.space.topk.arithmetic import full_precision
 from lexray.studies.shared import figures
@@ -220,27 +221,18 @@ def _table(ks: list[int], scores: Scores) -> Table:
     return Table(columns, rows, "cosine by k")
 
 
-def draw(ks: list[int], scores: Scores) -> go.Figure:
+def draw(ks: list[int], scores: Scores) -> Panels:
     """Solid lines Eᵀ, dashed lines E⁺, as in the paper, over both ranges at once."""
-    figure = figures.dress(go.Figure(), 480)
-    for name, both in scores.items():
-        for inverse, mark, dash in (("transpose", "Eᵀ", "solid"), ("pinv", "E⁺", "dash")):
-            figure.add_trace(
-                go.Scatter(
-                    x=ks,
-                    y=both[inverse],
-                    mode="lines+markers",
-                    name=f"{name}, {mark}",
-                    line={"color": COLOURS[name], "dash": dash, "width": 2},
-                    hovertemplate="k = %{x}: %{y:.3f}",
-                )
-            )
+    series: list[Series] = [
+        Line(ks, both[inverse], f"{name}, {mark}", COLOURS[name], dash)
+        for name, both in scores.items()
+        for inverse, mark, dash in (("transpose", "Eᵀ", "solid"), ("pinv", "E⁺", "dash"))
+    ]
     texts = ["GPT-2 medium, normal, Eᵀ: 0.83", "GPT-2 medium, normal, E⁺: 0.10"]
     if ks[-1] >= QUOTED:
-        figure.add_trace(figures.published([QUOTED] * 2, list(PUBLISHED.values()), texts))
-    figure.update_xaxes(type="log", title="k, how many tokens are kept", dtick=1)
-    figure.update_yaxes(title="cosine with XXᵀ")
-    return figure
+        series.append(figures.published([QUOTED] * 2, list(PUBLISHED.values()), texts))
+    across = Axis("k, how many tokens are kept", log=True)
+    return figures.panels(Panel("", tuple(series), across, Axis("cosine with XXᵀ")))
 
 
 STUDY = Study(

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.model.model import Model
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Columns, Heat, Panel, Panels
 from lexray.result.format import show_percent
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
@@ -215,40 +216,21 @@ def _start(curves: Curves) -> Finding:
     )
 
 
-def draw(
-    curves: Curves, heads: Float[Tensor, "layers heads ranks"], options: Memories
-) -> go.Figure:
+def draw(curves: Curves, heads: Float[Tensor, "layers heads ranks"], options: Memories) -> Panels:
     """By layer and rank, by head index and rank, and each head's first value."""
-    by = ranked_by(options)
-    titles = [f"by layer and {by}", "by head index", "first value, every head"]
-    figure = figures.panels(titles)
     by_index = heads.nanmean(0)
+    lines, columns = [], []
     for i, (rank, colour) in enumerate(zip(RANKS, COLOURS, strict=True)):
         dash = "dot" if rank == RANKS[-1] else "solid"
-        figure.add_trace(curve(curves[rank], rank, colour, dash=dash), **figures.at(0))
-        bars = go.Bar(
-            x=list(range(len(by_index))),
-            y=by_index[:, i].tolist(),
-            name=rank,
-            marker={"color": colour},
-            showlegend=False,
-            hovertemplate="head %{x}: %{y:.3f}",
-        )
-        figure.add_trace(bars, **figures.at(1))
-    heat = go.Heatmap(
-        z=heads[..., 0].T.tolist(),
-        colorscale="Blues",
-        zmin=0,
-        zmax=1,
-        colorbar={"len": 0.4, "y": 0.2},
-        hovertemplate="L%{x}H%{y}: %{z:.3f}<extra></extra>",
+        lines.append(curve(curves[rank], rank, colour, dash=dash))
+        columns.append(Columns(range(len(by_index)), by_index[:, i].tolist(), rank, colour))
+    head, height = Axis("head", whole=True), Axis(f"mean I_{options.k} with the head", zero=True)
+    heat = Heat(heads[..., 0].T.tolist())
+    return figures.panels(
+        Panel(f"by layer and {ranked_by(options)}", tuple(lines), figures.LAYER, height),
+        Panel("by head index", tuple(columns), head, height),
+        Panel("first value, every head", (heat,), figures.LAYER, head),
     )
-    figure.add_trace(heat, **figures.at(2))
-    figure.update_xaxes(title="layer")
-    figure.update_xaxes(title="head", row=1, col=2)
-    figure.update_yaxes(title=f"mean I_{options.k} with the head", rangemode="tozero", row=1)
-    figure.update_yaxes(title="head", row=2)
-    return figure
 
 
 STUDY = Study(

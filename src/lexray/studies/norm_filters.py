@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from math import isnan
 from typing import NamedTuple
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -30,8 +29,9 @@ from lexray.errors import LexrayError
 from lexray.families import Block, Norm
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Dots, Panel, Panels
 from lexray.result.format import show_percent
-from lexray.result.plots import literal
 from lexray.result.table import Table
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.vectors import multiply
@@ -361,61 +361,54 @@ def _bare(norm: str, kinds: Mapping[str, Curves]) -> Finding:
     )
 
 
+STYLES = (
+    ("fall", "real", figures.CONTROL, "solid"),
+    ("rise", "real", figures.OURS, "solid"),
+    ("fall", "random", figures.CONTROL, "dot"),
+    ("rise", "random", figures.OURS, "dot"),
+)
+"""Of a curve: which end, of which tokens, its colour and its dash."""
+
+
 def draw(
     model: Model,
     measured: Measured,
     changes: Mapping[str, Sequence[Mapping[int, float]]],
     usual: Float[Tensor, "rows"],
-) -> go.Figure:
+) -> Panels:
     """Usual probabilities and function words by layer; the tokens of all layers together."""
-    titles = [
-        f"{norm}: {what}"
-        for norm in measured
-        for what in ("mean probability in the output", "function words", "tokens, mean of layers")
-    ]
-    figure = figures.panels(titles, columns=3)
-    styles = (
-        ("fall", "real", figures.CONTROL, "solid"),
-        ("rise", "real", figures.OURS, "solid"),
-        ("fall", "random", figures.CONTROL, "dot"),
-        ("rise", "random", figures.OURS, "dot"),
-    )
-    for row, (norm, kinds) in enumerate(measured.items()):
-        for end, kind, colour, dash in styles:
-            name = f"{end}, {KINDS[kind]}"
-            for panel, what in enumerate(("usual probability", "function words")):
-                y = kinds[kind][f"{end}: {what}"]
-                line = curve(y, name, colour, dash=dash, showlegend=row == panel == 0)
-                figure.add_trace(line, **figures.at(3 * row + panel, 3))
-        figure.add_trace(_cloud(model, changes[norm], usual), **figures.at(3 * row + 2, 3))
-        figure.update_yaxes(type="log", row=row + 1, col=1)
-        figure.update_xaxes(title="layer", row=row + 1)
-        where = {"row": row + 1, "col": 3}
-        figure.update_xaxes(title="mean probability in the output", type="log", **where)
-        figure.update_yaxes(title="change", **where)
-    return figure
+    panels = []
+    for norm, kinds in measured.items():
+        for title, what, log in (
+            ("mean probability in the output", "usual probability", True),
+            ("function words", "function words", False),
+        ):
+            lines = tuple(
+                curve(kinds[kind][f"{end}: {what}"], f"{end}, {KINDS[kind]}", colour, dash=dash)
+                for end, kind, colour, dash in STYLES
+            )
+            panels.append(Panel(f"{norm}: {title}", lines, figures.LAYER, Axis(log=log)))
+        cloud = _cloud(model, changes[norm], usual)
+        across = Axis("mean probability in the output", log=True)
+        panels.append(Panel(f"{norm}: tokens, mean of layers", (cloud,), across, Axis("change")))
+    return figures.panels(*panels, across=3)
 
 
 def _cloud(
     model: Model, changes: Sequence[Mapping[int, float]], usual: Float[Tensor, "rows"]
-) -> go.Scatter:
+) -> Dots:
     """Like the paper's Fig. 7: what falls and rises, over how probable it usually is."""
     total: dict[int, float] = defaultdict(float)
     for layer in changes:
         for token, by in layer.items():
             total[token] += by / len(changes)
     ids = sorted(total, key=lambda i: -abs(total[i]))[:200]
-    return go.Scatter(
-        x=[max(float(usual[i]), 1e-9) for i in ids],
-        y=[total[i] for i in ids],
-        text=[literal(model.space.token(i).shown) for i in ids],
-        mode="markers",
-        marker={
-            "size": 6,
-            "color": [figures.CONTROL if total[i] < 0 else figures.OURS for i in ids],
-        },
-        showlegend=False,
-        hovertemplate="%{text}: %{y:+.2%}<extra></extra>",
+    return Dots(
+        [max(float(usual[i]), 1e-9) for i in ids],
+        [total[i] for i in ids],
+        "",
+        [figures.CONTROL if total[i] < 0 else figures.OURS for i in ids],
+        [f"{model.space.token(i).shown}: {show_percent(total[i], 2, sign=True)}" for i in ids],
     )
 
 

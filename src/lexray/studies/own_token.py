@@ -14,10 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-import plotly.graph_objects as go
 import torch
 
 from lexray.model.model import Model
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Level, Panel, Panels
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
     RAW,
@@ -134,16 +135,18 @@ def findings(curves: Curves, random: float) -> list[Finding]:
     ]
 
 
-def draw(curves: Curves, listed: Curves, random: float, k: int) -> go.Figure:
-    figure = figures.panels(["probability", f"share of values with the token in their top {k}"])
-    for panel, kind in enumerate((curves, listed)):
-        for name, colour in STYLES.items():
-            line = curve(kind[name], name, colour, showlegend=panel == 0)
-            figure.add_trace(line, **figures.at(panel))
-    figure.add_hline(y=random, line={"color": figures.MUTED, "dash": "dot"}, row=1, col=1)
-    figure.update_xaxes(title="layer")
-    figure.update_yaxes(rangemode="tozero")
-    return figure
+def draw(curves: Curves, listed: Curves, random: float, k: int) -> Panels:
+    first, second = (
+        [curve(kind[name], name, colour) for name, colour in STYLES.items()]
+        for kind in (curves, listed)
+    )
+    chance = Level(random, "chance", dash="dot")
+    zero = Axis(zero=True)
+    share = f"share of values with the token in their top {k}"
+    return figures.panels(
+        Panel("probability", (*first, chance), figures.LAYER, zero),
+        Panel(share, tuple(second), figures.LAYER, zero),
+    )
 
 
 STUDY = Study(

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import plotly.graph_objects as go
-
 from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Panel, Panels
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
     RAW,
@@ -129,13 +129,10 @@ def findings(curves: Curves, counts: dict[str, int]) -> list[Finding]:
     ]
 
 
-def draw(curves: Curves, counts: dict[str, int]) -> go.Figure:
-    figure = figures.dress(go.Figure())
-    for name, values in curves.items():
-        figure.add_trace(curve(values, f"{name} ({counts[name]})", STYLES[name]))
-    figure.update_xaxes(title="layer")
-    figure.update_yaxes(title="probability of the final prediction", rangemode="tozero")
-    return figure
+def draw(curves: Curves, counts: dict[str, int]) -> Panels:
+    lines = [curve(y, f"{name} ({counts[name]})", STYLES[name]) for name, y in curves.items()]
+    height = Axis("probability of the final prediction", zero=True)
+    return figures.panels(Panel("", tuple(lines), figures.LAYER, height))
 
 
 STUDY = Study(

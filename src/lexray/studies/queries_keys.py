@@ -29,7 +29,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -38,6 +37,8 @@ from lexray.model import fold
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
 from lexray.model.model import Model
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Panel, Panels
 from lexray.result.format import show_percent
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
@@ -390,27 +391,35 @@ def _looks(name: str, attended: Curves) -> Finding:
 
 def draw(
     scores: Mapping[str, Curves], fits: Mapping[str, Curves], attended: Curves, k: int
-) -> go.Figure:
+) -> Panels:
     """A panel for each reading, the residual stream, and the correlations."""
-    titles = [METHODS[m] for m in scores]
-    figure = figures.panels([*titles, "right side, residual stream", "attention logits"])
-    for panel, curves in enumerate(scores.values()):
-        for name, y in curves.items():
-            colour, dash = COLOURS.get(name, figures.MUTED), "solid" if name in PAIRS else "dot"
-            line = curve(y, name, colour, dash=dash, showlegend=panel == 0)
-            figure.add_trace(line, **figures.at(panel))
-    for name, y in attended.items():
-        colour = figures.OURS if name.startswith("query") else figures.THIRD
-        line = curve(y, name, colour, dash="dot" if "another" in name else "solid")
-        figure.add_trace(line, **figures.at(len(scores)))
-    colours = (figures.MUTED, figures.CONTROL, figures.OURS)
-    for (method, curves), colour in zip(fits.items(), colours[-len(fits) :], strict=True):
-        for name, dash in (("query", "solid"), ("key", "dash")):
-            line = curve(curves[name], f"{METHODS[method]}: {name}", colour, dash=dash)
-            figure.add_trace(line, **figures.at(len(scores) + 1))
-    figure.update_xaxes(title="layer")
-    figure.update_yaxes(title=f"mean I_{k}", rangemode="tozero", row=1, col=1)
-    return figure
+    height = Axis(f"mean I_{k}", zero=True)
+    panels = []
+    for method, curves in scores.items():
+        lines = [
+            curve(
+                y, name, COLOURS.get(name, figures.MUTED), dash="solid" if name in PAIRS else "dot"
+            )
+            for name, y in curves.items()
+        ]
+        panels.append(Panel(METHODS[method], tuple(lines), figures.LAYER, height))
+    lines = [
+        curve(
+            y,
+            name,
+            figures.OURS if name.startswith("query") else figures.THIRD,
+            dash="dot" if "another" in name else "solid",
+        )
+        for name, y in attended.items()
+    ]
+    panels.append(Panel("right side, residual stream", tuple(lines), figures.LAYER))
+    colours = (figures.MUTED, figures.CONTROL, figures.OURS)[-len(fits) :]
+    lines = [
+        curve(curves[name], f"{METHODS[method]}: {name}", colour, dash=dash)
+        for (method, curves), colour in zip(fits.items(), colours, strict=True)
+        for name, dash in (("query", "solid"), ("key", "dash"))
+    ]
+    return figures.panels(*panels, Panel("attention logits", tuple(lines), figures.LAYER))
 
 
 STUDY = Study(

@@ -20,15 +20,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lexray.model import fold
 from lexray.model.model import Model
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Columns, Dots, Line, Panel, Panels
 from lexray.result.format import show_percent
-from lexray.result.plots import literal
 from lexray.result.table import Table
 from lexray.studies.shared import figures
 from lexray.studies.shared.active import active_neurons
@@ -388,37 +388,27 @@ def _layers_table(layers: Sequence[Mapping[str, Any]]) -> Table:
     return Table(columns, rows, "means by layer")
 
 
-def draw(layers: Sequence[Mapping[str, Any]]) -> go.Figure:
+def draw(layers: Sequence[Mapping[str, Any]]) -> Panels:
     """How many are flagged, and how they differ from the others of their layers."""
-    shown = {name: MEASURES[name] for name in ("norm", "entropy", "peak")}
-    figure = figures.panels(["always active neurons", *shown.values()])
     x = [layer["layer"] for layer in layers]
-    counts = [len(layer["neurons"]) for layer in layers]
-    bars = go.Bar(x=x, y=counts, marker={"color": figures.MUTED}, showlegend=False)
-    figure.add_trace(bars, **figures.at(0))
+    counts = Columns(
+        x, [len(layer["neurons"]) for layer in layers], "flagged", figures.MUTED, False
+    )
+    panels = [Panel("always active neurons", (counts,), figures.LAYER, Axis(zero=True))]
     neurons = [(layer["layer"], neuron) for layer in layers for neuron in layer["neurons"]]
-    for panel, name in enumerate(shown, 1):
-        points = go.Scatter(
-            x=[layer for layer, _ in neurons],
-            y=[neuron[name] for _, neuron in neurons],
-            text=[literal(f"{n['address']}: {' '.join(n['tokens'][:5])}") for _, n in neurons],
-            mode="markers",
-            marker={"size": 7, "color": figures.CONTROL},
-            name="always active",
-            showlegend=panel == 1,
-            hovertemplate="%{text}<br>%{y:.3g}<extra></extra>",
+    for name in ("norm", "entropy", "peak"):
+        points = Dots(
+            [layer for layer, _ in neurons],
+            [neuron[name] for _, neuron in neurons],
+            "always active",
+            [figures.CONTROL],
+            [f"{n['address']}: {' '.join(n['tokens'][:5])}" for _, n in neurons],
+            listed=True,
         )
-        others = go.Scatter(
-            x=x,
-            y=[layer["others"][name] for layer in layers],
-            mode="lines",
-            line={"color": figures.OURS, "width": 2},
-            name="others, mean",
-            showlegend=panel == 1,
-        )
-        figure.add_trace(points, **figures.at(panel))
-        figure.add_trace(others, **figures.at(panel))
-    return figures.by_layer(figure, len(layers))
+        means = [layer["others"][name] for layer in layers]
+        others = Line(x, means, "others, mean", figures.OURS, dots=False)
+        panels.append(Panel(MEASURES[name], (points, others), figures.LAYER))
+    return figures.panels(*panels)
 
 
 STUDY = Study(

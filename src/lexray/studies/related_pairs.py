@@ -14,11 +14,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import plotly.graph_objects as go
-
 from lexray.address import Address
 from lexray.find.related import Related, related
 from lexray.model.model import Model
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Columns, Level, Panel, Panels
 from lexray.result.format import show_percent
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
@@ -101,26 +101,21 @@ def _neurons_table(found: Related) -> Table:
     return Table(table.columns, table.rows[:LISTED], f"the first {min(LISTED, len(found))} of them")
 
 
-def draw(layers: list[dict[str, Any]], options: RelatedPairs) -> go.Figure:
+def draw(layers: list[dict[str, Any]], options: RelatedPairs) -> Panels:
     """The share by layer, with the paper's figure for the whole model."""
-    figure = figures.dress(go.Figure())
-    figure.add_trace(
-        go.Bar(
-            x=[layer["layer"] for layer in layers],
-            y=[100 * layer["share"] for layer in layers],
-            marker={"color": figures.OURS, "line": {"width": 0}},
-            name="this model",
-            showlegend=True,
-            customdata=[[layer["related"], layer["neurons"]] for layer in layers],
-            hovertemplate="layer %{x}: %{customdata[0]} of %{customdata[1]}<extra></extra>",
-        )
+    columns = Columns(
+        [layer["layer"] for layer in layers],
+        [layer["share"] for layer in layers],
+        "this model",
+        figures.OURS,
+        said=[
+            f"layer {layer['layer']}: {layer['related']} of {layer['neurons']}" for layer in layers
+        ],
     )
-    figures.published_line(figure, 100 * PUBLISHED, "GPT-2 medium, all layers: about 5 %")
-    figures.by_layer(figure, len(layers))
-    figure.update_yaxes(
-        title=f"% sharing ≥ {100 * options.overlap:g} % of the top {options.k}", rangemode="tozero"
-    )
-    return figure
+    level = Level(PUBLISHED, "GPT-2 medium, all layers: about 5 %", figures.PUBLISHED)
+    title = f"sharing ≥ {100 * options.overlap:g} % of the top {options.k}"
+    height = Axis(title, zero=True, percent=True)
+    return figures.panels(Panel("", (columns, level), figures.LAYER, height))
 
 
 STUDY = Study(

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -26,6 +25,8 @@ from lexray.model.layer import Layer
 from lexray.model.model import Model
 from lexray.model.vectors import VECTORS_AT_ONCE, VectorGroup
 from lexray.progress import track
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Columns, Panel, Panels
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
 from lexray.space.side import Side
@@ -169,24 +170,22 @@ def _table(groups: dict[str, Similar]) -> Table:
     return Table(("pairs", "layer", "aligned", "shuffled"), rows, "mean Jaccard index")
 
 
-def draw(groups: dict[str, Similar], k: int) -> go.Figure:
+def draw(groups: dict[str, Similar], k: int) -> Panels:
     """A pair of bars for each layer, as in the paper: blue aligned, orange shuffled."""
-    figure = figures.panels(list(groups))
-    for i, found in enumerate(groups.values()):
-        for name, colour in (("aligned", figures.OURS), ("shuffled", figures.CONTROL)):
-            figure.add_trace(
-                go.Bar(
-                    x=found["layers"],
-                    y=found[name],
-                    name=name,
-                    marker={"color": colour, "line": {"width": 0}},
-                    showlegend=i == 0,
-                    hovertemplate="layer %{x}: %{y:.4f}",
-                ),
-                **figures.at(i),
-            )
-    figure.update_yaxes(title=f"Jaccard, top {k}")
-    return figures.by_layer(figure, max(len(found["layers"]) for found in groups.values()))
+    height = Axis(f"Jaccard, top {k}", zero=True)
+    panels = [
+        Panel(
+            title,
+            (
+                Columns(found["layers"], found["aligned"], "aligned", figures.OURS),
+                Columns(found["layers"], found["shuffled"], "shuffled", figures.CONTROL),
+            ),
+            figures.LAYER,
+            height,
+        )
+        for title, found in groups.items()
+    ]
+    return figures.panels(*panels)
 
 
 STUDY = Study(

@@ -401,7 +401,11 @@ def test_a_sweep_counts_what_one_by_one_counts(tuned: Model, tmp_path: Path) -> 
     own = sum(_right(stitch(tuned, tuned, after=0, layers=1), tuned, e) for e in examples())
     assert [p.right for p in found.ceilings] == [own]
     assert {len(t.rows) for t in found.csv_tables()} == {6}
-    assert len(found.plot().data) == 3
+    (panel,) = found.plot().panels
+    lines = [series for series in panel.series if isinstance(series, Line)]
+    assert {line.name: list(line.y) for line in lines} == {
+        str(recipe): [p.accuracy for p in found.of(str(recipe))] for recipe in recipes
+    }
 
 
 def _right(one: Stitched, model: Model, example: Example) -> bool:

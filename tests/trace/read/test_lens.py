@@ -335,9 +335,12 @@ def test_every_form() -> None:
     page = found.to_html()
     assert "<script>" not in page
     assert page.count("rgba(") == 2 * 3 * len(IDS)
-    figure = found.plot()
-    (heat,) = figure.data
+    chart = found.plot()
     strengths = [[cell.strength for cell in line] for line in found.grids()[1].cells]
+    assert [[square.strength for square in line] for line in chart.squares] == strengths
+    assert list(chart.names) == ["embed", "L0", "L1"], "the order of the table"
+    assert "<script>" not in chart.to_svg()
+    (heat,) = chart.to_plotly().data
     assert [list(line) for line in heat.z] == strengths
     assert "<script>" not in str(heat.text)
 
@@ -469,5 +472,5 @@ def test_a_target_is_coloured_by_the_log_of_its_rank() -> None:
             expected = max(0.0, 1 - math.log1p(above) / math.log1p(size / 2))
             assert cell.strength == pytest.approx(expected if above <= size - 1 - above else 0.0)
             assert cell.text.endswith(f"#{above + 1}")
-    colours = [list(line) for line in found.plot().data[0].z]
+    colours = [[square.strength for square in line] for line in found.plot().squares]
     assert colours == [[cell.strength for cell in line] for line in cells]

@@ -21,7 +21,7 @@ from lexray.result.table import Cell, Result, Table
 from lexray.space.kinds import GROUPS, Kind
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    from lexray.result.charts.panels import Panels
 
 NUMBERS_UP_TO = 10
 """Columns of a table of numbers; the similarities of deeper models are shaded in the terminal."""
@@ -177,9 +177,9 @@ class Alignment(Result, Sequence[GroupAlignment]):
             ],
         }
 
-    def plot(self) -> go.Figure:
+    def plot(self) -> Panels:
         """Heat maps, one for each group: embedding space above, feature space below."""
-        from lexray.compare.align.plots import heat_maps  # plotly takes long to import
+        from lexray.compare.align.plots import heat_maps
 
         return heat_maps(self)
 

@@ -29,7 +29,7 @@ from lexray.result.format import show_percent
 from lexray.result.table import Result, Table
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    from lexray.result.charts.panels import Panels
 
 CALIBRATION = 32
 """Texts on which sizes are measured where a recipe asks for it."""
@@ -218,8 +218,8 @@ class Sweep(Result):
             "points": [p.to_dict() for p in self.points],
         }
 
-    def plot(self) -> go.Figure:
-        """Curves with their intervals; `lx.plots.save_plot` writes the figure to a file."""
+    def plot(self) -> Panels:
+        """Curves with their intervals; `.save("sweep.pdf")` writes the figure to a file."""
         from lexray.compare.stitch.plots import curves
 
         return curves(self)

@@ -46,9 +46,9 @@ _ENDS = ("source", "target")
 
 def to_plotly(graph: FlowGraph) -> go.Figure:
     """A Sankey diagram: widths by score within each kind of edge."""
-    import plotly.graph_objects as go
+    from lexray.result.charts.plotly import import_plotly, literal
 
-    from lexray.result.plots import literal
+    go = import_plotly()
 
     colours, most = palette("paper", dark=False), strongest(graph)
     place = {node.id: i for i, node in enumerate(graph.nodes)}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass, replace
 
 from lexray.flow.graph import FlowGraph, Node, NodeKind, Projection
+from lexray.result import letters
 from lexray.result.format import show_percent
+from lexray.result.theme import PRINT
 
-FONT = "'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
+FONT = PRINT
 SIZES = {
     "token": 14.0,
     "word": 13.5,
@@ -168,37 +169,9 @@ def show_share(probability: float) -> str:
 
 def fit(text: str, role: str, room: float) -> str:
     """The text if there is room for it, else its beginning and an ellipsis."""
-    if text_width(text, role) <= room:
-        return text
-    cut = text
-    while cut and text_width(cut + "…", role) > room:
-        cut = cut[:-1]
-    return cut + "…" if cut else ""
+    return letters.fit(text, SIZES[role], room, bold=role in BOLD)
 
 
 def text_width(text: str, role: str) -> float:
     """How wide a text is at most in the fonts of `FONT`, in pixels."""
-    return sum(map(_advance, text)) * SIZES[role] * (1.07 if role in BOLD else 1.0) / 1000
-
-
-_ADVANCES = {
-    191: "'", 222: "ijl", 260: "|", 278: " !,./:;I[]\\ft·", 333: "()-r`", 334: "{}", 355: '"',
-    389: "*", 469: "^", 500: "Jcksvxyz", 584: "+<=>~", 611: "FTZ", 667: "&ABEKPSVXY",
-    722: "CDHNRUw", 778: "GOQ", 833: "Mm", 889: "%", 944: "W", 1000: "…", 1015: "@",
-}  # fmt: skip
-_WIDTHS = {letter: width for width, letters in _ADVANCES.items() for letter in letters}
-
-
-def _advance(letter: str) -> int:
-    """Helvetica's advance in thousandths of the font size; generous where it has no glyph."""
-    if letter in _WIDTHS:
-        return _WIDTHS[letter]
-    if letter < "\x7f":
-        return 556
-    if unicodedata.combining(letter) or unicodedata.category(letter) == "Cf":
-        return 0
-    if letter > "\U0001f000":
-        return 1400
-    if unicodedata.east_asian_width(letter) in "WF":
-        return 1000
-    return 600 if unicodedata.category(letter)[0] == "L" and letter < "\u0600" else 760
+    return letters.measure(text, SIZES[role], bold=role in BOLD)

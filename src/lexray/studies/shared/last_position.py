@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any
 
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -19,6 +18,8 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
+from lexray.result.charts.panels import Line
+from lexray.result.charts.pen import Colour
 from lexray.result.table import Table
 from lexray.studies.shared import figures
 from lexray.studies.shared.measures import overlap, require_more_tokens
@@ -154,15 +155,6 @@ def curves_table(curves: Mapping[str, Sequence[float]], title: str) -> Table:
     return Table(("layer", *curves), rows, title)
 
 
-def curve(y: Sequence[float], name: str, colour: str, **line: Any) -> go.Scatter:
-    """A number by layer; `x=` and `showlegend=` go to the curve, the rest is its line's style."""
-    extra = {key: line.pop(key) for key in ("x", "showlegend") if key in line}
-    return go.Scatter(
-        **{"x": list(range(len(y)))} | extra,
-        y=list(y),
-        name=name,
-        mode="lines+markers",
-        line={"color": colour, "width": 2, **line},
-        marker={"size": 5},
-        hovertemplate="layer %{x}: %{y:.3f}",
-    )
+def curve(y: Sequence[float], name: str, colour: Colour, *, dash: str = "solid") -> Line:
+    """A number by layer."""
+    return Line(range(len(y)), y, name, colour, dash)

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
 from lexray.result import page as shell
 from lexray.result.page import escape
 from lexray.result.table import Table
@@ -40,8 +38,7 @@ def page(sections: Sequence[Section], title: str, *, files: bool = False) -> str
             *(_section(section, files) for section in sections),
         ]
     )
-    plotly = str(shell.Script(get_plotlyjs())) if results else ""
-    return shell.page(title, f"<main>\n{plotly}\n{body}\n</main>", own_scripts=bool(results))
+    return shell.page(title, f"<main>\n{body}\n</main>")
 
 
 def _origin(results: Sequence[StudyResult]) -> str:
@@ -129,16 +126,7 @@ def _badge(verdict: str, text: str = "") -> str:
 
 
 def _figure(result: StudyResult) -> str:
-    config = {"displaylogo": False, "typesetMath": False, "responsive": True}
-    drawn: str = result.evidence.draw().to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        include_mathjax=False,
-        config=config,
-        div_id=f"figure-{result.study.name}",
-        default_width="100%",
-    )
-    return f'<div class="scroll">{drawn}</div>'
+    return f'<div class="scroll">{result.evidence.draw().html()}</div>'
 
 
 def _options(result: StudyResult) -> str:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -22,9 +22,8 @@ from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from lexray.model.model import Model
+    from lexray.result.charts.panels import Panels
 
 ES = "Analyzing Transformers in Embedding Space"
 VISIT = "VISIT: Visualizing and Interpreting the Semantic Information Flow of Transformers"
@@ -109,7 +108,7 @@ class Evidence:
     """Everything measured: plain numbers, lists and dicts."""
     tables: tuple[Table, ...]
     findings: tuple[Finding, ...]
-    draw: Callable[[], go.Figure] = field(compare=False)
+    draw: Callable[[], Panels] = field(compare=False)
     """The figure, like the paper's; titles are added later."""
     notes: tuple[str, ...] = ()
     """What the reader has to know about this run."""
@@ -199,12 +198,10 @@ class StudyResult(Result):
             "numbers": _plain(self.numbers),
         }
 
-    def plot(self) -> go.Figure:
+    def plot(self) -> Panels:
         """The figure with its title, for notebooks and images."""
-        from lexray.studies.shared.figures import give_title
-
         note = f"{self.study.where} · {self.source}"
-        return give_title(self.evidence.draw(), self.study.title, note)
+        return replace(self.evidence.draw(), title=self.study.title, note=note)
 
     def to_html(self) -> str:
         """A page with the figure, its findings and its tables, which needs no network."""

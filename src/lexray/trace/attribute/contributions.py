@@ -21,7 +21,7 @@ from lexray.trace.read.targets import Target, Wanted, find_target
 from lexray.trace.recording import Recording
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    from lexray.result.charts.bars import Bars
 
 PLURALS: dict[ComponentKind, str] = {
     "embedding": "embeddings",
@@ -192,18 +192,17 @@ class Contributions(Result):
             "contributions": [leaf.to_dict() for leaf in self],
         }
 
-    def plot(self) -> go.Figure:
+    def plot(self) -> Bars:
         """Each layer's sums as stacked bars, and the largest components beside them."""
-        from lexray.trace.attribute import plots as figures  # plotly takes long to import
+        from lexray.trace.attribute.plots import draw_contributions
 
         layers = self.by_layer()
         ends = [*self.top(self.shown), *reversed(self.top(self.shown, negative=True))]
-        return figures.draw_contributions(
+        return draw_contributions(
             f"What added to the logit of {self.what}",
             f"{self.model.name} · logit {self.logit:.3f}" + f" · {self.note}" * bool(self.note),
             {PLURALS[kind]: {s: sums[kind] for s, sums in layers.items()} for kind in self.kinds},
             {leaf.label: leaf.contribution for leaf in ends},
-            2 * self.shown,
         )
 
 

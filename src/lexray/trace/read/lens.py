@@ -25,7 +25,7 @@ from lexray.trace.recording import Recording
 from lexray.vocabulary.filters import Filter
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    from lexray.result.charts.cells import Cells
 
 
 @dataclass(frozen=True)
@@ -191,19 +191,18 @@ class Lens(Result):
     def _repr_html_(self) -> str:
         return "\n".join([*(grid.to_html() for grid in self.grids()), html_table(self.detail())])
 
-    def plot(self) -> go.Figure:
+    def plot(self) -> Cells:
         """A heat map, lines by positions, coloured by the target's rank or by probability."""
-        from lexray.trace.read import plots as figures  # plotly takes long to import
+        from lexray.trace.read.plots import heat_map
 
         colours, meaning = self.top_probs[..., 0].tolist(), "probability"
-        if self.target_ranks is not None:
+        if self.target_ranks is not None and self.target is not None:
             colours = [[self._strength(1 + n) for n in line] for line in self.target_ranks.tolist()]
-            meaning = "log of the rank"
-        target = f" · colours: {self.target.shown}" if self.target else ""
+            meaning = f"rank of {self.target.shown}, on a log scale"
         words = tuple(clip(self.tokens[at].shown) for at in self.positions)
         cells = tuple(map(tuple, self.cells()))
-        grid = Grid(self.title, "", words, tuple(self.names), cells, self.note + target)
-        return figures.heat_map(grid, self.positions, colours, meaning)
+        grid = Grid(self.title, "", words, tuple(self.names), cells, self.note)
+        return heat_map(grid, self.positions, colours, meaning)
 
     # ------------------------------------------------------------------ for programs
 

@@ -1,0 +1,122 @@
+"""Lists of bars side by side, or below one another where there is no room for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lexray.result.charts.chart import Chart
+from lexray.result.charts.pen import Colour, Pen
+from lexray.result.format import show_number
+from lexray.result.letters import fit, measure
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+ROW, THICK = 23.0, 15.0
+SIZE, SMALL = 13.0, 11.0
+GAP = 36.0
+LEAST = 300.0
+"""A list is at least so wide, else the next one stands below it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a bar; pieces of one sign follow one another."""
+
+    value: float
+    colour: Colour
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    label: str
+    parts: tuple[Part, ...]
+    said: str = ""
+    """What is shown when the pointer rests on it."""
+
+    @property
+    def total(self) -> float:
+        return sum(part.value for part in self.parts)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """From its lowest to its highest end."""
+        values = [part.value for part in self.parts]
+        return sum(v for v in values if v < 0), sum(v for v in values if v > 0)
+
+
+@dataclass(frozen=True)
+class BarList:
+    title: str
+    bars: tuple[Bar, ...]
+    mono: bool = True
+
+    def draw(self, pen: Pen, width: float) -> float:
+        """Labels at the left, numbers behind the bars; says how high it is."""
+        pen.text(0.0, 12.0, self.title, 13, "faint")
+        top = 22.0
+        wide = [measure(bar.label, SIZE, mono=self.mono) for bar in self.bars]
+        labels = min(max(wide, default=0.0), 0.5 * width) + 10
+        numbers = max((measure(show_number(b.total), SMALL) for b in self.bars), default=0.0) + 6
+        low = min((bar.reach[0] for bar in self.bars), default=0.0)
+        high = max((bar.reach[1] for bar in self.bars), default=0.0)
+        room = width - labels - numbers * ((high > 0 or low == 0) + (low < 0))
+        scale = max(room, 20.0) / ((high - low) or 1.0)
+        zero = labels + numbers * (low < 0) - low * scale
+        for i, bar in enumerate(self.bars):
+            y = top + ROW * i
+            label = fit(bar.label, SIZE, labels - 8, mono=self.mono)
+            pen.text(labels - 8, y + 15, label, SIZE, anchor="end", mono=self.mono)
+            self._bar(pen, bar, zero, y, scale)
+        pen.path(f"M{zero:.1f} {top}V{top + ROW * len(self.bars):.1f}", "line")
+        return top + ROW * len(self.bars)
+
+    def _bar(self, pen: Pen, bar: Bar, zero: float, y: float, scale: float) -> None:
+        low = high = zero
+        for part in bar.parts:
+            size = abs(part.value) * scale
+            x = high if part.value >= 0 else low - size
+            said = bar.said or f"{bar.label}: {show_number(part.value)} {part.name}".rstrip()
+            pen.rect(x, y + 4, size, THICK, part.colour, radius=2, said=said)
+            low, high = min(low, x), max(high, x + size)
+        if bar.total < 0:
+            pen.text(low - 5, y + 15, show_number(bar.total), SMALL, "faint", anchor="end")
+        else:
+            pen.text(high + 5, y + 15, show_number(bar.total), SMALL, "faint")
+
+
+@dataclass(frozen=True)
+class Bars(Chart):
+    lists: tuple[BarList, ...]
+    legend: tuple[tuple[str, Colour], ...] = ()
+
+    def draw(self, pen: Pen, width: float) -> tuple[float, float]:
+        n = len(self.lists)
+        beside = width >= LEAST * n
+        own = (width - GAP * (n - 1)) / max(1, n) if beside else width
+        bottom, y = 0.0, 0.0
+        for i, listed in enumerate(self.lists):
+            with pen.moved((own + GAP) * i if beside else 0.0, y):
+                height = listed.draw(pen, own)
+            bottom = max(bottom, y + height)
+            y += 0.0 if beside else height + 24
+        if self.legend:
+            with pen.moved(0.0, bottom + 26):
+                bottom += 30 + pen.keys(self.legend, width, 0.0)
+        return width, bottom
+
+    def to_plotly(self) -> go.Figure:
+        from lexray.result.charts.plotly import draw_bars
+
+        return draw_bars(self)
+
+
+def simple_bars(
+    title: str, labels: Sequence[str], values: Sequence[float], colour: Colour, said: Sequence[str]
+) -> BarList:
+    """A list of bars of one piece each."""
+    rows = zip(labels, values, said, strict=True)
+    return BarList(title, tuple(Bar(a, (Part(b, colour),), c) for a, b, c in rows))
