@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 from lexray.result.charts.chart import Chart
 from lexray.result.charts.pen import Colour, Pen
+from lexray.result.charts.plotly import ROW as LINE
+from lexray.result.charts.plotly import dress, import_plotly, literal, paint, side_by_side
 from lexray.result.format import show_number
 from lexray.result.letters import fit, measure
+from lexray.result.theme import MONOSPACE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -109,8 +112,6 @@ class Bars(Chart):
         return width, bottom
 
     def to_plotly(self) -> go.Figure:
-        from lexray.result.charts.plotly import draw_bars
-
         return draw_bars(self)
 
 
@@ -120,3 +121,47 @@ def simple_bars(
     """A list of bars of one piece each."""
     rows = zip(labels, values, said, strict=True)
     return BarList(title, tuple(Bar(a, (Part(b, colour),), c) for a, b, c in rows))
+
+
+def draw_bars(chart: Bars) -> go.Figure:
+    figure = side_by_side([bars.title for bars in chart.lists], 2, horizontal_spacing=0.2)
+    for col, bars in enumerate(chart.lists, 1):
+        _add_bars(figure, bars, col)
+    rows = max((len(bars.bars) for bars in chart.lists), default=1)
+    dress(figure, chart.title, chart.note, 150 + LINE * max(rows, 1))
+    legend = {"orientation": "h", "y": -0.05}
+    return figure.update_layout(barmode="relative", showlegend=bool(chart.legend), legend=legend)
+
+
+def _add_bars(figure: go.Figure, bars: BarList, col: int) -> None:
+    go = import_plotly()
+    places = list(range(len(bars.bars)))
+    depth = max((len(bar.parts) for bar in bars.bars), default=1)
+    for i in range(depth):
+        parts = [bar.parts[i] for bar in bars.bars]
+        figure.add_trace(
+            go.Bar(
+                x=[part.value for part in parts],
+                y=places,
+                orientation="h",
+                name=literal(parts[0].name) if parts else "",
+                showlegend=bool(parts and parts[0].name),
+                marker={"color": [paint(p.colour) for p in parts], "line": {"width": 0}},
+                text=[show_number(part.value) for part in parts] if depth == 1 else None,
+                textposition="outside" if depth == 1 else None,
+                cliponaxis=False,
+                customdata=[literal(bar.said or bar.label) for bar in bars.bars],
+                hovertemplate="%{customdata}: %{x:.4g}<extra></extra>",
+            ),
+            row=1,
+            col=col,
+        )
+    figure.update_yaxes(
+        tickvals=places,
+        ticktext=[literal(bar.label) for bar in bars.bars],
+        tickfont={"family": MONOSPACE, "size": 13},
+        range=[len(places) - 0.5, -0.5],
+        showgrid=False,
+        row=1,
+        col=col,
+    )

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from lexray.result.charts.chart import Chart
 from lexray.result.charts.pen import Mix, Pen
+from lexray.result.charts.plotly import HEAT, WIDTH, dress, import_plotly, literal
+from lexray.result.charts.plotly import ROW as LINE
 from lexray.result.letters import fit, measure
+from lexray.result.theme import MONOSPACE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -82,6 +85,34 @@ class Cells(Chart):
         pen.text(x + 140, y + 9, self.meaning, 11, "faint")
 
     def to_plotly(self) -> go.Figure:
-        from lexray.result.charts.plotly import draw_cells
-
         return draw_cells(self)
+
+
+def draw_cells(chart: Cells) -> go.Figure:
+    go = import_plotly()
+    columns = list(range(len(chart.columns)))
+    rows = list(range(len(chart.names)))
+    figure = go.Figure(
+        go.Heatmap(
+            z=[[square.strength for square in line] for line in chart.squares],
+            x=columns,
+            y=rows,
+            text=[[literal(square.text) for square in line] for line in chart.squares],
+            texttemplate="%{text}",
+            textfont={"family": MONOSPACE, "size": 11},
+            customdata=[[literal(square.said) for square in line] for line in chart.squares],
+            hovertemplate="%{customdata}<extra></extra>",
+            zmin=0,
+            zmax=1,
+            colorscale=HEAT,
+            xgap=1,
+            ygap=1,
+            colorbar={"title": {"text": literal(chart.meaning)}},
+        )
+    )
+    dress(figure, chart.title, chart.note, 170 + LINE * len(rows))
+    words = [f"{literal(small)}<br>{literal(word)}" for small, word in chart.columns]
+    figure.update_xaxes(tickvals=columns, ticktext=words, side="top")
+    names = [literal(name) for name in chart.names]
+    figure.update_yaxes(tickvals=rows, ticktext=names, range=[len(rows) - 0.5, -0.5])
+    return figure.update_layout(width=max(WIDTH, 240 + 86 * len(columns)))

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from lexray.result.charts.chart import Chart
 from lexray.result.charts.pen import Mix, Pen
+from lexray.result.charts.plotly import HEAT, dress, import_plotly, literal
 from lexray.result.format import show_number
 from lexray.result.letters import measure
+from lexray.result.theme import LIGHT, MONOSPACE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -66,8 +68,6 @@ class Cloud(Chart):
         ]
 
     def to_plotly(self) -> go.Figure:
-        from lexray.result.charts.plotly import draw_cloud
-
         return draw_cloud(self)
 
 
@@ -114,3 +114,28 @@ def choose_places(
 def overlap(a: Rectangle, b: Rectangle) -> float:
     """The area that two rectangles share."""
     return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+
+
+def draw_cloud(chart: Cloud) -> go.Figure:
+    go = import_plotly()
+    figure = go.Figure(
+        go.Scatter(
+            x=[point.x for point in chart.points],
+            y=[point.y for point in chart.points],
+            mode="markers+text",
+            text=[literal(point.label) for point in chart.points],
+            textposition="top center",
+            textfont={"family": MONOSPACE, "size": 12, "color": LIGHT.ink},
+            marker={
+                "size": [9 + 13 * chart.share(point) for point in chart.points],
+                "color": [point.score for point in chart.points],
+                "colorscale": HEAT,
+                "line": {"width": 1, "color": "white"},
+            },
+            customdata=[literal(point.said) for point in chart.points],
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+    )
+    dress(figure, chart.title, chart.note, 680)
+    figure.update_xaxes(title=literal(chart.axes[0]), showticklabels=False, zeroline=False)
+    return figure.update_yaxes(title=literal(chart.axes[1]), showticklabels=False, zeroline=False)

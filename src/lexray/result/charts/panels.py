@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lexray.result.charts.axes import Axis, Scale, scale_of, ticks
 from lexray.result.charts.chart import Chart
 from lexray.result.charts.pen import Colour, Mix, Pen, short
+from lexray.result.charts.plotly import HEAT, dress, import_plotly, literal, paint, side_by_side
 from lexray.result.format import show_number
 from lexray.result.letters import fit, measure
+from lexray.result.theme import LIGHT
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -158,8 +160,6 @@ class Panels(Chart):
         return list(found.items())
 
     def to_plotly(self) -> go.Figure:
-        from lexray.result.charts.plotly import draw_panels
-
         return draw_panels(self)
 
 
@@ -301,3 +301,82 @@ class Drawn:
         for i, j in heat.marks:
             radius = max(1.5, min(6.0, 0.22 * min(wide, tall)))
             pen.circle(self.across(j), self.level(i), radius, "negative", stroke="card")
+
+
+def draw_panels(chart: Panels) -> go.Figure:
+    across = max(1, min(chart.across, len(chart.panels)))
+    rows = max(1, -(-len(chart.panels) // across))
+    figure = side_by_side([panel.title for panel in chart.panels], across)
+    named: set[str] = set()
+    for i, panel in enumerate(chart.panels):
+        where = {"row": i // across + 1, "col": i % across + 1}
+        for series in panel.series:
+            _add_series(figure, series, where, named)
+        _set_axes(figure, panel, where)
+    dress(figure, chart.title, chart.note, 150 + 330 * rows)
+    legend = {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"}
+    return figure.update_layout(showlegend=bool(named), legend=legend)
+
+
+def _set_axes(figure: go.Figure, panel: Panel, where: dict[str, int]) -> None:
+    for update, axis in ((figure.update_xaxes, panel.x), (figure.update_yaxes, panel.y)):
+        update(
+            title=literal(axis.title),
+            type="log" if axis.log else "linear",
+            rangemode="tozero" if axis.zero else "normal",
+            autorange="reversed" if axis.down else True,
+            tickformat=".0%" if axis.percent else None,
+            **where,
+        )
+
+
+def _add_series(figure: go.Figure, series: Series, where: dict[str, int], named: set[str]) -> None:
+    go = import_plotly()
+    if isinstance(series, Level):
+        line = {"color": paint(series.colour), "dash": series.dash, "width": 1.5}
+        figure.add_hline(y=series.y, line=line, **where)
+        return
+    if isinstance(series, Heat):
+        heat = go.Heatmap(z=[list(row) for row in series.z], colorscale=HEAT, showscale=False)
+        figure.add_trace(heat, **where)
+        marks = {"size": 7, "color": LIGHT.negative}
+        x, y = [j for _, j in series.marks], [i for i, _ in series.marks]
+        dots = go.Scatter(x=x, y=y, mode="markers", marker=marks, showlegend=False)
+        figure.add_trace(dots, **where) if series.marks else None
+        return
+    first = series.listed and series.name not in named
+    named |= {series.name} if first else set()
+    shared = {"x": list(series.x), "y": list(series.y), "name": literal(series.name)}
+    shared |= {"showlegend": first, "legendgroup": series.name}
+    match series:
+        case Line():
+            line = {"color": paint(series.colour), "dash": series.dash, "width": series.width}
+            mode = "lines+markers" if series.dots else "lines"
+            drawn = go.Scatter(**shared, mode=mode, line=line, error_y=_errors(series))
+        case Columns():
+            drawn = go.Bar(**shared, marker={"color": paint(series.colour)})
+        case Dots():
+            drawn = _dots(series, shared)
+    figure.add_trace(drawn, **where)
+
+
+def _errors(line: Any) -> dict[str, Any] | None:
+    if not line.spread:
+        return None
+    both = list(zip(line.y, line.spread, strict=True))
+    return {
+        "symmetric": False,
+        "array": [high - y for y, (_, high) in both],
+        "arrayminus": [y - low for y, (low, _) in both],
+    }
+
+
+def _dots(series: Dots, shared: dict[str, Any]) -> Any:
+    go = import_plotly()
+    return go.Scatter(
+        **shared,
+        mode="markers+text" if series.named else "markers",
+        text=[literal(text) for text in series.said] or None,
+        hoverinfo="text+x+y",
+        marker={"size": 2 * series.size, "color": [paint(c) for c in series.colours] or None},
+    )

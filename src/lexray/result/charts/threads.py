@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 from lexray.result.charts.chart import Chart
 from lexray.result.charts.pen import Pen, short
+from lexray.result.charts.plotly import ROW as LINE
+from lexray.result.charts.plotly import dress, import_plotly, literal
 from lexray.result.format import show_number
 from lexray.result.letters import fit, measure
+from lexray.result.theme import LIGHT, MONOSPACE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -93,8 +96,6 @@ class Threads(Chart):
         )
 
     def to_plotly(self) -> go.Figure:
-        from lexray.result.charts.plotly import draw_threads
-
         return draw_threads(self)
 
 
@@ -125,3 +126,50 @@ def spread(order: list[int], height: int) -> dict[int, float]:
     """Evenly from top to bottom, the shorter list as tall as the longer one."""
     step = height / max(1, len(order))
     return {word: (n + 0.5) * step - 0.5 for n, word in enumerate(order)}
+
+
+def draw_threads(chart: Threads) -> go.Figure:
+    go = import_plotly()
+    figure = go.Figure()
+    left, right = chart.places
+    for thread in reversed(chart.threads):
+        steps = [i / 23 for i in range(24)]
+        a, b = left[thread.start], right[thread.stop]
+        strength = chart.strength(thread)
+        said = f"{chart.left[thread.start]} → {chart.right[thread.stop]}"
+        figure.add_trace(
+            go.Scatter(
+                x=steps,
+                y=[a + (b - a) * s * s * (3 - 2 * s) for s in steps],
+                mode="lines",
+                line={
+                    "width": 1 + 5 * strength,
+                    "color": LIGHT.positive if thread.score >= 0 else LIGHT.negative,
+                },
+                opacity=0.3 + 0.5 * strength,
+                text=literal(f"{said}: {show_number(thread.score)}"),
+                hoverinfo="text",
+            )
+        )
+    for x, places, words, position in (
+        (0.0, left, chart.left, "middle left"),
+        (1.0, right, chart.right, "middle right"),
+    ):
+        figure.add_trace(
+            go.Scatter(
+                x=[x] * len(places),
+                y=list(places.values()),
+                mode="markers+text",
+                text=[f"&nbsp;{literal(words[word])}&nbsp;" for word in places],
+                textposition=position,
+                textfont={"family": MONOSPACE, "size": 13, "color": LIGHT.ink},
+                marker={"size": 6, "color": LIGHT.ink},
+                hoverinfo="skip",
+                cliponaxis=False,
+            )
+        )
+    dress(figure, chart.title, chart.note, 150 + LINE * chart.height)
+    for x, name, anchor in zip((0.0, 1.0), chart.sides, ("right", "left"), strict=True):
+        figure.add_annotation(x=x, y=-1.1, text=name, xanchor=anchor, showarrow=False)
+    figure.update_xaxes(visible=False, range=[-0.45, 1.45])
+    return figure.update_yaxes(visible=False, range=[chart.height - 0.5, -1.6])
