@@ -3,6 +3,7 @@ usual for a kind, and which tokens are set aside."""
 
 from __future__ import annotations
 
+import os
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,49 @@ def test_what_is_made_once_is_kept_by_the_models_identity(
     other = lx.Model.from_pretrained(tmp_path / "b")
     assert keeping.identity(other) != keeping.identity(first)
     assert keeping.kept(other, "x", dict) == {}
+
+
+def test_a_file_that_is_written_again_is_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One number inside the first block is enough, wherever it is and whatever the file's time."""
+    monkeypatch.setenv("LEXRAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(keeping, "WORTH_KEEPING", 1)
+    module, path = save("llama", tmp_path / "a"), tmp_path / "a" / "model.safetensors"
+    before = lx.Model.from_pretrained(tmp_path / "a")
+    rows, _ = effective_rows(before, first=False)
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    module.model.layers[0].mlp.up_proj.weight.data[3, 5] += 3
+    module.save_pretrained(tmp_path / "a")
+    os.utime(path, ns=times)
+    after = lx.Model.from_pretrained(tmp_path / "a")
+    assert keeping.identity(after) != keeping.identity(before)
+    found, _ = effective_rows(after, first=False)
+    assert found is not None
+    assert rows is not None
+    assert not torch.equal(found, rows)
+    assert len([*(tmp_path / "cache" / "models").iterdir()]) == 2
+
+
+def test_a_later_layer_that_was_changed_in_place_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "WORTH_KEEPING", 1)
+    module, path = save("llama", tmp_path), tmp_path / "model.safetensors"
+    first = keeping.identity(lx.Model.from_pretrained(tmp_path))
+    assert keeping.identity(lx.Model.from_pretrained(tmp_path)) == first
+    module.model.layers[1].self_attn.q_proj.weight.data[3, 5] += 3
+    module.save_pretrained(tmp_path)
+    later = path.stat().st_mtime_ns + 1
+    os.utime(path, ns=(later, later))
+    assert keeping.identity(lx.Model.from_pretrained(tmp_path)) != first
+
+
+def test_live_modules_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEXRAY_CACHE", str(tmp_path))
+    monkeypatch.setattr(keeping, "WORTH_KEEPING", 1)
+    assert effective_rows(standard("llama"), first=False)[0] is not None
+    assert not [*tmp_path.iterdir()]
 
 
 def test_rows_like_those_that_cannot_occur_are_untouched() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import prod
@@ -70,6 +70,10 @@ class Checkpoint(ABC):
         """A small file beside the weights (`tokenizer.json`, …) as a local path, if it exists."""
         return None
 
+    def marks(self) -> tuple[str, ...]:
+        """What tells the weights from any others without reading them; none where nothing does."""
+        return ()
+
     def read(self, name: str, *index: slice) -> Tensor:
         """The whole tensor, or the part inside `index`: one slice of step 1 per leading axis.
 
@@ -128,6 +132,12 @@ class Checkpoint(ABC):
         return LexrayError(
             f"{self.name} has no tensor {name!r} among its {len(self.names())}{hint}"
         )
+
+
+def file_marks(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Path, size, time and number of files: one of these changes when a file is written again."""
+    found = ((path.resolve(), path.stat()) for path in paths)
+    return tuple(f"{at} {s.st_size} {s.st_mtime_ns} {s.st_ino}" for at, s in found)
 
 
 class FolderCheckpoint(Checkpoint):

@@ -148,6 +148,10 @@ class LoraCheckpoint(Checkpoint):
     def names(self) -> Collection[str]:
         return self._names.keys()
 
+    def marks(self) -> tuple[str, ...]:
+        under = self.base.marks()
+        return (*under, *self.adapter.marks()) if under else ()
+
     def info(self, name: str) -> TensorInfo:
         if name not in self._whole:
             return self.base.info(name)

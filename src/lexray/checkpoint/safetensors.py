@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo
+from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo, file_marks
 from lexray.checkpoint.fields import Fields, brief
 from lexray.checkpoint.mapped import Mapped
 from lexray.checkpoint.plain import exists, open_plain, parse_json, read_json, uncollected
@@ -225,6 +225,9 @@ class SafetensorsFolder(FolderCheckpoint):
 
     def names(self) -> Collection[str]:
         return self._where.keys()
+
+    def marks(self) -> tuple[str, ...]:
+        return file_marks(file.path for file in self._files)
 
     def info(self, name: str) -> TensorInfo:
         if name not in self._where:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo
+from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo, file_marks
 from lexray.checkpoint.fields import brief
 from lexray.checkpoint.pickles import LARGEST_PICKLE, refuse_code
 from lexray.checkpoint.plain import open_plain
@@ -156,6 +156,9 @@ class TorchBinFolder(FolderCheckpoint):
 
     def names(self) -> Collection[str]:
         return self._where.keys()
+
+    def marks(self) -> tuple[str, ...]:
+        return file_marks(sorted({*self._where.values()}))
 
     def info(self, name: str) -> TensorInfo:
         tensor = self._tensor(name)

@@ -6,31 +6,41 @@ They lie under the cache root in `models/<identity>/`; the folder can be deleted
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from lexray.checkpoint.module import ModuleCheckpoint
-from lexray.families import FeedForward
+from lexray.checkpoint import Checkpoint
+from lexray.families.walk import tensor_names
 from lexray.files import cache_root, write_cache
 from lexray.model.cache import Drawer
 from lexray.model.weights import Weights
 
+FORM = 1
+"""To be raised when something that is kept comes to be made otherwise."""
 IDENTITY: Drawer[None, str] = Drawer(most=1)
 WORTH_KEEPING = 2**22
 """The least size of an embedding, in elements, for which computing again would be noticed."""
+AT_ONCE = 2**22
+HUGE = 2**29
+"""Elements of a tensor that are looked at together, and of one that is not looked at whole."""
 
 
 def kept(weights: Weights, name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What `make` made the first time, for this model; live modules may change and are not kept."""
+    """What `make` made the first time, for this model.
+
+    Live modules may change at any time and are not kept.
+    """
     a = weights.architecture
-    live = isinstance(weights.checkpoint, ModuleCheckpoint)
-    if live or a.d_vocab * a.d_model < WORTH_KEEPING:
+    if a.d_vocab * a.d_model < WORTH_KEEPING or not weights.checkpoint.marks():
         return make()
     path = cache_root() / "models" / identity(weights) / f"{name}.safetensors"
     if (found := _read(path)) is not None:
@@ -49,9 +59,11 @@ def _read(path: Path) -> dict[str, Tensor] | None:
 
 
 def identity(weights: Weights) -> str:
-    """A digest of the config, of every tensor's name and shape, and of some values of each layer.
+    """A digest of all that what is kept depends on, which is every weight: fine-tuned models share
+    all but the values, and a file may be written again in its place.
 
-    Fine-tuned models share all but the values, so rows of every block are part of it.
+    Local files count with path, size, time and number, a server's with its commit; the embeddings
+    and the first block, of which most is made, with their content.
     """
     return IDENTITY.get(weights.cache, None, partial(_identity, weights))
 
@@ -59,19 +71,34 @@ def identity(weights: Weights) -> str:
 def _identity(weights: Weights) -> str:
     checkpoint, a = weights.checkpoint, weights.architecture
     digest = sha256(json.dumps(weights.config, sort_keys=True, default=str).encode())
+    digest.update(f"{FORM} {weights.family.name} {weights.dtype}".encode())
     for name in sorted(checkpoint.names()):
         digest.update(f"{name} {checkpoint.info(name)}".encode())
     digest.update(weights.vocabulary.fingerprint.encode())
-    n = checkpoint.info(a.embed).shape[0]
-    for start in (0, n // 2, n - 1):
-        digest.update(_bytes(checkpoint.read(a.embed, slice(start, start + 1))))
-    for block in a.blocks:
-        ff = block.ff if isinstance(block.ff, FeedForward) else block.ff.experts[0]
-        for linear in (block.attention.o, ff.w_out):
-            digest.update(_bytes(linear.read(checkpoint, inputs=slice(0, 1))))
+    digest.update(" ".join(checkpoint.marks()).encode())
+    if checkpoint.remote:
+        return digest.hexdigest()[:32]
+    first = tensor_names(replace(a, blocks=a.blocks[:1]))
+    for name in sorted(first.intersection(checkpoint.names())):
+        for part in _parts(checkpoint, name):
+            digest.update(_bytes(checkpoint.read_unchecked(name, *part)))
     return digest.hexdigest()[:32]
 
 
+def _parts(checkpoint: Checkpoint, name: str) -> Iterator[tuple[slice, ...]]:
+    """A tensor some rows at a time; of a huge one, its first, middle and last rows alone."""
+    shape = checkpoint.info(name).shape
+    if not shape or not all(shape):
+        yield ()
+        return
+    n, step = shape[0], max(1, AT_ONCE * shape[0] // prod(shape))
+    starts: Iterable[int] = range(0, n, step)
+    if prod(shape) > HUGE:
+        starts = sorted({0, (n - step) // 2, n - step})
+    for start in starts:
+        yield (slice(start, min(start + step, n)),)
+
+
 def _bytes(x: Tensor) -> bytes:
-    data: bytes = x.float().contiguous().numpy(force=True).tobytes()
+    data: bytes = x.detach().reshape(-1).contiguous().view(torch.uint8).numpy(force=True).tobytes()
     return data

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexray.checkpoint.base import Box, Checkpoint
+from lexray.checkpoint.base import Box, Checkpoint, file_marks
 from lexray.checkpoint.gguf.dequantise import unpack_into
 from lexray.checkpoint.gguf.header import Entry, Header, Metadata, integer
 from lexray.checkpoint.mapped import Mapped
@@ -107,6 +107,9 @@ class GGUFCheckpoint(Checkpoint):
     def config(self) -> dict[str, Any]:
         """All metadata but the arrays; a family makes its configuration of it."""
         return self.metadata.scalars()
+
+    def marks(self) -> tuple[str, ...]:
+        return file_marks(file.path for file in self._files)
 
     def names(self) -> Collection[str]:
         return self._where.keys()

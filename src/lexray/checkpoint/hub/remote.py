@@ -92,6 +92,9 @@ class RemoteCheckpoint(Checkpoint):
             return self._index.keys()
         return self._shard(SAFETENSORS).entries.keys()
 
+    def marks(self) -> tuple[str, ...]:
+        return (endpoint(), self.name, str(self.revision))
+
     def info(self, name: str) -> TensorInfo:
         return self._find(name)[1]
 

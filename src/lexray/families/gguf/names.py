@@ -111,6 +111,9 @@ class GGUFModel(Checkpoint):
     def bytes_read(self) -> int:  # type: ignore[override]
         return self.file.bytes_read
 
+    def marks(self) -> tuple[str, ...]:
+        return self.file.marks()
+
     def names(self) -> Collection[str]:
         return self._pieces.keys()
 
