@@ -17,7 +17,8 @@
                 other, other_norm}, …]: what a node does not have is left out.
                 reading and other: {top: [[id, probability], …], bottom: the same, entropy,
                 places: [[rank from 1, probability], …] in the order of `candidates`};
-                static: {top: [[id, score], …], bottom: the same}
+                static: {top: [[id, score], …], bottom: the same}, the parameter itself as the
+                model's `view` reads it
     edges       [{source, target, kind, score, sign, entropy, value, other_score}, …]
     other       of a difference graph: {model, …, prompt, tokens, position} of the other run
 

@@ -19,6 +19,7 @@ from lexray.flow.graph import Node
 from lexray.flow.options import Options
 from lexray.model.model import Model
 from lexray.trace.trace import Trace
+from lexray.view import RAW, STANDARD, View
 from tests.families.gguf.writer import convert
 from tests.families.zoo import build
 from tests.flow.runs import ALL, IDS, KINDS, NAMES, NOTHING, SOME, drafted, graphed, traced
@@ -195,11 +196,15 @@ def test_parameters_behind_nodes_are_the_models(name: str) -> None:
     assert (sign < 0).sum() >= 2
 
 
+@pytest.mark.parametrize("view", [RAW, View(folded=True), STANDARD])
 @pytest.mark.parametrize("name", KINDS)
-def test_parameters_are_also_read_by_themselves(name: str) -> None:
-    graph, model = graphed(name), traced(name).model
-    for kind in ("o_neuron", "ff_key", "ff_value", "attn_bias"):
-        for node in graph.of_kind(kind)[:1]:
+def test_parameters_are_also_read_by_themselves(name: str, view: View) -> None:
+    """By the model's own view, as its address gives it; also those of the first block."""
+    model = traced(name).model.seen(view)
+    graph = model.trace(IDS).flow(**vars(SOME))
+    for kind in ("o_neuron", "ff_key", "ff_gate", "ff_value", "attn_bias"):
+        nodes = graph.of_kind(kind)
+        for node in nodes[:1] + nodes[-1:]:
             assert node.static is not None
             assert node.address is not None
             reading = model[node.address].top(4)
@@ -208,7 +213,8 @@ def test_parameters_are_also_read_by_themselves(name: str) -> None:
                 (node.static.bottom, reading.bottom),
             ):
                 assert [w.id for w in ours] == [scored.token.id for scored in theirs]
-                assert [w.weight for w in ours] == pytest.approx([s.score for s in theirs])
+                scores = [s.score for s in theirs]
+                assert [w.weight for w in ours] == pytest.approx(scores, rel=1e-4, abs=1e-5)
 
 
 @every

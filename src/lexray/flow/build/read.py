@@ -24,8 +24,9 @@ from lexray.flow.graph import (
 )
 from lexray.flow.options import Options
 from lexray.model import fold
-from lexray.model.anatomy import Anatomy
-from lexray.space.kinds import Kind
+from lexray.model.fold import at_least_float32
+from lexray.space.kinds import WRITES, Kind
+from lexray.space.space import space_of
 from lexray.trace.read.project import Projected, project
 from lexray.trace.recording import Recording
 
@@ -42,7 +43,7 @@ def read_draft(
     shown, sketches = cache(model.vocabulary.shown), list(draft.sketches.values())
     projections = _projections(recording, sketches, candidates, options, shown)
     also = options.reads_parameters(len(draft.layers))
-    statics = _statics(model, sketches, options, shown) if also else {}
+    statics = _statics(recording, sketches, options, shown) if also else {}
     norms = _lengths(sketches)
     nodes = tuple(
         Node(
@@ -138,14 +139,15 @@ def _words(ids: Sequence[int], weights: Sequence[float], shown: Spell) -> tuple[
 
 
 def _statics(
-    model: Anatomy, sketches: Sequence[Sketch], options: Options, shown: Spell
+    recording: Recording, sketches: Sequence[Sketch], options: Options, shown: Spell
 ) -> dict[str, Static]:
-    """The parameters behind nodes as the model's view reads them, but raw."""
-    space, found = model.view(folded=False).space, {}
+    """The parameters behind nodes as the model's own view reads them."""
+    model, found = recording.model, {}
     kept = [sketch for sketch in sketches if sketch.parameter is not None]
-    for kind, members in _group(kept, _kind):
-        X = torch.stack([s.parameter[1] for s in members if s.parameter is not None])
-        read = space.side(kind, options.filter).top(X, options.k)
+    for (kind, first), members in _group(kept, _kind):
+        space = space_of(model, 0 if first else None)
+        X = torch.stack([_as_viewed(recording, sketch) for sketch in members])
+        read = space.side(kind, options.filter).top(space.shifted(X, kind), options.k)
         rows = zip(*(part.tolist() for part in read), strict=True)
         for sketch, (top_values, top_ids, low_values, low_ids) in zip(members, rows, strict=True):
             found[sketch.id] = Static(
@@ -154,9 +156,23 @@ def _statics(
     return found
 
 
-def _kind(sketch: Sketch) -> Kind:
+def _kind(sketch: Sketch) -> tuple[Kind, bool]:
+    """What a parameter is, and whether the first block's, which reads other embeddings."""
     assert sketch.parameter is not None
-    return sketch.parameter[0]
+    return sketch.parameter[0], sketch.layer == 0
+
+
+def _as_viewed(recording: Recording, sketch: Sketch) -> Float[Tensor, "d_model"]:
+    """A parameter as the model's view has it: with the norm around its sub-block in it, or not."""
+    assert sketch.parameter is not None
+    kind, vector = sketch.parameter
+    if not recording.model.options.folded:
+        return at_least_float32(vector)
+    weights = recording.weights
+    if kind in WRITES:
+        return fold.writer(vector, sketch.behind, weights.checkpoint)
+    norm = weights.architecture.blocks[sketch.layer].ff.pre_norm
+    return fold.reader(vector, norm, weights.checkpoint)
 
 
 def _group(

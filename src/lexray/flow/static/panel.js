@@ -125,7 +125,7 @@ export class Words {
       { class: "lf-readings" },
       column(node.other ? "this run" : "in this run", node.reading, chance),
       column("other run", node.other, chance),
-      column("the parameter itself", node.static, number),
+      column(`the parameter itself (${this.graph.raw.reading})`, node.static, number),
     );
     const i = this.graph.index.get(node.id);
     const parts = [
