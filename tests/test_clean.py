@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexray import LexrayError
-from lexray.clean import ascii_json, clean, clean_json, fitted
+from lexray.clean import ascii_json, clean, clean_json, fit
 
 HOSTILE = "a\x1b]0;owned\x07\x9b2J\r\x08\u202egnp\u2066\u200b\u2028\udcff"
 
@@ -43,9 +43,9 @@ def test_any_text_is_harmless_and_json_says_the_same(text: str) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(["ascii", "latin-1"]))
 def test_any_text_fits_an_old_terminal(text: str, encoding: str) -> None:
-    shown = fitted(text, encoding)
+    shown = fit(text, encoding)
     shown.encode(encoding)
-    assert fitted(text, "utf-8") == text
+    assert fit(text, "utf-8") == text
     if text.isascii():
         assert shown == text
 
@@ -61,5 +61,5 @@ def test_any_text_fits_an_old_terminal(text: str, encoding: str) -> None:
     ],
 )
 def test_stand_ins(text: str, ascii: str, latin: str) -> None:
-    assert fitted(text, "ascii") == ascii
-    assert fitted(text, "latin-1") == latin
+    assert fit(text, "ascii") == ascii
+    assert fit(text, "latin-1") == latin

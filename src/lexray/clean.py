@@ -62,15 +62,15 @@ def clean(text: str, encoding: str | None = None) -> str:
     'a\\x1b[2Jb\\u202ec\\xff'
     """
     if not text.isprintable():
-        text = "".join(c if _prints(c) else escaped(c) for c in text)
-    return fitted(text, encoding)
+        text = "".join(c if _prints(c) else escape(c) for c in text)
+    return fit(text, encoding)
 
 
 def _prints(char: str) -> bool:
     return char.isprintable() or char in KEPT or category(char) not in UNSEEN
 
 
-def escaped(char: str) -> str:
+def escape(char: str) -> str:
     r"""`\x07`, `\u200b`; a byte that was no UTF-8 as that byte: `\xf0`."""
     code = ord(char)
     if 0xDC80 <= code <= 0xDCFF:
@@ -83,7 +83,7 @@ def escaped(char: str) -> str:
 def clean_json(text: str) -> str:
     """JSON that says the same, with what does not print as JSON's own escapes."""
     lines = text.split("\n")
-    return "\n".join(line if line.isprintable() else _escaped_json(line) for line in lines)
+    return "\n".join(line if line.isprintable() else _escape_json(line) for line in lines)
 
 
 def ascii_json(text: str) -> str:
@@ -91,7 +91,7 @@ def ascii_json(text: str) -> str:
     return text if text.isascii() else "".join(c if c.isascii() else _json_escape(c) for c in text)
 
 
-def _escaped_json(line: str) -> str:
+def _escape_json(line: str) -> str:
     return "".join(c if _prints(c) else _json_escape(c) for c in line)
 
 
@@ -107,7 +107,7 @@ def is_unicode(encoding: str | None) -> bool:
     return (encoding or "utf-8").lower().replace("_", "-").startswith("utf")
 
 
-def fitted(text: str, encoding: str | None) -> str:
+def fit(text: str, encoding: str | None) -> str:
     """The text with a stand-in for each sign that an encoding lacks; all others stay.
 
     >>> fitted("·Tokyo → 日本 · raw", "ascii")
@@ -118,7 +118,7 @@ def fitted(text: str, encoding: str | None) -> str:
     return text.encode(encoding or "utf-8", HANDLER).decode(encoding or "utf-8")
 
 
-def _substituted(error: UnicodeError) -> tuple[str, int]:
+def _substitute(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     places = range(error.start, error.end)
@@ -134,7 +134,7 @@ def _stand_in(text: str, at: int) -> str:
         return "-" if sign in "─━═╌╍┄┅┈┉╴╶╸╺" else "|" if sign in "│┃║╎╏┆┇┊┋" else "+"
     if "▀" <= sign <= "▟":
         return "#"
-    return STAND_INS.get(sign) or escaped(sign)
+    return STAND_INS.get(sign) or escape(sign)
 
 
-codecs.register_error(HANDLER, _substituted)
+codecs.register_error(HANDLER, _substitute)

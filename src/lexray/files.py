@@ -135,12 +135,12 @@ def _beside(target: Path) -> Iterator[Path]:
         _remove_dead(old)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=PART) as name:
         folder = Path(name)
-        with _held(folder):
+        with _hold(folder):
             yield folder
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _hold(folder: Path) -> Iterator[None]:
     """Inside, others see that the folder's maker lives: the system ends the lock with it."""
     if fcntl is None:
         yield

@@ -75,7 +75,7 @@ def test_a_side_is_its_columns(side: Side) -> None:
     close(side.column(11), E[11])
     close(side.project(X), X.double() @ E.T)
     close(side.factor(X.T), E @ X.double().T)
-    close(side.mapped(lambda x: x.square()), E.square())
+    close(side.map_rows(lambda x: x.square()), E.square())
     assert next(side.blocks()).dtype == torch.promote_types(side.rows.dtype, torch.float32)
 
 
@@ -150,8 +150,8 @@ def test_calibrated(side: Side) -> None:
     X = random(13, E.shape[1], seed=8).double()
     S = X.T @ X / 13
     sigma = torch.stack([(c @ S @ c).sqrt() for c in E])
-    close(torch.cat(list(side.calibrated(S).columns())), E / sigma[:, None])
-    sizes = (X @ torch.cat(list(side.calibrated(S).columns())).double().T).square().mean(0)
+    close(torch.cat(list(side.calibrate(S).columns())), E / sigma[:, None])
+    sizes = (X @ torch.cat(list(side.calibrate(S).columns())).double().T).square().mean(0)
     close(sizes, torch.ones_like(sizes))  # which is what σ is for
 
 
@@ -159,16 +159,16 @@ def test_the_floor_of_sigma() -> None:
     rows = random(e, d)
     rows[3], rows[4] = 0, rows[4] * 1e-6
     S = torch.eye(d, dtype=torch.float64)
-    sigma = Side(rows).calibrated(S).sigma
+    sigma = Side(rows).calibrate(S).sigma
     assert sigma is not None
     floor = 1e-3 * float(rows.norm(dim=1).median())
     assert sigma[[3, 4]].tolist() == pytest.approx([floor, floor])
     close(sigma[5:], rows[5:].double().norm(dim=1))
     rows[20:] = torch.nan  # rows without tokens
-    sigma = Side(rows).calibrated(S, torch.arange(20)).sigma
+    sigma = Side(rows).calibrate(S, torch.arange(20)).sigma
     assert sigma is not None
     assert float(sigma[3]) == pytest.approx(1e-3 * float(rows[:20].norm(dim=1).median()))
-    nothing = Side(torch.zeros(e, d)).calibrated(S)
+    nothing = Side(torch.zeros(e, d)).calibrate(S)
     assert bool(torch.cat(list(nothing.columns())).isfinite().all())
 
 

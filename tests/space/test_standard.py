@@ -21,7 +21,7 @@ from lexray.model.model import Model
 from lexray.space import effective
 from lexray.space.effective import effective_rows
 from lexray.space.space import space_of
-from lexray.space.untrained import far_end, untouched, untrained
+from lexray.space.untrained import far_end, is_untouched, untrained
 from lexray.view import STANDARD
 from tests.families.zoo import build
 from tests.saved import save
@@ -200,10 +200,10 @@ def test_rows_like_those_that_cannot_occur_are_untouched() -> None:
     rows[planted] = torch.randn(32, generator=generator) + 0.05 * torch.randn(
         5, 32, generator=generator
     )
-    found = untouched(rows, torch.tensor([3, 50, 51]))
+    found = is_untouched(rows, torch.tensor([3, 50, 51]))
     assert found.nonzero()[:, 0].tolist() == planted.tolist()
-    assert not untouched(rows, torch.tensor([4, 5, 6])).any(), "references that are not alike"
-    assert not untouched(rows, torch.tensor([3])).any()
+    assert not is_untouched(rows, torch.tensor([4, 5, 6])).any(), "references that are not alike"
+    assert not is_untouched(rows, torch.tensor([3])).any()
 
 
 def test_tokens_pushed_out_along_the_mean_are_never_predicted() -> None:

@@ -71,7 +71,7 @@ WORDS: dict[Kind, str] = {
 }
 
 
-def checked(value: Any, kind: Callable[[Any], T | None], name: str, where: str) -> T:
+def check(value: Any, kind: Callable[[Any], T | None], name: str, where: str) -> T:
     """The value, if it is of its kind; `name` and `where` are what the error calls it."""
     found = kind(value)
     if found is None:
@@ -110,7 +110,7 @@ class Fields(Mapping[str, Any]):
 
     def _field(self, key: str, kind: Callable[[Any], T | None]) -> T | None:
         value = self._raw.get(key)
-        return None if value is None else checked(value, kind, self._inside + key, self._where)
+        return None if value is None else check(value, kind, self._inside + key, self._where)
 
     def whole(self, key: str) -> int | None:
         return self._field(key, whole)

@@ -190,14 +190,14 @@ class LoraCheckpoint(Checkpoint):
     def _total(self) -> int:
         return self.base.bytes_read + self.adapter.bytes_read
 
-    def _unchanged(self, name: str, *index: slice) -> Tensor:
+    def _read_base(self, name: str, *index: slice) -> Tensor:
         if name in self._whole:
             return self.adapter.read_unchecked(self._whole[name], *index).to(self.info(name).dtype)
         return self.base.read_unchecked(name, *index)
 
     def _read(self, name: str, box: Box) -> Tensor:
         before = self._total()
-        weight = self._unchanged(name, *(slice(*bounds) for bounds in box))
+        weight = self._read_base(name, *(slice(*bounds) for bounds in box))
         change = self._changes.get(name)
         if change is not None:
             weight = change.apply(weight, box, self._stretch(name, change))
@@ -206,7 +206,7 @@ class LoraCheckpoint(Checkpoint):
 
     def _stretch(self, name: str, change: LowRank | Shift) -> Tensor | None:
         if name not in self._stretches:
-            read = partial(self._unchanged, name)
+            read = partial(self._read_base, name)
             self._stretches[name] = change.stretch(read, self.info(name).shape)
         return self._stretches[name]
 
@@ -340,13 +340,13 @@ def _scale(module: str, rank: int, settings: Fields, where: str) -> float:
 def _matches(pattern: str, module: str) -> bool:
     """PEFT's rule for patterns, matched in linear time: Python's own engine could take for ever."""
     try:
-        return bool(_compiled(pattern).fullmatch(module))
+        return bool(_compile(pattern).fullmatch(module))
     except (re2.error, UnicodeEncodeError) as error:
         raise LexrayError(f"the pattern {brief(pattern)} cannot be matched") from error
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> Any:
+def _compile(pattern: str) -> Any:
     options = re2.Options()
     options.log_errors = False
     options.max_mem = PATTERN_MEMORY

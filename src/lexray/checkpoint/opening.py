@@ -72,7 +72,7 @@ def open_checkpoint(
     if path is not None and _is_adapter(path, base is not None):
         folder = path if path.is_dir() else path.parent
         under = base if isinstance(base, Checkpoint) else _base(folder, base, token, remote, adapt)
-        return _labelled(_with_adapter(folder, under), source, path)
+        return _label(_with_adapter(folder, under), source, path)
     if base is not None:
         raise LexrayError(
             f"{source} is no adapter: it has no {ADAPTER_CONFIG}, so it needs no base"
@@ -113,10 +113,10 @@ def _model(
         from lexray.checkpoint.hub.remote import RemoteCheckpoint
 
         return RemoteCheckpoint.open(str(source), revision, token)
-    return _labelled(_open_folder(path) if path.is_dir() else _open_file(path), source, path)
+    return _label(_open_folder(path) if path.is_dir() else _open_file(path), source, path)
 
 
-def _labelled(checkpoint: Checkpoint, source: Source, path: Path) -> Checkpoint:
+def _label(checkpoint: Checkpoint, source: Source, path: Path) -> Checkpoint:
     checkpoint.name = str(source)
     if not exists(Path(source).expanduser()):
         from lexray.checkpoint.hub.repository import commit_of
@@ -137,7 +137,7 @@ def _base(
     folder: Path, base: Source | None, token: str | bool | None, remote: bool, adapt: Adapt
 ) -> Checkpoint:
     """The model under an adapter: the given one, else the one that the adapter names."""
-    source, revision = (base, None) if base is not None else _named_base(folder)
+    source, revision = (base, None) if base is not None else _find_base(folder)
     try:
         path = _locate(source, revision, token, remote)
         if path is not None and _is_adapter(path, False):
@@ -150,7 +150,7 @@ def _base(
         ) from error
 
 
-def _named_base(folder: Path) -> tuple[Source, str | None]:
+def _find_base(folder: Path) -> tuple[Source, str | None]:
     """The base that an adapter names, if a stranger may: on the Hub, or inside its own folder."""
     settings = adapter_config(folder)
     name = text(settings.get("base_model_name_or_path"))
@@ -174,7 +174,7 @@ def _open_folder(folder: Path) -> Checkpoint:
             return opener(folder, [folder / name], None)
         if exists(folder / f"{name}{INDEX}"):
             return _open_shards(folder / f"{name}{INDEX}", opener)
-    names = _listed(folder)
+    names = _list_files(folder)
     ggufs = [folder / name for name in names if name.endswith(".gguf")]
     if ggufs and ggufs in ([ggufs[0]], parts(ggufs[0])):
         return GGUFCheckpoint(ggufs[0])
@@ -184,7 +184,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     raise _no_weights(folder, names, [path.name for path in ggufs + loose])
 
 
-def _listed(folder: Path) -> list[str]:
+def _list_files(folder: Path) -> list[str]:
     try:
         return sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
     except OSError as error:

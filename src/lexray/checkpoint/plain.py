@@ -105,7 +105,7 @@ def read_plain(path: Path, longest: int | None = None) -> bytes:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """No search for unreachable cycles while many values are made at once, none of them in one.
 
     It takes a third of the time in which a header of 10⁵ tensors is read.
@@ -127,7 +127,7 @@ def parse_json(raw: bytes, where: str, hook: Hook | None = None) -> Any:
             "it is damaged, or not what its name says"
         )
     try:
-        with uncollected():
+        with without_collector():
             return json.loads(raw, object_pairs_hook=hook)
     except (ValueError, RecursionError) as error:
         raise LexrayError(f"{where} cannot be read as JSON: {error}") from error

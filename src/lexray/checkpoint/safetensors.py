@@ -21,7 +21,7 @@ from torch import Tensor
 from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo, file_marks
 from lexray.checkpoint.fields import Fields, brief
 from lexray.checkpoint.mapped import Mapped
-from lexray.checkpoint.plain import exists, open_plain, parse_json, read_json, uncollected
+from lexray.checkpoint.plain import exists, open_plain, parse_json, read_json, without_collector
 from lexray.errors import LexrayError
 
 DTYPES = {
@@ -86,7 +86,7 @@ def parse_header(raw: bytes, size: int, where: str) -> dict[str, Entry]:
         parse_json(raw, broken, _unique)  # slower: says so if a name occurs twice
     header.pop("__metadata__", None)
     begin = 8 + len(raw)
-    with uncollected():
+    with without_collector():
         entries = {name: _entry(name, spec, begin, size, where) for name, spec in header.items()}
     _refuse_overlaps(entries, where)
     return entries

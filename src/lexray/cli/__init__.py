@@ -27,7 +27,7 @@ from lexray.cli import (
 )
 from lexray.cli.progress import Bars
 from lexray.cli.signals import INTERRUPTED, stoppable
-from lexray.cli.streams import prepared, tell, written
+from lexray.cli.streams import preparing, tell, writing
 from lexray.errors import LexrayError
 from lexray.progress import reported_by
 
@@ -84,7 +84,7 @@ def main(args: Sequence[str] | None = None) -> None:
     What is no mistake of theirs is raised, with all that a report of it should say.
     """
     words = list(sys.argv[1:] if args is None else args)
-    with prepared(), stoppable() as stop:
+    with preparing(), stoppable() as stop:
         code = _run(words or ["--help"])
         if code == INTERRUPTED:
             tell(stop.why)
@@ -96,7 +96,7 @@ def _run(words: list[str]) -> int:
     """The exit code; mistakes of ours, which nobody foresaw, are raised."""
     bars = Bars()
     try:
-        with reported_by(bars), written():
+        with reported_by(bars), writing():
             return int(app(words, prog_name="lexray", standalone_mode=False) or 0)
     except LexrayError as error:
         return _mistake(str(error))

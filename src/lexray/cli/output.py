@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lexray.clean import ascii_json, clean, is_unicode
 from lexray.cli.groups import option
-from lexray.cli.streams import say, written
+from lexray.cli.streams import say, writing
 from lexray.errors import LexrayError
 from lexray.files import write_whole
 
@@ -82,7 +82,7 @@ def show(
     elif form is Format.TABLE and sys.stdout.isatty():
         from rich.console import Console
 
-        with written():
+        with writing():
             Console().print(result)
     else:
         say(_render_for_stdout(result, form, csv_raw))

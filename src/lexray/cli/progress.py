@@ -19,9 +19,9 @@ class Bars:
         self._display: Progress | None = None
 
     def __call__(self, items: Iterable[Any], total: int, what: str) -> Iterable[Any]:
-        return self._drawn(items, total, what) if sys.stderr.isatty() else items
+        return self._draw(items, total, what) if sys.stderr.isatty() else items
 
-    def _drawn(self, items: Iterable[Any], total: int, what: str) -> Iterator[Any]:
+    def _draw(self, items: Iterable[Any], total: int, what: str) -> Iterator[Any]:
         display = self._display = self._display or _display()
         display.start()
         task = display.add_task(clean(what), total=total)

@@ -218,7 +218,7 @@ class Teller:
         ]
         if not found:
             return
-        subject, hits = max(found, key=lambda item: _recalled(*item))
+        subject, hits = max(found, key=lambda item: _count_recalled(*item))
         words = " ".join(f'"{word}"' for word in subject)
         self._say("The other way round: which of all its neurons write about a subject?")
         self._command(f"lexray lookup {chapter.model} {words} -n 4 -k 8 --ascii --starts-word")
@@ -328,7 +328,7 @@ def _is_token(model: Model, word: str) -> bool:
     return True
 
 
-def _recalled(subject: tuple[str, ...], hits: Hits) -> int:
+def _count_recalled(subject: tuple[str, ...], hits: Hits) -> int:
     """How often the words that were looked up are among the top tokens of what was found."""
     words = {word.strip().casefold() for word in subject}
     return sum(_bare(token) in words for hit in hits for token in hit.reading.tokens)

@@ -25,18 +25,18 @@ MOST_SAID = 4000
 
 def say(text: str) -> None:
     """Writes to stdout, and makes sure that it got there."""
-    with written():
+    with writing():
         sys.stdout.write(text)
 
 
 def say_bytes(data: bytes) -> None:
     """The same for what is encoded already."""
-    with written():
+    with writing():
         sys.stdout.buffer.write(data)
 
 
 @contextmanager
-def written() -> Iterator[None]:
+def writing() -> Iterator[None]:
     """Inside, stdout is written to; whoever no longer reads it ends the command quietly."""
     try:
         yield
@@ -68,7 +68,7 @@ def _mute(stream: Any) -> None:
 
 
 @contextmanager
-def prepared() -> Iterator[None]:
+def preparing() -> Iterator[None]:
     """Inside, stdout and stderr are there, and replace signs that they cannot encode."""
     before = sys.stdin, sys.stdout, sys.stderr
     for number, name in enumerate(("stdin", "stdout", "stderr")):

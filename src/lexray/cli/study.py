@@ -98,7 +98,7 @@ def _command_of(study: Study[Any]) -> Command:
     def run(model: ReadingOptions, options: Any, output: OutputOptions) -> None:
         output.check()
         place = output.output
-        with _kept(place and place.with_suffix(".prompts.jsonl")):
+        with _keeping(place and place.with_suffix(".prompts.jsonl")):
             result = study(model.open_as_papers_do(), **asdict(options))
         _show(result, output)
 
@@ -139,7 +139,7 @@ def _section(name: str, model: Model, options: dict[str, Any], folder: Path) -> 
     study = find(name)
     own = {f.name for f in fields(study.options)}
     try:
-        with _kept(folder / f"{name}.prompts.jsonl"):
+        with _keeping(folder / f"{name}.prompts.jsonl"):
             result = study(model, **{key: v for key, v in options.items() if key in own})
     except LexrayError as error:
         return Untestable(study, str(error))
@@ -156,7 +156,7 @@ def _make(folder: Path) -> None:
 
 
 @contextmanager
-def _kept(path: Path | None) -> Iterator[None]:
+def _keeping(path: Path | None) -> Iterator[None]:
     from lexray.studies.shared.resume import kept_in
 
     with kept_in(path):

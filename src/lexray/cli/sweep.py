@@ -80,7 +80,7 @@ def heads(
     else:
         from lexray.cli.head_list import HeadList
 
-        found = HeadList(tuple(map(read, _tracked(list(circuits), opened.name))))
+        found = HeadList(tuple(map(read, _track(list(circuits), opened.name))))
         whole.show(found, whole.Format(form.value), output)
 
 
@@ -90,7 +90,7 @@ def _by_ending(output: Path | None) -> Format:
     return Format.JSONL if form is whole.Format.TABLE else Format(form.value)
 
 
-def _tracked(addresses: list[str], name: str) -> Iterable[str]:
+def _track(addresses: list[str], name: str) -> Iterable[str]:
     from lexray.progress import track
 
     return track(addresses, len(addresses), f"reading the heads of {name}")
@@ -109,12 +109,12 @@ def _stream(
 
     done: set[str] = set()
     if output is None:
-        for address in _tracked(addresses, name):
+        for address in _track(addresses, name):
             say_bytes(json_line(line(address)))
     else:
         with appending(output) as stream:
             done = read_finished(stream, output, name, line)
-            for address in _tracked([a for a in addresses if a not in done], name):
+            for address in _track([a for a in addresses if a not in done], name):
                 append_json_line(stream, line(address))
     seconds = perf_counter() - started
     kept = f", {len(done)} were there already" if done else ""

@@ -94,7 +94,7 @@ class FeatureSpace(EmbeddingSpace):
         spread = moments.covariance
         if not options.standardised:
             spread = spread + torch.outer(moments.mean, moments.mean)
-        return side.calibrated(spread, self.admitted(None))
+        return side.calibrate(spread, self.admitted(None))
 
     def shifted(self, X: Float[Tensor, "n d_model"], kind: Kind) -> Float[Tensor, "n d_model"]:
         if not self.weights.options.standardised:

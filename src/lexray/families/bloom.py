@@ -69,7 +69,7 @@ gguf.declare(
             "lm_head": "output",
             f"{H}input_layernorm": "blk.{n}.attn_norm",
             f"{H}self_attention.query_key_value": gguf.Stored(
-                "blk.{n}.attn_qkv", rows=gguf.regrouped
+                "blk.{n}.attn_qkv", rows=gguf.regroup
             ),
             f"{H}self_attention.dense": "blk.{n}.attn_output",
             f"{H}post_attention_layernorm": "blk.{n}.ffn_norm",

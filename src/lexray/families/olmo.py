@@ -21,13 +21,13 @@ BARE = Norm("layer", None, None, 1e-5)
 
 @family("olmo", title="OLMo", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
-    return assembled(c, t, [olmo1_block(c, t, stem) for stem in stems(c, t)], BARE)
+    return assemble(c, t, [olmo1_block(c, t, stem) for stem in stems(c, t)], BARE)
 
 
 @family("olmo2", title="OLMo 2", defaults=DEFAULTS | {"rms_norm_eps": 1e-5})
 def describe2(c: Config, t: Names) -> Architecture:
     norm = t.norm("rms", f"{prefix(t)}norm", c["rms_norm_eps"])
-    return assembled(c, t, [olmo2_block(c, t, stem) for stem in stems(c, t)], norm)
+    return assemble(c, t, [olmo2_block(c, t, stem) for stem in stems(c, t)], norm)
 
 
 def prefix(t: Names) -> str:
@@ -38,7 +38,7 @@ def stems(c: Config, t: Names) -> list[str]:
     return [f"{prefix(t)}layers.{n}." for n in range(c["num_hidden_layers"])]
 
 
-def assembled(c: Config, t: Names, blocks: list[Block], final_norm: Norm) -> Architecture:
+def assemble(c: Config, t: Names, blocks: list[Block], final_norm: Norm) -> Architecture:
     embed = f"{prefix(t)}embed_tokens.weight"
     return Architecture(
         **sizes(c),

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lexray.checkpoint.fields import brief, checked
-from lexray.checkpoint.plain import uncollected
+from lexray.checkpoint.fields import brief, check
+from lexray.checkpoint.plain import without_collector
 from lexray.errors import LexrayError
 from lexray.families.kinds import KINDS
 from lexray.families.spec import Architecture, Linear, Norm
@@ -34,7 +34,7 @@ class Config(Mapping[str, Any]):
         self._defaults = dict(defaults or {})
 
     def __getitem__(self, key: str) -> Any:
-        value = self._typed(key)
+        value = self._with_type(key)
         if value is None:
             value = self._defaults.get(key)
         if value is None:
@@ -46,12 +46,12 @@ class Config(Mapping[str, Any]):
         return value
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self._typed(key) if key in self._raw else self._defaults.get(key, default)
+        return self._with_type(key) if key in self._raw else self._defaults.get(key, default)
 
-    def _typed(self, key: str) -> Any:
+    def _with_type(self, key: str) -> Any:
         """The value as the kind that it should be: a size given as a text is no size."""
         value, kind = self._raw.get(key), KINDS.get(key)
-        return value if value is None or kind is None else checked(value, kind, key, "the config")
+        return value if value is None or kind is None else check(value, kind, key, "the config")
 
     def first(self, *keys: str) -> Any:
         """The value of the first key that has one: configs of one family differ in their words."""
@@ -117,7 +117,7 @@ class Family:
         """What this family's rules make of a config and a checkpoint's names."""
         try:
             _refuse_endless(Config(config, self.defaults), len(names))
-            with uncollected():
+            with without_collector():
                 found = self.describe(Config(config, self.defaults), Names(names))
             _refuse_absurd(found)
             return found

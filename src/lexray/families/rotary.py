@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lexray.checkpoint.fields import brief, checked
+from lexray.checkpoint.fields import brief, check
 from lexray.errors import LexrayError
 from lexray.families.kinds import KINDS
 
@@ -45,7 +45,7 @@ class Rotary:
         rotation[second, first] = angles.sin() * self.factor**2
         return rotation
 
-    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
+    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
         """Queries or keys x (positions, heads, d_head), each turned as at its position."""
         n = len(self.frequencies)
         exact = torch.float32 if x.device.type == "mps" else torch.float64
@@ -97,7 +97,7 @@ def rope_parameters(
         found = dict(found[layer_type])
     for key, value in found.items():
         if value is not None and key in KINDS:
-            found[key] = checked(value, KINDS[key], key, "the config's rotary embedding")
+            found[key] = check(value, KINDS[key], key, "the config's rotary embedding")
     found["rope_type"] = found.get("rope_type") or found.get("type") or "default"
     if found["rope_type"] not in _SCALED:
         raise LexrayError(

@@ -43,7 +43,7 @@ class Linear:
 
     def index(self, inputs: slice, outputs: slice) -> tuple[slice, ...]:
         """The slices to read from disk for these inputs and outputs."""
-        outputs = self._shifted(outputs)
+        outputs = self._shift(outputs)
         plane = (inputs, outputs) if self.in_first else (outputs, inputs)
         return plane if self.expert is None else (slice(self.expert, self.expert + 1), *plane)
 
@@ -62,12 +62,12 @@ class Linear:
         """b[outputs], or None."""
         if self.bias is None:
             return None
-        outputs = self._shifted(outputs)
+        outputs = self._shift(outputs)
         if self.expert is None:
             return checkpoint.read(self.bias, outputs)
         return checkpoint.read(self.bias, slice(self.expert, self.expert + 1), outputs)[0]
 
-    def _shifted(self, outputs: slice) -> slice:
+    def _shift(self, outputs: slice) -> slice:
         if outputs == ALL and self.size is None:
             return slice(self.start or None, None)
         start = outputs.start or 0

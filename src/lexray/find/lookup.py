@@ -137,7 +137,7 @@ def lookup(
     word, see `lexray.find.prominence`; by "dot" and "cosine" it is the product with the words' mean
     centred embedding, as in the paper. `groups`: what is searched instead of the model itself.
     """
-    names = _named(among, by)
+    names = _name_kinds(among, by)
     ids = seeds(model, words)
     searched = groups_of(model, names) if groups is None else tuple(groups)
 
@@ -167,7 +167,7 @@ def lookup_vector(
     By "standard" that is the correlation of the two lists of scores, the vector read as a `kind`
     (in `space`, if that is not the model's own); by "dot" and "cosine" that of the vectors.
     """
-    names = _named(among, by)
+    names = _name_kinds(among, by)
     searched = groups_of(model, names) if groups is None else tuple(groups)
     own = model.space if space is None else space
     if not x.any():
@@ -185,7 +185,7 @@ def lookup_vector(
     return Lookup(model, (), names, by, searched, scores)
 
 
-def _named(among: str | Sequence[str], by: str) -> tuple[str, ...]:
+def _name_kinds(among: str | Sequence[str], by: str) -> tuple[str, ...]:
     if by not in get_args(By):
         raise LexrayError(f"lookup by {by!r}? by is {', '.join(map(repr, get_args(By)))}")
     names = (among,) if isinstance(among, str) else tuple(among)

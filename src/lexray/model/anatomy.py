@@ -75,23 +75,23 @@ class Anatomy(Weights):
 
     def head(self, address: str | Address) -> Head:
         """The head at an address: `model.head("L3H7")`."""
-        return self._typed(address, Head, "head", "L3H7")
+        return self._part_of(address, Head, "head", "L3H7")
 
     def neuron(self, address: str | Address) -> Neuron:
         """The neuron at an address: `model.neuron("L12N345")`."""
-        return self._typed(address, Neuron, "neuron", "L12N345")
+        return self._part_of(address, Neuron, "neuron", "L12N345")
 
     def circuit(self, address: str | Address) -> Circuit:
         """The matrix at an address: `model.circuit("L3H7.VO")`."""
-        return self._typed(address, Circuit, "matrix", "L3H7.VO or L3H7.QK")
+        return self._part_of(address, Circuit, "matrix", "L3H7.VO or L3H7.QK")
 
     def vector(self, address: str | Address) -> Vector:
         """The vector at an address: `model.vector("L12N345.value")`."""
-        return self._typed(
+        return self._part_of(
             address, Vector, "single vector", "L12N345.value, .key or .gate, or a subhead: L3H7.V12"
         )
 
-    def _typed(self, address: str | Address, kind: type[Part], name: str, example: str) -> Part:
+    def _part_of(self, address: str | Address, kind: type[Part], name: str, example: str) -> Part:
         found = self[address]
         if not isinstance(found, kind):
             raise LexrayError(f"{address} is no {name}; try {example}")

@@ -74,8 +74,8 @@ class Circuit:
         if self.matrix == "VO" or self.head.spec.q_norm is None:
             left, right = self.matrices
             return rows.factor(left), cols.factor(right.T)
-        A = rows.mapped(self.head.query_map(bias=False, clip=False))
-        B = cols.mapped(self.head.key_map(bias=False, clip=False))
+        A = rows.map_rows(self.head.query_map(bias=False, clip=False))
+        B = cols.map_rows(self.head.key_map(bias=False, clip=False))
         R = self.head.rotation()
         return (A if R is None else A @ R.to(A)), B
 
@@ -121,7 +121,7 @@ class Circuit:
         lists = [list(dict.fromkeys(side.tolist())) for side in (left, right) if len(side)]
         legible = [float(space.legibility(torch.tensor([ids]))[0]) for ids in lists]
         legibility = sum(legible) / max(1, len(legible))
-        note = _described(filter, rows, cols, exclude_same)
+        note = _describe(filter, rows, cols, exclude_same)
         source = space.source(str(Address(self.head.layer, head=self.head.index)))
         source = replace(source, filter=note)
         return Pairs(
@@ -139,7 +139,7 @@ class Circuit:
             return None
         vocabulary, n = self.head.weights.vocabulary, self.space.n_rows
         groups = vocabulary.groups(n)
-        return groups if exclude is True else _inflected(groups, vocabulary.folded)
+        return groups if exclude is True else _merge_inflections(groups, vocabulary.folded)
 
     def row(self, token: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
         """One row: for VO what attending to the token writes, for QK which keys it asks for."""
@@ -157,7 +157,7 @@ class Circuit:
         A, B = self.factors_between(*sides)
         one, many = (A, B) if axis == 0 else (B, A)
         scores = many @ one[0].to(many)
-        top, bottom, legibility = space.scored(scores, k, space.admitted(filter))
+        top, bottom, legibility = space.score_tokens(scores, k, space.admitted(filter))
         name = LINES[self.matrix][axis]
         shown = self.head.weights.vocabulary.shown(token_id)
         source = space.source(f"{self.address} {shown} {name}", filter)
@@ -251,7 +251,7 @@ def _ids(found: Int[Tensor, "k"], ids: Int[Tensor, "some"] | None) -> Int[Tensor
     return found if ids is None else ids[found]
 
 
-def _inflected(groups: Int[Tensor, "n"], folded: Callable[[int], str]) -> Int[Tensor, "n"]:
+def _merge_inflections(groups: Int[Tensor, "n"], folded: Callable[[int], str]) -> Int[Tensor, "n"]:
     """Groups joined by the stem of what they stand for: walk, walks, walked, walking."""
     first: dict[str, int] = {}
     renamed: dict[int, int] = {}
@@ -262,7 +262,7 @@ def _inflected(groups: Int[Tensor, "n"], folded: Callable[[int], str]) -> Int[Te
     return torch.tensor([renamed[group] for group in groups.tolist()])
 
 
-def _described(
+def _describe(
     filter: Filter | None, rows: Filter | None, cols: Filter | None, exclude: bool | str
 ) -> str:
     parts = [

@@ -58,21 +58,21 @@ class Layer(Component):
 
     @property
     def keys(self) -> VectorGroup:
-        return self._joined("key")
+        return self._join("key")
 
     @property
     def gates(self) -> VectorGroup:
-        return self._joined("gate")
+        return self._join("gate")
 
     @property
     def values(self) -> VectorGroup:
-        return self._joined("value")
+        return self._join("value")
 
     def subheads(self, side: Subhead) -> VectorGroup:
         """The subheads of all heads; keys and values that heads share are listed once."""
-        return self._joined(side)
+        return self._join(side)
 
-    def _joined(self, kind: Kind) -> VectorGroup:
+    def _join(self, kind: Kind) -> VectorGroup:
         groups = layer_groups(self.weights, self.index, kind)
         if not groups:
             raise LexrayError(f"{self.address} has no {kind} vectors")

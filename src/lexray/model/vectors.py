@@ -113,7 +113,7 @@ class VectorGroup(Sequence[Vector]):
     def __len__(self) -> int:
         return self.n
 
-    def _located(self, i: int) -> tuple[Group, int]:
+    def _locate(self, i: int) -> tuple[Group, int]:
         for group in self.groups:
             if i < group.n:
                 return group, i
@@ -121,7 +121,7 @@ class VectorGroup(Sequence[Vector]):
         raise IndexError(i)
 
     def address_of(self, i: int) -> str:
-        group, at = self._located(i)
+        group, at = self._locate(i)
         return group.address_of(at)
 
     def __getitem__(self, index: int) -> Vector:  # type: ignore[override]
@@ -129,7 +129,7 @@ class VectorGroup(Sequence[Vector]):
             raise LexrayError(
                 f"there is no {self.kind} vector {index}: {self.address} has 0–{self.n - 1}"
             )
-        group, i = self._located(index % self.n)
+        group, i = self._locate(index % self.n)
         return Vector(
             self.weights,
             group.address_of(i),

@@ -64,11 +64,11 @@ class Side:
 
     def factor(self, M: Float[Tensor, "d_model r"]) -> Float[Tensor, "e r"]:
         """columnsᵀ M: one factor of a head's token-by-token matrix."""
-        turned = self._prepared(M.T).T.contiguous()
+        turned = self._prepare(M.T).T.contiguous()
         with full_precision():
             return torch.cat([_product(block, turned) for block in self.blocks()])
 
-    def mapped(self, apply: Callable[[Tensor], Tensor]) -> Float[Tensor, "e r"]:
+    def map_rows(self, apply: Callable[[Tensor], Tensor]) -> Float[Tensor, "e r"]:
         """A map of the columns that is not linear in them (QK-norm)."""
         with full_precision():
             return torch.cat([apply(block) for block in self.columns()])
@@ -80,7 +80,7 @@ class Side:
     def top(self, X: Float[Tensor, "n d_model"], k: int) -> TopVectors:
         """The k largest and smallest scores of each vector, with token ids."""
         scale = None if self.sigma is None else 1 / self.sigma
-        found = top_vectors(self._prepared(X), self._stored, k, scale=scale)
+        found = top_vectors(self._prepare(X), self._stored, k, scale=scale)
         if self.ids is None:
             return found
         ids = self.ids.to(found.top_ids.device)
@@ -93,7 +93,7 @@ class Side:
             return self.rows.T
         return torch.cat(list(replace(self, sigma=None).blocks())).T
 
-    def _prepared(self, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n width"]:
+    def _prepare(self, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n width"]:
         """X P."""
         X = at_least_float32(X)
         if self.P is None:
@@ -107,7 +107,7 @@ class Side:
         sigma = None if self.sigma is None else self.sigma[at]
         return replace(self, rows=self.rows[at], sigma=sigma, ids=ids)
 
-    def calibrated(
+    def calibrate(
         self, S: Float[Tensor, "d_model d_model"], tokens: Int[Tensor, "some"] | None = None
     ) -> Side:
         """Columns divided by σ_j = √(column_jᵀ S column_j), the typical size of their scores.

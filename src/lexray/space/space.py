@@ -92,11 +92,11 @@ class EmbeddingSpace:
         if options.folded and (a.final_norm is not None or a.logit_scale != 1):
             eye = torch.eye(a.d_model) if P is None else P
             P = fold.reader(eye, a.final_norm, self.weights.checkpoint) * a.logit_scale
-        return self._centred(Side(self._rows(a.unembed), self._placed(P)))
+        return self._centre(Side(self._rows(a.unembed), self._place(P)))
 
     def _reading(self) -> Side:
         options = self.weights.options
-        side = self._centred(self._bare_reading())
+        side = self._centre(self._bare_reading())
         if options.inverse == "transpose":
             return side
         return INVERSES.get(
@@ -111,17 +111,17 @@ class EmbeddingSpace:
             rows, _ = effective_rows(self.weights, first=self.first)
             if rows is not None:
                 name = "entering" if self.first else "effective"
-                held = ROWS.get(self.weights.cache, name, lambda: self._held(rows))
+                held = ROWS.get(self.weights.cache, name, lambda: self._hold(rows))
                 return Side(held)
         if reading == "output":
             P = None if a.project_out is None else a.project_out.read(self.weights.checkpoint)
-            return Side(self._rows(a.unembed), self._placed(P))
+            return Side(self._rows(a.unembed), self._place(P))
         P = None if a.project_in is None else a.project_in.read(self.weights.checkpoint).T
-        return Side(self._rows(a.embed), self._placed(P))
+        return Side(self._rows(a.embed), self._place(P))
 
     def whole(self, kind: Kind) -> Side:
         """The side on which vectors of this kind are read, with every row of the embedding."""
-        return WHOLE.get(self.weights.cache, self._key(kind), lambda: self._calibrated(kind))
+        return WHOLE.get(self.weights.cache, self._key(kind), lambda: self._calibrate(kind))
 
     def side(self, kind: Kind, filter: Filter | None = None) -> Side:
         """The same for the tokens a filter admits."""
@@ -142,14 +142,14 @@ class EmbeddingSpace:
     def _is_first(self, kind: Kind) -> bool:
         return self.first and kind not in WRITES
 
-    def _calibrated(self, kind: Kind) -> Side:
+    def _calibrate(self, kind: Kind) -> Side:
         side = self.writing if kind in WRITES else self.reading
         options = self.weights.options
         if not (options.calibrated or options.standardised) or kind in ("bias", "norm"):
             return side
         if not self._is_standard:
-            return side.calibrated(self._spread(kind), self.admitted(None))
-        name = f"sigma-{self._named(kind)}"
+            return side.calibrate(self._spread(kind), self.admitted(None))
+        name = f"sigma-{self._name_view(kind)}"
         found = kept(self.weights, name, lambda: {"sigma": self._sigma(side, kind)})
         return replace(side, sigma=found["sigma"].to(side.rows.device))
 
@@ -159,12 +159,12 @@ class EmbeddingSpace:
         here = replace(self._view, reading="effective", trained=True)
         return here == STANDARD and self.note == ""
 
-    def _named(self, kind: Kind) -> str:
+    def _name_view(self, kind: Kind) -> str:
         side = "writing" if kind in WRITES else self.weights.options.reading
         return f"{kind}-{side}{'-first' * self._is_first(kind)}"
 
     def _sigma(self, side: Side, kind: Kind) -> Float[Tensor, "e"]:
-        sigma = side.calibrated(self._spread(kind), self.admitted(None)).sigma
+        sigma = side.calibrate(self._spread(kind), self.admitted(None)).sigma
         assert sigma is not None
         return sigma
 
@@ -197,7 +197,7 @@ class EmbeddingSpace:
         return effective_rows(self.weights, first=self.first)[1]
 
     def _rows(self, name: str) -> Float[Tensor, "e width"]:
-        return ROWS.get(self.weights.cache, name, lambda: self._held(self._read(name)))
+        return ROWS.get(self.weights.cache, name, lambda: self._hold(self._read(name)))
 
     def _read(self, name: str) -> Float[Tensor, "e width"]:
         weights = self.weights
@@ -205,14 +205,14 @@ class EmbeddingSpace:
             return weights.unembedding()
         return weights.tensor(name)
 
-    def _held(self, rows: Float[Tensor, "e width"]) -> Float[Tensor, "e width"]:
+    def _hold(self, rows: Float[Tensor, "e width"]) -> Float[Tensor, "e width"]:
         rows = self.weights.place(rows)
         return at_least_float32(rows) if rows.numel() < UPCAST_BELOW else rows
 
-    def _placed(self, P: Tensor | None) -> Tensor | None:
+    def _place(self, P: Tensor | None) -> Tensor | None:
         return None if P is None else at_least_float32(self.weights.place(P))
 
-    def _centred(self, side: Side) -> Side:
+    def _centre(self, side: Side) -> Side:
         if not self.weights.options.centred:
             return side
         return replace(side, mean=self.mean(side))
@@ -291,8 +291,8 @@ class EmbeddingSpace:
             Reading(
                 self.source(address, filter),
                 name or kind,
-                self._scored(top_ids, top_values),
-                self._scored(bottom_ids, bottom_values),
+                self._list(top_ids, top_values),
+                self._list(bottom_ids, bottom_values),
                 legible,
             )
             for address, legible, (top_values, top_ids, bottom_values, bottom_ids) in zip(
@@ -300,7 +300,7 @@ class EmbeddingSpace:
             )
         ]
 
-    def scored(
+    def score_tokens(
         self, scores: Float[Tensor, "n"], k: int, ids: Int[Tensor, "n"] | None
     ) -> tuple[tuple[Scored, ...], tuple[Scored, ...], float]:
         """Both ends of a list of scores, one per token, and the top's legibility."""
@@ -313,10 +313,10 @@ class EmbeddingSpace:
             at = order if ids is None else ids.to(order.device)[order]
             ends.append((at, scores[order]))
         legible = float(self.legibility(ends[0][0][None])[0])
-        top, bottom = (self._scored(at[:k].tolist(), values[:k].tolist()) for at, values in ends)
+        top, bottom = (self._list(at[:k].tolist(), values[:k].tolist()) for at, values in ends)
         return top, bottom, legible
 
-    def _scored(self, ids: list[int], values: list[float]) -> tuple[Scored, ...]:
+    def _list(self, ids: list[int], values: list[float]) -> tuple[Scored, ...]:
         return tuple(Scored(self.token(i), value) for i, value in zip(ids, values, strict=True))
 
     def legibility(self, ids: Int[Tensor, "n k"], kind: Kind | None = None) -> Float[Tensor, "n"]:

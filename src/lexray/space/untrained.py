@@ -46,10 +46,10 @@ FOUND: Drawer[None, dict[int, Why]] = Drawer(most=1)
 
 def untrained(weights: Weights) -> dict[int, Why]:
     """The ids that standard lists leave out, and why; made once per model."""
-    return FOUND.get(weights.cache, None, partial(_found, weights))
+    return FOUND.get(weights.cache, None, partial(_find, weights))
 
 
-def _found(weights: Weights) -> dict[int, Why]:
+def _find(weights: Weights) -> dict[int, Why]:
     a, vocabulary = weights.architecture, weights.vocabulary
     rows = at_least_float32(weights.unembedding())
     names: dict[int, Why] = dict.fromkeys(_pieces(vocabulary), "piece of a character")
@@ -59,7 +59,7 @@ def _found(weights: Weights) -> dict[int, Why]:
         matrices.append(at_least_float32(weights.checkpoint.read(a.embed)))
     for matrix in matrices:
         references = cannot_occur(vocabulary, len(matrix))
-        names |= dict.fromkeys(_ids(untouched(matrix, references)), "untouched")
+        names |= dict.fromkeys(_ids(is_untouched(matrix, references)), "untouched")
     return {i: why for i, why in sorted(names.items()) if i in vocabulary and i < len(rows)}
 
 
@@ -94,7 +94,9 @@ def cannot_occur(vocabulary: Vocabulary, n: int) -> Int[Tensor, "some"]:
     return torch.tensor(sorted(found)[::step], dtype=torch.long)
 
 
-def untouched(rows: Float[Tensor, "e width"], references: Int[Tensor, "some"]) -> Bool[Tensor, "e"]:
+def is_untouched(
+    rows: Float[Tensor, "e width"], references: Int[Tensor, "some"]
+) -> Bool[Tensor, "e"]:
     """The rows like those of tokens that cannot occur, if several of these are alike."""
     centred = rows - rows.mean(0)
     units = centred / centred.norm(dim=1, keepdim=True).clamp(min=1e-30)

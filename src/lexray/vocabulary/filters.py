@@ -87,7 +87,7 @@ class _All(Filter):
         return reduce(torch.logical_and, (f.kept(vocabulary) for f in self.filters))
 
     def describe(self) -> str:
-        return " and ".join(_bracketed(f, _Any) for f in self.filters)
+        return " and ".join(_bracket(f, _Any) for f in self.filters)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Any(Filter):
         return reduce(torch.logical_or, (f.kept(vocabulary) for f in self.filters))
 
     def describe(self) -> str:
-        return " or ".join(_bracketed(f, _All) for f in self.filters)
+        return " or ".join(_bracket(f, _All) for f in self.filters)
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class _Not(Filter):
         return ~self.filter.kept(vocabulary)
 
     def describe(self) -> str:
-        return f"not {_bracketed(self.filter, _All, _Any)}"
+        return f"not {_bracket(self.filter, _All, _Any)}"
 
 
-def _bracketed(filter: Filter, *kinds: type[Filter]) -> str:
+def _bracket(filter: Filter, *kinds: type[Filter]) -> str:
     return f"({filter.describe()})" if isinstance(filter, kinds) else filter.describe()
 
 
@@ -233,11 +233,11 @@ class _Corpus(Filter):
         path = cache_root() / _KIND_OF_CACHE / f"{key}.npz"
         counts = _load_counts(path, vocabulary.n_ids)
         if counts is None:
-            counts = self._counted(vocabulary)
+            counts = self._count(vocabulary)
             _save_counts(path, counts)
         return torch.from_numpy(counts)
 
-    def _counted(self, vocabulary: Vocabulary) -> NDArray[np.int64]:
+    def _count(self, vocabulary: Vocabulary) -> NDArray[np.int64]:
         counts = np.zeros(vocabulary.n_ids, dtype=np.int64)
         texts = self.texts()
         while batch := list(islice(texts, _BATCH)):

@@ -121,14 +121,14 @@ class GgufSource(Source):
         size = len(self._strings("tokens"))
         return types if len(types) == size else np.ones(size, dtype=np.int64)
 
-    def _typed(self, *types: int) -> set[int]:
+    def _of_type(self, *types: int) -> set[int]:
         return {int(i) for i in np.flatnonzero(np.isin(self._types, types))}
 
     @cached_property
     def holes(self) -> frozenset[int]:
         """Converters fill ids that have no token with unused ones such as `[PAD151700]`."""
         tokens = self._strings("tokens")
-        return frozenset(i for i in self._typed(_UNUSED_TYPE) if tokens[i] == f"[PAD{i}]")
+        return frozenset(i for i in self._of_type(_UNUSED_TYPE) if tokens[i] == f"[PAD{i}]")
 
     @cached_property
     def tokens(self) -> Sequence[str | None]:
@@ -141,11 +141,11 @@ class GgufSource(Source):
     def special(self) -> frozenset[int]:
         names = ("bos", "eos", "unknown", "padding", "seperator", "cls", "mask")
         ids = {i for name in names if (i := self._id(name)) is not None}
-        return frozenset(ids | self._typed(_UNKNOWN, CONTROL))
+        return frozenset(ids | self._of_type(_UNKNOWN, CONTROL))
 
     @cached_property
     def added(self) -> frozenset[int]:
-        return self.special | self._typed(_USER_DEFINED)
+        return self.special | self._of_type(_USER_DEFINED)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -219,7 +219,7 @@ class GgufSource(Source):
     def _sentencepiece_bpe(self) -> Tokenizer:
         vocab = {"▁" * len(t) if set(t) == {" "} else t: i for t, i in self._vocab().items()}
         listed = "tokenizer.ggml.merges" in self._metadata
-        merges = self._merges() if listed else self._implied(vocab)
+        merges = self._merges() if listed else self._infer_merges(vocab)
         unknown = self.tokens[self._unknown(0)]
         tokenizer = Tokenizer(
             models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
@@ -227,7 +227,7 @@ class GgufSource(Source):
         tokenizer.normalizer = _spaces_to_marker(self.spelling.drops_first_space)
         return tokenizer
 
-    def _implied(self, vocab: dict[str, int]) -> list[tuple[str, str]]:
+    def _infer_merges(self, vocab: dict[str, int]) -> list[tuple[str, str]]:
         """Every way to make a token of two, the best-scored token first.
 
         Gemma's scores do not follow its merges; the order of its tokens does.
@@ -235,7 +235,7 @@ class GgufSource(Source):
         scores = self._numbers("scores").astype(np.float64)
         by_order = len(scores) != len(self._types)
         by_order |= str(self._metadata.get("general.architecture", "")).startswith("gemma")
-        odd = self._typed(_UNKNOWN, CONTROL, _UNUSED_TYPE, 6)
+        odd = self._of_type(_UNKNOWN, CONTROL, _UNUSED_TYPE, 6)
         pieces = {token: i for token, i in vocab.items() if i not in odd}
         if sum(len(token) ** 2 for token in pieces) > MOST_CUTS:
             raise LexrayError("its tokens are longer than tokens are")

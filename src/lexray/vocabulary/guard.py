@@ -107,7 +107,7 @@ def _prepend(step: Fields) -> int:
     return 1 if _short(step, "prepend") < 64 else 2
 
 
-def _precompiled(step: Fields) -> int:
+def _size_precompiled(step: Fields) -> int:
     try:
         return charsmap_growth(b64decode(step.text("precompiled_charsmap") or ""))
     except ValueError as error:
@@ -139,7 +139,7 @@ def _doubles(step: Fields) -> int:
 _EACH: dict[str, Callable[[Fields], int]] = {
     "Replace": _replace,
     "Prepend": _prepend,
-    "Precompiled": _precompiled,
+    "Precompiled": _size_precompiled,
     "Split": _split,
     "ByteLevel": _doubles,
 }

@@ -234,7 +234,7 @@ class LiveSource(Source):
 
     @cached_property
     def spelling(self) -> Spelling:
-        return Spelling.guessed([token for token in self.tokens if token is not None])
+        return Spelling.guess([token for token in self.tokens if token is not None])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -280,7 +280,7 @@ def gpt2_source(vocab: Path, merges: Path, config: Mapping[str, Any]) -> JsonSou
     pairs = [rule for rule in rules if len(rule) == 2]
     model = {"type": "BPE", "vocab": read_json(vocab), "merges": pairs}
     stages = {"pre_tokenizer": byte_level, "decoder": byte_level}
-    return _described(vocab, {"model": model, **stages}, config)
+    return _from_json(vocab, {"model": model, **stages}, config)
 
 
 def bert_source(path: Path, config: Mapping[str, Any]) -> JsonSource:
@@ -302,7 +302,7 @@ def bert_source(path: Path, config: Mapping[str, Any]) -> JsonSource:
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "added_tokens": [_special(token, vocab[token]) for token in special],
     }
-    return _described(path, {"model": model | limits, **stages}, config)
+    return _from_json(path, {"model": model | limits, **stages}, config)
 
 
 def _special(token: str, token_id: int) -> dict[str, Any]:
@@ -310,6 +310,6 @@ def _special(token: str, token_id: int) -> dict[str, Any]:
     return {"id": token_id, "content": token, "special": True, **flags}
 
 
-def _described(path: Path, description: dict[str, Any], config: Mapping[str, Any]) -> JsonSource:
+def _from_json(path: Path, description: dict[str, Any], config: Mapping[str, Any]) -> JsonSource:
     data = json.dumps({"version": "1.0", "added_tokens": []} | description).encode()
     return JsonSource(str(path), lambda: data, config)

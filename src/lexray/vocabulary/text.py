@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lexray.clean import escaped
+from lexray.clean import escape
 
 # ------------------------------------------------------------------ what people see
 
@@ -71,20 +71,20 @@ def _show_unit(match: re.Match[str]) -> str:
         return slashes * 2 + "\\" + unit
     if unit.isprintable():
         return slashes + unit
-    return slashes * 2 + escaped(unit)
+    return slashes * 2 + escape(unit)
 
 
 def _unshow_unit(match: re.Match[str]) -> str:
     slashes, unit = match.groups()
     half, escaped = divmod(len(slashes), 2)
     if escaped and len(unit) > 1:
-        unit = _unescaped(unit)
+        unit = _unescape(unit)
     elif not escaped:
         unit = _MARKS.get(unit, unit)
     return "\\" * half + unit
 
 
-def _unescaped(unit: str) -> str:
+def _unescape(unit: str) -> str:
     code = int(unit[1:], 16)
     if unit[0] == "x":
         return chr(code if code < 0x80 else code + 0xDC00)
@@ -173,7 +173,7 @@ class Spelling:
         if _kind(model) == "WordPiece":
             prefix = _text(model, "continuing_subword_prefix") or "##"
             return cls(continuation=prefix, drops_first_space=True)
-        found: dict[str, Any] = next((kind for part in parts if (kind := _spelled(part))), {})
+        found: dict[str, Any] = next((kind for part in parts if (kind := _spell(part))), {})
         types = {part["type"] for part in stages[0]}
         fallback = bool(model.get("byte_fallback")) or "ByteFallback" in types
         return cls(
@@ -183,7 +183,7 @@ class Spelling:
         )
 
     @classmethod
-    def guessed(cls, tokens: Collection[str]) -> Spelling:
+    def guess(cls, tokens: Collection[str]) -> Spelling:
         """The spelling that most of these strings seem to follow."""
         signs = {"Ġ": cls(byte_level=True), "▁": cls(marker="▁", drops_first_space=True)}
         signs |= {"##": cls(continuation="##", drops_first_space=True)}
@@ -230,7 +230,7 @@ def steps(stage: Any) -> Iterator[dict[str, Any]]:
                 yield from steps(step)
 
 
-def _spelled(part: dict[str, Any]) -> dict[str, Any]:
+def _spell(part: dict[str, Any]) -> dict[str, Any]:
     match part:
         case {"type": "ByteLevel"}:
             return {"byte_level": True}

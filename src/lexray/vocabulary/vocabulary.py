@@ -242,11 +242,11 @@ class Vocabulary:
         lexray.errors.LexrayError: ' Parisian' is 2 tokens, ·Paris (3844) + ian (688)...
         """
         if not isinstance(token, str):
-            return self._checked(operator.index(token))
+            return self._check(operator.index(token))
         for data in (unshown(token), literal(token)):
             if data in self._id_of:
                 return self._id_of[data]
-        raise LexrayError(self._explained(token))
+        raise LexrayError(self._explain(token))
 
     def ids(self, tokens: Iterable[str | SupportsIndex]) -> list[int]:
         """The id of each token; one LexrayError explains all that are none."""
@@ -300,14 +300,14 @@ class Vocabulary:
             groups = [*(group - spare for group in groups), frozenset(spare)]
         return [i for group in groups for i in sorted(group)]
 
-    def _checked(self, token_id: int) -> int:
+    def _check(self, token_id: int) -> int:
         if not 0 <= token_id < self.n_ids:
             raise LexrayError(
                 f"there is no token {token_id}: the ids of {self.name} are 0–{self.n_ids - 1}"
             )
         return token_id
 
-    def _explained(self, token: str) -> str:
+    def _explain(self, token: str) -> str:
         text = unshown(token).decode("utf-8", "replace")
         try:
             pieces = self.encode(text)
@@ -315,12 +315,12 @@ class Vocabulary:
             pieces = []
         near = self._near(text)
         if len(pieces) > 1:
-            parts = " + ".join(self._labelled(i) for i in pieces)
+            parts = " + ".join(self._label(i) for i in pieces)
             said = f"{token!r} is {len(pieces)} tokens, {parts}"
         else:
             said = f"{token!r} is not a token of {self.name}"
             near += [i for i in pieces if i not in near and not self.is_special(i)]
-        return said + (f"; near it: {', '.join(map(self._labelled, near))}" if near else "")
+        return said + (f"; near it: {', '.join(map(self._label, near))}" if near else "")
 
     def _near(self, text: str) -> list[int]:
         """Single tokens that differ by the leading space or by case."""
@@ -329,7 +329,7 @@ class Vocabulary:
         forms = (literal(space + case) for case in cases for space in (" ", ""))
         return [self._id_of[form] for form in forms if form in self._id_of]
 
-    def _labelled(self, token_id: int) -> str:
+    def _label(self, token_id: int) -> str:
         return f"{self.shown(token_id)} ({token_id})"
 
     def remember(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:

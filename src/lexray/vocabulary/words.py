@@ -93,7 +93,7 @@ def _says(text: str, begun: frozenset[str] | None) -> bool:
         return False
     if is_function_word(text) or key in ELSEWHERE:
         return False
-    if unspaced(word):
+    if is_unspaced(word):
         return True
     if len(word) < 2:
         return False
@@ -102,7 +102,7 @@ def _says(text: str, begun: frozenset[str] | None) -> bool:
     return len(word) >= LONG_ENOUGH and key in begun
 
 
-def unspaced(word: str) -> bool:
+def is_unspaced(word: str) -> bool:
     """Whether a word is of a script without spaces."""
     return any(
         c.isalpha() and not c.isascii() and unicodedata.name(c, "").startswith(UNSPACED)

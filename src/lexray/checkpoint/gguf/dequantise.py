@@ -72,7 +72,7 @@ def unpack_into(out: Tensor, blocks: Tensor, kind: Quantisation, skipped: int) -
             unpack_into(out[at : at + step], blocks[at : at + step], kind, skipped)
 
 
-def _viewed(dtype: torch.dtype) -> Unpack:
+def _view_as(dtype: torch.dtype) -> Unpack:
     return lambda blocks: blocks.view(dtype).float()
 
 
@@ -107,7 +107,7 @@ def _bits(packed: Tensor, width: int) -> Tensor:
     return _fields(packed, width, *range(8))
 
 
-def _scaled(values: Tensor, scales: Tensor, minima: Tensor | None = None) -> Tensor:
+def _scale(values: Tensor, scales: Tensor, minima: Tensor | None = None) -> Tensor:
     """values · scale − minimum, with as many equal groups per block as there are scales."""
     grouped = values.float().view(*scales.shape, -1).mul_(scales[..., None])
     if minima is not None:
@@ -116,37 +116,37 @@ def _scaled(values: Tensor, scales: Tensor, minima: Tensor | None = None) -> Ten
 
 
 def _q4_0(b: Tensor) -> Tensor:
-    return _scaled(_nibbles(b[:, 2:], 16).to(torch.int8).sub_(8), _half(b, 0))
+    return _scale(_nibbles(b[:, 2:], 16).to(torch.int8).sub_(8), _half(b, 0))
 
 
 def _q4_1(b: Tensor) -> Tensor:
-    return _scaled(_nibbles(b[:, 4:], 16), _half(b, 0), -_half(b, 2))
+    return _scale(_nibbles(b[:, 4:], 16), _half(b, 0), -_half(b, 2))
 
 
 def _q5_0(b: Tensor) -> Tensor:
     values = _nibbles(b[:, 6:], 16) | _bits(b[:, 2:6], 1) << 4
-    return _scaled(values.to(torch.int8).sub_(16), _half(b, 0))
+    return _scale(values.to(torch.int8).sub_(16), _half(b, 0))
 
 
 def _q5_1(b: Tensor) -> Tensor:
     values = _nibbles(b[:, 8:], 16) | _bits(b[:, 4:8], 1) << 4
-    return _scaled(values, _half(b, 0), -_half(b, 2))
+    return _scale(values, _half(b, 0), -_half(b, 2))
 
 
 def _q8_0(b: Tensor) -> Tensor:
-    return _scaled(b[:, 2:].view(torch.int8), _half(b, 0))
+    return _scale(b[:, 2:].view(torch.int8), _half(b, 0))
 
 
 def _q2_k(b: Tensor) -> Tensor:
     scales, values = b[:, :16], _pairs(b[:, 16:80], 32)
-    return _scaled(values, _half(b, 80) * (scales & 15), _half(b, 82) * (scales >> 4))
+    return _scale(values, _half(b, 80) * (scales & 15), _half(b, 82) * (scales >> 4))
 
 
 def _q3_k(b: Tensor) -> Tensor:
     high = _bits(b[:, :32], 32) << 2
     values = (_pairs(b[:, 32:96], 32) | high).to(torch.int8).sub_(4)
     scales = _nibbles(b[:, 96:104], 8) | _pairs(b[:, 104:108], 4) << 4
-    return _scaled(values, _half(b, 108) * scales.to(torch.int8).sub_(32))
+    return _scale(values, _half(b, 108) * scales.to(torch.int8).sub_(32))
 
 
 def _six_bit_scales(b: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,22 +162,22 @@ def _six_bit_scales(b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _q4_k(b: Tensor) -> Tensor:
-    return _scaled(_nibbles(b[:, 16:], 32), *_six_bit_scales(b))
+    return _scale(_nibbles(b[:, 16:], 32), *_six_bit_scales(b))
 
 
 def _q5_k(b: Tensor) -> Tensor:
     values = _nibbles(b[:, 48:], 32) | _bits(b[:, 16:48], 32) << 4
-    return _scaled(values, *_six_bit_scales(b))
+    return _scale(values, *_six_bit_scales(b))
 
 
 def _q6_k(b: Tensor) -> Tensor:
     values = _nibbles(b[:, :128], 64) | _pairs(b[:, 128:192], 32) << 4
-    return _scaled(values.to(torch.int8).sub_(32), _half(b, 208) * b[:, 192:208].view(torch.int8))
+    return _scale(values.to(torch.int8).sub_(32), _half(b, 208) * b[:, 192:208].view(torch.int8))
 
 
 TYPES = {
-    0: Quantisation("F32", 1, 4, _viewed(torch.float32)),
-    1: Quantisation("F16", 1, 2, _viewed(torch.float16)),
+    0: Quantisation("F32", 1, 4, _view_as(torch.float32)),
+    1: Quantisation("F16", 1, 2, _view_as(torch.float16)),
     2: Quantisation("Q4_0", 32, 18, _q4_0),
     3: Quantisation("Q4_1", 32, 20, _q4_1),
     6: Quantisation("Q5_0", 32, 22, _q5_0),
@@ -188,7 +188,7 @@ TYPES = {
     12: Quantisation("Q4_K", 256, 144, _q4_k),
     13: Quantisation("Q5_K", 256, 176, _q5_k),
     14: Quantisation("Q6_K", 256, 210, _q6_k),
-    28: Quantisation("F64", 1, 8, _viewed(torch.float64)),
-    30: Quantisation("BF16", 1, 2, _viewed(torch.bfloat16)),
+    28: Quantisation("F64", 1, 8, _view_as(torch.float64)),
+    30: Quantisation("BF16", 1, 2, _view_as(torch.bfloat16)),
 }
 """Keyed by the type's number in the file; everything else is looked up in `gguf`."""

@@ -17,7 +17,7 @@ from urllib.parse import urljoin, urlsplit
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import _http
 
-from lexray.checkpoint.hub.session import bounded
+from lexray.checkpoint.hub.session import limit
 from lexray.errors import LexrayError
 
 Span = tuple[int, int]
@@ -75,12 +75,12 @@ class RangeClient:
         """Whether `url` is on the Hub itself, which may see the token."""
         return origin(url) == self._hub
 
-    def asked(self) -> None:
+    def count_request(self) -> None:
         """Count a request; safe from several threads."""
         with self._lock:
             self.requests += 1
 
-    def received(self, count: int) -> None:
+    def count_bytes(self, count: int) -> None:
         """Count bytes that came; safe from several threads."""
         with self._lock:
             self.bytes_read += count
@@ -140,23 +140,23 @@ class RangedFile:
         """The bytes of one range, up to the file's end; goes on where a connection breaks."""
         body = bytearray()
         length = span[1] - span[0]
-        with bounded(self.where, length, WITHIN + length / SLOW, self._client.asked):
+        with limit(self.where, length, WITHIN + length / SLOW, self._client.count_request):
             for attempt in range(1, TRIES + 1):
                 try:
                     self._extend(body, span)
                     break
                 except TransientError as error:
                     if attempt == TRIES:
-                        raise self._failed(error) from error
+                        raise self._explain_failure(error) from error
                     if error.wait:
                         self._client.sleep(BACKOFF * 2 ** (attempt - 1))
                 except LexrayError:
                     raise
                 except Exception as error:  # whatever the HTTP library below raises
-                    raise self._failed(error) from error
+                    raise self._explain_failure(error) from error
         return body
 
-    def _failed(self, error: Exception) -> LexrayError:
+    def _explain_failure(self, error: Exception) -> LexrayError:
         status = getattr(getattr(error, "response", None), "status_code", None)
         known = isinstance(error, HfHubHTTPError) and status is not None
         reason = f"HTTP {status}" if known else str(error) or type(error).__name__
@@ -172,7 +172,7 @@ class RangedFile:
         with self._answer((start, stop)) as response:
             size = _total(response, (start, stop), self.where)
             if self.size not in (None, size):
-                raise self._changed(f"{self.size} bytes", f"{size} bytes")
+                raise self._explain_change(f"{self.size} bytes", f"{size} bytes")
             self.size = size
             missing = min(stop, size) - start
             # An error inside the block would look to the back-off like one of the request.
@@ -184,7 +184,7 @@ class RangedFile:
         """Adds what comes to `body`; why it broke off, if it did."""
         try:
             for block in response.iter_raw():
-                self._client.received(min(len(block), missing))
+                self._client.count_bytes(min(len(block), missing))
                 body += block[:missing]
                 missing -= len(block)
         except LexrayError:
@@ -216,9 +216,9 @@ class RangedFile:
         if tag:
             tag = tag.removeprefix("W/").strip('"')
             if (known := self._tags.setdefault(url, tag)) != tag:
-                raise self._changed(f"ETag {known}", f"ETag {tag}")
+                raise self._explain_change(f"ETag {known}", f"ETag {tag}")
 
-    def _changed(self, before: str, now: str) -> ChangedError:
+    def _explain_change(self, before: str, now: str) -> ChangedError:
         return ChangedError(
             f"{self.where} changed on the server while it was read ({before}, now {now}); "
             "open the model again"

@@ -40,7 +40,7 @@ from lexray.checkpoint.hub.grammar import (
     is_file_name,
     split_id,
 )
-from lexray.checkpoint.hub.session import bounded
+from lexray.checkpoint.hub.session import limit
 from lexray.checkpoint.plain import LONGEST
 from lexray.checkpoint.safetensors import weight_map
 from lexray.errors import LexrayError
@@ -75,7 +75,7 @@ def fetch_folder(repo_id: str, *, revision: str | None = None, token: Token = No
     """
     repo_id, gguf = split_id(repo_id)
     repository = Repository.resolve(repo_id, revision, token)
-    weights = [_listed(repository, gguf)] if gguf else _weights(repository)
+    weights = [_list_files(repository, gguf)] if gguf else _weights(repository)
     small = [name for name in (CONFIG, *TOKENIZER_FILES) if name in repository.files]
     if weights[0].endswith(".gguf"):
         small = []  # a GGUF file carries its own config and tokenizer
@@ -110,9 +110,9 @@ class Repository:
         revision = check_revision(revision or constants.DEFAULT_REVISION)
         check_repository(repo_id)
         if is_offline():
-            return cls._cached(repo_id, revision, token)
+            return cls._from_cache(repo_id, revision, token)
         try:
-            with bounded(f"{repo_id} at {revision}", LONGEST_ANSWER, ANSWER_WITHIN):
+            with limit(f"{repo_id} at {revision}", LONGEST_ANSWER, ANSWER_WITHIN):
                 api = HfApi(endpoint=endpoint(), token=token)
                 info = api.model_info(repo_id, revision=revision, timeout=TIMEOUT)
         except LexrayError:
@@ -121,10 +121,10 @@ class Repository:
         except Exception as error:
             if _is_outage(error):
                 try:
-                    return cls._cached(repo_id, revision, token)
+                    return cls._from_cache(repo_id, revision, token)
                 except LexrayError:
                     pass
-            raise explained(error, f"{repo_id} at {revision}") from error
+            raise explain(error, f"{repo_id} at {revision}") from error
         if not isinstance(info.sha, str) or not info.sha:
             raise LexrayError(f"{endpoint()} did not say which commit {repo_id} at {revision} is")
         commit = check_token(info.sha, "commit", endpoint())
@@ -133,7 +133,7 @@ class Repository:
         return cls(repo_id, revision, commit, files, token)
 
     @classmethod
-    def _cached(cls, repo_id: str, revision: str, token: Token) -> Repository:
+    def _from_cache(cls, repo_id: str, revision: str, token: Token) -> Repository:
         try:
             # No patterns match no files: which of them are there is for the caller to judge.
             folder = Path(
@@ -146,7 +146,7 @@ class Repository:
                 )
             )
         except (LocalEntryNotFoundError, HFValidationError) as error:
-            raise explained(error, f"{repo_id} at {revision}") from error
+            raise explain(error, f"{repo_id} at {revision}") from error
         files = frozenset(
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
         )
@@ -171,7 +171,7 @@ class Repository:
         large = filename.endswith(LARGE)
         longest, seconds = (None, DOWNLOAD_WITHIN) if large else (LONGEST, FILE_WITHIN)
         try:
-            with bounded(f"{filename} of {self.id} at {self.revision}", longest, seconds):
+            with limit(f"{filename} of {self.id} at {self.revision}", longest, seconds):
                 path = hf_hub_download(
                     self.id,
                     filename,
@@ -184,7 +184,7 @@ class Repository:
         except LexrayError:
             raise
         except Exception as error:  # as above
-            raise explained(error, f"{filename} of {self.id} at {self.revision}") from error
+            raise explain(error, f"{filename} of {self.id} at {self.revision}") from error
         return Path(path)
 
     def url(self, filename: str) -> str:
@@ -198,7 +198,7 @@ def authorization(token: Token) -> dict[str, str]:
         return {}
     found = token if isinstance(token, str) else get_token()
     if token is True and not found:
-        raise _closed("the model", "to be opened with a token, but none is logged in:")
+        raise _explain_refusal("the model", "to be opened with a token, but none is logged in:")
     return {"Authorization": f"Bearer {found}"} if found else {}
 
 
@@ -222,15 +222,15 @@ def cache_dir() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def explained(error: Exception, what: str) -> LexrayError:
+def explain(error: Exception, what: str) -> LexrayError:
     """One sentence for what went wrong between us and the Hub over `what`."""
     match error:
         case GatedRepoError():
-            return _closed(what, "gated: accept its terms on the Hub, then")
+            return _explain_refusal(what, "gated: accept its terms on the Hub, then")
         case RevisionNotFoundError():
             return LexrayError(f"{what}: the repository has no such revision; check its branches")
         case RepositoryNotFoundError():
-            return _closed(what, "not on the Hub, or private: check the name, or")
+            return _explain_refusal(what, "not on the Hub, or private: check the name, or")
         case HFValidationError():
             return LexrayError(f"{what}: a Hub id looks like org/name")
         case LocalEntryNotFoundError() if is_offline():
@@ -245,16 +245,16 @@ def explained(error: Exception, what: str) -> LexrayError:
         case EntryNotFoundError():
             return LexrayError(f"{what}: the repository has no such file")
         case LocalTokenNotFoundError():
-            return _closed(what, "to be opened with a token, but none is logged in:")
+            return _explain_refusal(what, "to be opened with a token, but none is logged in:")
         case HfHubHTTPError() if _status(error) in (401, 403):
-            return _closed(what, f"refused to this token (HTTP {_status(error)}):")
+            return _explain_refusal(what, f"refused to this token (HTTP {_status(error)}):")
         case HfHubHTTPError() if _status(error):
             return LexrayError(f"{what}: {endpoint()} answers HTTP {_status(error)}; try later")
     reason = str(error).strip().partition("\n")[0] or type(error).__name__
     return LexrayError(f"{what}: {endpoint()} cannot be reached ({reason}); check the connection")
 
 
-def _closed(what: str, why: str) -> LexrayError:
+def _explain_refusal(what: str, why: str) -> LexrayError:
     return LexrayError(f"{what} is {why} pass token=… or run `hf auth login`")
 
 
@@ -271,7 +271,7 @@ def _is_outage(error: Exception) -> bool:
     return not isinstance(error, HFValidationError | LocalTokenNotFoundError)
 
 
-def _listed(repository: Repository, gguf: str) -> str:
+def _list_files(repository: Repository, gguf: str) -> str:
     if gguf in repository.files:
         return gguf
     raise _nothing(repository, f"no file {gguf}", _ggufs(repository))

@@ -97,7 +97,7 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def bounded(
+def limit(
     what: str,
     longest: int | None,
     seconds: float,
@@ -154,7 +154,7 @@ def _after(response: Any) -> None:
     _check_length(response, bounds)
     if bounds.longest is not None:
         response.headers.pop("X-Xet-Hash", None)  # small files come over this session, not by Xet
-    response.stream = _paced(response, bounds)
+    response.stream = _pace(response, bounds)
 
 
 def _check_location(response: Any, what: str) -> None:
@@ -224,7 +224,7 @@ ERROR_BODY = 1 << 20
 """The most bytes of an answer that is only an error message or a redirect."""
 
 
-def _paced(response: Any, bounds: Bounds) -> Any:
+def _pace(response: Any, bounds: Bounds) -> Any:
     """The answer's body, of which each piece is held to the bounds."""
     library = sys.modules[type(response).__module__.partition(".")[0]]
     inner = response.stream

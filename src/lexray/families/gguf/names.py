@@ -221,7 +221,7 @@ def places(file: GGUFCheckpoint, stored: Stored, n: int, suffix: str) -> Iterato
             return
 
 
-def turned_rows(heads: str) -> Order:
+def turn_rows(heads: str) -> Order:
     """llama.cpp turns adjacent rows where Hugging Face turns halves: row s·½ + i lies at 2i + s."""
 
     def rows(c: Config) -> list[int]:
@@ -232,7 +232,7 @@ def turned_rows(heads: str) -> Order:
     return rows
 
 
-def regrouped(c: Config) -> list[int]:
+def regroup(c: Config) -> list[int]:
     """All queries, keys, values, where Hugging Face has each group's side by side."""
     n, n_kv, size = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
     group = n // n_kv
@@ -257,8 +257,8 @@ ATTENTION: Names = {
     f"{LAYER}self_attn.o_proj": "blk.{n}.attn_output",
 }
 TURNED: Names = {
-    f"{LAYER}self_attn.q_proj": Stored("blk.{n}.attn_q", rows=turned_rows("num_attention_heads")),
-    f"{LAYER}self_attn.k_proj": Stored("blk.{n}.attn_k", rows=turned_rows("num_key_value_heads")),
+    f"{LAYER}self_attn.q_proj": Stored("blk.{n}.attn_q", rows=turn_rows("num_attention_heads")),
+    f"{LAYER}self_attn.k_proj": Stored("blk.{n}.attn_k", rows=turn_rows("num_key_value_heads")),
 }
 MLP: Names = {
     f"{LAYER}mlp.gate_proj": "blk.{n}.ffn_gate",

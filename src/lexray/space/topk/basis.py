@@ -45,11 +45,11 @@ def balanced_basis(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> Ba
         squares, U = torch.linalg.eigh(L.T @ Gb @ L)
         root = squares.clamp(min=_RIDGE**2 / 2).pow(0.25)
         TA = torch.linalg.solve_triangular(L.T, U * root, upper=True)
-        basis = _rounded(TA, (L @ U) / root, A.device)
+        basis = _round(TA, (L @ U) / root, A.device)
         if basis.slack <= _LARGEST_SLACK:
             return basis
     identity = torch.eye(A.shape[1], dtype=torch.float64)
-    return _rounded(identity, identity, A.device)
+    return _round(identity, identity, A.device)
 
 
 def sample(X: Float[Tensor, "rows r"]) -> Float[Tensor, "sample r"]:
@@ -67,7 +67,7 @@ def _gram(X: Float[Tensor, "rows r"]) -> Float[Tensor, "r r"] | None:
     return G / scale + _RIDGE * torch.eye(G.shape[0], dtype=G.dtype)
 
 
-def _rounded(TA: Float[Tensor, "r r"], TB: Float[Tensor, "r r"], device: torch.device) -> Basis:
+def _round(TA: Float[Tensor, "r r"], TB: Float[Tensor, "r r"], device: torch.device) -> Basis:
     size = (TB.norm() / TA.norm()).sqrt()
     TA, TB = TA * size, TB / size
     width = TA.shape[0]

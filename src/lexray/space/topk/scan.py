@@ -66,13 +66,13 @@ class Best:
 
     def add(self, values: Float[Tensor, " n"], flat: Int[Tensor, " n"]) -> None:
         values, flat = torch.cat([self.values, values]), torch.cat([self.flat, flat])
-        kept = self._selected(self._scores(values), flat)
+        kept = self._select(self._scores(values), flat)
         values, flat = values[kept], flat[kept]
         by_index = flat.argsort()
         order = by_index[self._scores(values[by_index]).argsort(descending=True, stable=True)]
         self.values, self.flat = values[order], flat[order]
 
-    def _selected(
+    def _select(
         self, scores: Float[Tensor, " n"], flat: Int[Tensor, " n"]
     ) -> Int[Tensor, " kept"] | slice:
         """The k best, unsorted: all above the k-th score and the first of those equal to it."""

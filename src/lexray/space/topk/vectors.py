@@ -81,9 +81,9 @@ class Columns:
         for block in blocks:
             require_finite("the embedding E", block)
         everything = cls(blocks, None, scale)
-        return everything if cols is None else everything.restricted(cols)
+        return everything if cols is None else everything.restrict(cols)
 
-    def restricted(self, cols: Int[Tensor, " some"]) -> "Columns":
+    def restrict(self, cols: Int[Tensor, " some"]) -> "Columns":
         ids: Tensor = torch.unique(cols)
         if len(ids) and not 0 <= int(ids[0]) <= int(ids[-1]) < self.count:
             raise LexrayError(

@@ -236,8 +236,8 @@ def _turn(
     rotary = head.spec.rotary
     if rotary is None:
         return x
-    once = rotary.turned(x[:, None], positions)
-    return rotary.turned(once, torch.zeros_like(positions))[:, 0]
+    once = rotary.turn(x[:, None], positions)
+    return rotary.turn(once, torch.zeros_like(positions))[:, 0]
 
 
 def _behind(

@@ -254,8 +254,8 @@ class Recorder:
             at = self.plan.rows(s, self.plan.device)
             if spec.rotary is not None:
                 everywhere = torch.arange(self.plan.lengths[s], device=self.plan.device)
-                kept[n, "q_rotated"] = spec.rotary.turned(kept[n, "q"], at)
-                kept[n, "k_rotated"] = spec.rotary.turned(kept[n, "k"], everywhere)
+                kept[n, "q_rotated"] = spec.rotary.turn(kept[n, "q"], at)
+                kept[n, "k_rotated"] = spec.rotary.turn(kept[n, "k"], everywhere)
             if (n, "pattern") not in kept:
                 q, k = (kept.get((n, f"{x}_rotated"), kept[n, x]) for x in "qk")
                 kept[n, "pattern"] = weights_of(spec, q, k, at, self.architecture.causal)
