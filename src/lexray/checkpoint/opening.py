@@ -17,7 +17,7 @@ from lexray.checkpoint.safetensors import SafetensorsFolder, weight_map
 from lexray.checkpoint.torch_bin import TorchBinFolder
 from lexray.errors import LexrayError
 
-Source = str | Path
+Location = str | Path
 Adapt = Callable[[Checkpoint], Checkpoint]
 Opener = Callable[[Path, list[Path], dict[str, str] | None], Checkpoint]
 
@@ -51,9 +51,9 @@ KNOWN = (
 
 
 def open_checkpoint(
-    source: Source,
+    source: Location,
     *,
-    base: Source | Checkpoint | None = None,
+    base: Location | Checkpoint | None = None,
     revision: str | None = None,
     token: str | bool | None = None,
     remote: bool = False,
@@ -81,7 +81,7 @@ def open_checkpoint(
 
 
 def _locate(
-    source: Source, revision: str | None, token: str | bool | None, remote: bool
+    source: Location, revision: str | None, token: str | bool | None, remote: bool
 ) -> Path | None:
     """Where the files are, once they are downloaded; None if they are to stay remote."""
     if source == "":
@@ -106,7 +106,7 @@ def _with_adapter(folder: Path, base: Checkpoint) -> Checkpoint:
 
 
 def _model(
-    source: Source, path: Path | None, revision: str | None, token: str | bool | None
+    source: Location, path: Path | None, revision: str | None, token: str | bool | None
 ) -> Checkpoint:
     """The model in a folder or file, or remote where there is no path."""
     if path is None:
@@ -116,7 +116,7 @@ def _model(
     return _label(_open_folder(path) if path.is_dir() else _open_file(path), source, path)
 
 
-def _label(checkpoint: Checkpoint, source: Source, path: Path) -> Checkpoint:
+def _label(checkpoint: Checkpoint, source: Location, path: Path) -> Checkpoint:
     checkpoint.name = str(source)
     if not exists(Path(source).expanduser()):
         from lexray.checkpoint.hub.repository import commit_of
@@ -134,7 +134,7 @@ def _is_adapter(path: Path, wanted: bool) -> bool:
 
 
 def _base(
-    folder: Path, base: Source | None, token: str | bool | None, remote: bool, adapt: Adapt
+    folder: Path, base: Location | None, token: str | bool | None, remote: bool, adapt: Adapt
 ) -> Checkpoint:
     """The model under an adapter: the given one, else the one that the adapter names."""
     source, revision = (base, None) if base is not None else _find_base(folder)
@@ -150,7 +150,7 @@ def _base(
         ) from error
 
 
-def _find_base(folder: Path) -> tuple[Source, str | None]:
+def _find_base(folder: Path) -> tuple[Location, str | None]:
     """The base that an adapter names, if a stranger may: on the Hub, or inside its own folder."""
     settings = adapter_config(folder)
     name = text(settings.get("base_model_name_or_path"))

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from lexray.checkpoint.fields import Fields, brief
 from lexray.errors import LexrayError
 from lexray.vocabulary.guard import charsmap_growth, rust
-from lexray.vocabulary.sources import Encode, Source, rust_encode
+from lexray.vocabulary.sources import Encode, TokenSource, rust_encode
 from lexray.vocabulary.text import Spelling
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -62,7 +62,7 @@ MOST_CUTS = 2_000_000_000
 NORMAL, _UNKNOWN, CONTROL, _USER_DEFINED, _UNUSED_TYPE = 1, 2, 3, 4, 5
 
 
-class GgufSource(Source):
+class GgufSource(TokenSource):
     """The tokenizer in a GGUF file's metadata, and an encoder built from it as llama.cpp does."""
 
     def __init__(self, metadata: Mapping[str, Any], name: str = "this GGUF file"):

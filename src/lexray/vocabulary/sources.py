@@ -27,7 +27,7 @@ Encode = Callable[[Sequence[str], bool], list[list[int]]]
 """Texts → their ids; with True the tokenizer adds its own special tokens (BOS, [CLS], …)."""
 
 
-class Source(ABC):
+class TokenSource(ABC):
     """A tokenizer as lexray needs it; everything is read when first asked for."""
 
     name: str
@@ -66,7 +66,7 @@ class Source(ABC):
     def encode(self) -> Encode: ...
 
 
-class JsonSource(Source):
+class JsonSource(TokenSource):
     """A `tokenizer.json`, from a file or written by a live tokenizer.
 
     `config` is the `tokenizer_config.json` beside it: it may name further tokens and special ones.
@@ -209,7 +209,7 @@ def rust_encode(
     return encode
 
 
-class LiveSource(Source):
+class LiveSource(TokenSource):
     """A tokenizer of transformers that is written in Python."""
 
     def __init__(self, name: str, tokenizer: Any):

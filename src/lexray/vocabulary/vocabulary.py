@@ -23,7 +23,7 @@ from lexray.vocabulary.pieces import sentencepiece_source
 from lexray.vocabulary.sources import (
     JsonSource,
     LiveSource,
-    Source,
+    TokenSource,
     bert_source,
     config_of,
     gpt2_source,
@@ -56,7 +56,7 @@ class Vocabulary:
     tokens come after it.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TokenSource) -> None:
         self._source = source
         self._remembered: dict[Hashable, Tensor] = {}
 

@@ -16,7 +16,7 @@ from transformers import AutoModel
 from lexray.errors import LexrayError
 from lexray.families import Experts
 from lexray.model.model import Model
-from lexray.trace.read.grid import Grid, GridCell, clip, percent
+from lexray.trace.read.grid import Grid, GridCell, clip
 from lexray.trace.read.lens import Lens
 from lexray.trace.read.score import token_ids
 from lexray.trace.read.targets import token_id
@@ -374,9 +374,6 @@ def test_grids() -> None:
     assert narrow.note == "a note · 1 earlier position left out for lack of width"
     assert grid.fitting(1).columns == ("c",)
     assert clip("日本日本日本日本日本") == "日本日本日本 …"
-    assert [percent(p) for p in (1.0, 0.0996, 0.0994, 0.003, 0.0001)] == [
-        *("100%", "10%", "9.9%", "0.3%", "<0.1%")
-    ]
 
 
 # ---------------------------------------------------------------------- whole words

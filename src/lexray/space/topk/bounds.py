@@ -106,7 +106,7 @@ def _growing_sizes(count: int, largest: int) -> list[int]:
     return sizes
 
 
-class Box(NamedTuple):
+class Extent(NamedTuple):
     """What a bin's columns have in common: their largest norm and the range of g."""
 
     norm: float
@@ -124,8 +124,8 @@ class MeanSide(NamedTuple):
     def take(self, index: Int[Tensor, " m"]) -> "MeanSide":
         return MeanSide(self.along[index], self.error[index], self.norms[index])
 
-    def box(self) -> Box:
-        return Box(
+    def extent(self) -> Extent:
+        return Extent(
             self.norms.amax().item(),
             (self.along - self.error).amin().item(),
             (self.along + self.error).amax().item(),
@@ -187,19 +187,19 @@ class MeanBound:
     def __init__(self, terms: MeanTerms, bin_size: int, threshold: float) -> None:
         self._tiny, self._absolute = terms.tiny, terms.absolute
         self._rows = terms.rows
-        self.rows = self._reaching(terms.cols.box(), threshold)
+        self.rows = self._reaching(terms.cols.extent(), threshold)
         self._rows = terms.rows.take(self.rows)
-        bins = [(cols, terms.cols.take(cols).box()) for cols in _bins(terms.cols, bin_size)]
+        bins = [(cols, terms.cols.take(cols).extent()) for cols in _bins(terms.cols, bin_size)]
         typical = terms.rows.norms.mean().item()
         bins.sort(key=lambda entry: -self._promise(entry[1], typical))
         self.bins = [cols for cols, _ in bins]
         self._boxes = [box for _, box in bins]
 
-    def _promise(self, box: Box, partner: float) -> float:
+    def _promise(self, box: Extent, partner: float) -> float:
         along = max(box.high, -box.low) if self._absolute else box.high
         return along + box.norm * partner
 
-    def _reaching(self, box: Box, threshold: float) -> Int[Tensor, " active"]:
+    def _reaching(self, box: Extent, threshold: float) -> Int[Tensor, " active"]:
         """f_i + g_j + ‖a′_i‖‖b′_j‖ ≥ threshold; for |a_i·b_j| also with f and g negated."""
         f, error, norms = self._rows
         rest = torch.add(error, norms, alpha=box.norm)

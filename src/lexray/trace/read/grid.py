@@ -128,11 +128,3 @@ def _html(cell: GridCell) -> str:
 def clip(text: str, width: int = TOKEN_WIDTH) -> str:
     """A token that is no wider than a column should be."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
-
-
-def percent(probability: float) -> str:
-    """25%, 0.3%, <0.1%."""
-    share = 100 * probability
-    if share >= 9.95:
-        return f"{share:.0f}%"
-    return f"{share:.1f}%" if share >= 0.05 else "<0.1%"

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
+from lexray.result.format import show_percent
 from lexray.result.readings import Source, Token
 from lexray.result.table import TEXT_WIDTH, Cell, Result, Table, html_table, rich_table
 from lexray.result.theme import standing
-from lexray.trace.read.grid import TOKEN_WIDTH, Grid, GridCell, clip, percent
+from lexray.trace.read.grid import TOKEN_WIDTH, Grid, GridCell, clip
 from lexray.trace.read.project import Projected, project
 from lexray.trace.read.targets import Target, Wanted, find_target
 from lexray.trace.read.vectors import READERS, Line, Selection, choose_kinds
@@ -141,7 +142,7 @@ class Lens(Result):
         )
         return [
             [
-                replace(cell, text=f"{percent(p)} #{1 + n}", strength=self._strength(1 + n))
+                replace(cell, text=f"{show_percent(p)} #{1 + n}", strength=self._strength(1 + n))
                 for cell, p, n in zip(*line, strict=True)
             ]
             for line in found
@@ -155,7 +156,7 @@ class Lens(Result):
     def _label(self, line: Heading, token: int, p: float, width: int = 1000) -> str:
         """A token with its probability, where there is one worth the name."""
         shown = clip(self.model.vocabulary.shown(token), width)
-        return shown if line.reads else f"{shown} {percent(p)}"
+        return shown if line.reads else f"{shown} {show_percent(p)}"
 
     def detail(self) -> Table:
         """The last position, line by line."""

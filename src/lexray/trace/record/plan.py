@@ -15,6 +15,7 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.families import Attention, Experts, FeedForward
 from lexray.model.anatomy import Anatomy
+from lexray.result.format import show_bytes
 
 What = Literal["residual", "attention", "heads", "mlp", "logits"]
 """The words of `what=`."""
@@ -167,21 +168,13 @@ def refuse_too_large(model: Anatomy, plan: Plan, device: torch.device, dtype: to
         free = available_bytes(where)
         if free is not None and needed > free:
             raise LexrayError(
-                f"this trace would not fit: it keeps {size(kept)} and passes through "
-                f"{size(passing)}, of which {size(needed)} on {where}, where {size(free)} are "
-                f"free. It has {sum(plan.lengths)} tokens, {len(plan.layers)} layers and keeps "
-                f"{', '.join(sorted(plan.what))}; choose fewer with what=, layers= or "
-                "positions=, shorten the prompt, or keep it elsewhere with device="
+                f"this trace would not fit: it keeps {show_bytes(kept)} and passes through "
+                f"{show_bytes(passing)}, of which {show_bytes(needed)} on {where}, where "
+                f"{show_bytes(free)} are free. It has {sum(plan.lengths)} tokens, "
+                f"{len(plan.layers)} layers and keeps {', '.join(sorted(plan.what))}; choose fewer "
+                "with what=, layers= or positions=, shorten the prompt, or keep it "
+                "elsewhere with device="
             )
-
-
-def size(n: float) -> str:
-    """Bytes as people say them."""
-    for unit in ("B", "KiB", "MiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}"
-        n /= 1024
-    return f"{n:.1f} GiB"
 
 
 def not_kept(name: str, what: Collection[What]) -> LexrayError:
