@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from lexray.checkpoint.base import Box, Checkpoint, TensorInfo
-from lexray.checkpoint.lora import HEAD, LowRank, Shift
+from lexray.checkpoint.lora import HEAD
+from lexray.checkpoint.low_rank import LowRank, Shift
 from lexray.errors import LexrayError
 
 WRAPPERS = re.compile(r"(?:_orig_mod|_checkpoint_wrapped_module)\.")
