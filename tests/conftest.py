@@ -20,7 +20,7 @@ import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
-from tests.quick import thin  # noqa: E402
+from tests.quick import EXAMPLES, thin  # noqa: E402
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
@@ -30,7 +30,8 @@ settings.register_profile(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("lexray")  # the same examples everywhere, however busy the machine
+settings.register_profile("quick", settings.get_profile("lexray"), max_examples=EXAMPLES)
+settings.load_profile("quick" if QUICK in os.environ else "lexray")  # the same examples everywhere
 torch.set_num_threads(1)  # the tensors are tiny: a second thread only waits
 
 ORACLES = pytest.StashKey[dict[str, list[str]]]()
