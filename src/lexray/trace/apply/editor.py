@@ -251,7 +251,7 @@ class Editor:
             if key not in self.patterns:
                 at = torch.arange(length, device=x.device)
                 if spec.rotary is not None:
-                    q, k = spec.rotary.turn(q, at), spec.rotary.turned(k, at)
+                    q, k = spec.rotary.turn(q, at), spec.rotary.turn(k, at)
                 self.patterns[key] = weights_of(spec, q, k, at, self.architecture.causal)[head]
             self.patterns[key] = action(self.patterns[key])
             shared, width = len(spec.q.starts) // v.shape[1], v.shape[2]
