@@ -68,6 +68,7 @@ def test_persistent_buffers_only() -> None:
     assert set(ModuleCheckpoint(module).names()) == set(module.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap", [nn.DataParallel, torch.compile, lambda m: torch.compile(nn.DataParallel(m))]
 )

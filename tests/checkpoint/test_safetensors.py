@@ -202,6 +202,7 @@ def opens_or_refuses(path: Path) -> None:
     assert peak < 2_000_000 + 100 * size
 
 
+@pytest.mark.slow
 @quick
 @given(content=st.binary(max_size=200))
 def test_fuzz_any_bytes(tmp_path: Path, content: bytes) -> None:
@@ -227,12 +228,14 @@ entries = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @quick
 @given(header=st.dictionaries(st.text(max_size=4), entries | json_values, max_size=4) | json_values)
 def test_fuzz_any_json(tmp_path: Path, header: Any) -> None:
     opens_or_refuses(raw_file(tmp_path / "model.safetensors", header, bytes(64)))
 
 
+@pytest.mark.slow
 @quick
 @given(data=st.data())
 def test_fuzz_damaged_files(tmp_path: Path, data: st.DataObject) -> None:
@@ -312,6 +315,7 @@ def test_headers_of_endless_lists(tmp_path: Path, piece: bytes) -> None:
         SafetensorsFile(path)
 
 
+@pytest.mark.slow
 def test_a_header_of_many_tensors(tmp_path: Path) -> None:
     """As a large mixture of experts has them, with long names; benchmarks/opening.py has 10⁵."""
     names = [f"model.layers.{i % 100}.mlp.experts.{i}.down_proj.weight" for i in range(20_000)]

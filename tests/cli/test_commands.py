@@ -236,6 +236,7 @@ def test_views(name: str, llama: Path) -> None:
         assert found == model.view(offset=0)["L1N2"].top(9).to_dict()
 
 
+@pytest.mark.slow
 def test_filters(llama: Path, tmp_path: Path) -> None:
     text, listed = tmp_path / "corpus.txt", tmp_path / "listed.txt"
     text.write_text("the law, a law and a cat", encoding="utf-8")

@@ -16,6 +16,7 @@ ODD = ["a/b\\c \"quoted\" 'twice'", "🦊 naïve café 日本", "<script>alert(1
 FEW = ("--heads", "2", "--neurons", "3,2", "-k", "3")
 
 
+@pytest.mark.slow
 def test_a_file_by_its_ending(llama: Path, tmp_path: Path) -> None:
     for ending in ("html", "svg", "json", "png"):
         path = tmp_path / f"flow.{ending}"

@@ -20,6 +20,7 @@ def sweep(model: Path, path: Path, *options: object) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.slow
 def test_every_head_is_a_line(llama: Path, tmp_path: Path) -> None:
     path = tmp_path / "heads.jsonl"
     ran = lexray("heads", llama, "-k", 5, "-o", path, "--format", "jsonl")
@@ -40,6 +41,7 @@ def test_every_head_is_a_line(llama: Path, tmp_path: Path) -> None:
     assert lines[0] == json.dumps(found[0], ensure_ascii=False, separators=(",", ":"))
 
 
+@pytest.mark.slow
 def test_other_formats_are_what_they_say(llama: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in sweep(llama, tmp_path / "a.jsonl").splitlines()]
     assert answer("heads", llama, "-k", 5) == {"heads": lines}

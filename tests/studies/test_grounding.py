@@ -36,6 +36,7 @@ def test_area_is_the_share_of_pairs_in_order() -> None:
     assert interval(torch.tensor([0.0, 1.0] * 50)) == pytest.approx(0.098, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_default_is_the_winner_on_demo() -> None:
     """No view is better than the default by more than both intervals; it beats raw where it can."""
     found = demo()

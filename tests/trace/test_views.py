@@ -63,6 +63,7 @@ def test_shares_are_those_of_the_raw_model_and_of_autograd(name: str, view: str)
         assert value == pytest.approx(expected[component], rel=2e-3, abs=2e-5), component
 
 
+@pytest.mark.slow
 @every_view
 def test_what_a_share_keeps_is_the_same(view: str) -> None:
     options = {"target": TARGET, "keep": 0.6, "keep_by": "target", "static": False}

@@ -850,6 +850,7 @@ def test_gguf_holes_and_kinds_that_cannot_encode() -> None:
         damaged.encode("a")
 
 
+@pytest.mark.slow
 def test_texts_are_cut_as_transformers_cuts_them() -> None:
     from transformers.integrations.gguf import gguf_tokenizer_mapping
 

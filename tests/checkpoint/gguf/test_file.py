@@ -410,6 +410,7 @@ def test_no_file(tmp_path: Path) -> None:
         GGUFCheckpoint(tmp_path)
 
 
+@pytest.mark.slow
 def test_truncated_anywhere(valid: Path, tmp_path: Path) -> None:
     content = valid.read_bytes()
     last = GGUFCheckpoint(valid).info("b").stop
@@ -448,6 +449,7 @@ def test_random_bytes(scratch: Path, content: bytes, start: bytes) -> None:
     read_everything(scratch)
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(
     flips=st.lists(st.tuples(st.integers(0, 450), st.integers(0, 255)), min_size=1, max_size=4),
@@ -474,6 +476,7 @@ def smollm2() -> Path:
     return next(Path(spec.origin).parent.glob("*.gguf"))
 
 
+@pytest.mark.slow
 def test_smollm2(smollm2: Path) -> None:
     before = time.perf_counter()
     checkpoint = GGUFCheckpoint(smollm2)

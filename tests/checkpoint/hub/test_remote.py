@@ -261,6 +261,7 @@ def test_only_what_is_missing_is_fetched(
     assert len(hub.requests()) == 2
 
 
+@pytest.mark.slow
 def test_large_ranges_are_kept_in_chunks(
     hub: FakeHub, start: Open, weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -757,6 +758,7 @@ def test_gather(
     assert data.numpy().tobytes() == expected.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
+@pytest.mark.slow
 @given(st.tuples(*[st.integers(1, 6)] * 3), st.data())
 @settings(max_examples=60)
 def test_reading_in_any_order(shape: tuple[int, ...], data: st.DataObject) -> None:

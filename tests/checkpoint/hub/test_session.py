@@ -179,6 +179,7 @@ def test_one_byte_at_a_time(use: Callable[[str], None]) -> None:
             Repository.resolve("org/one")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece", [b"HTTP/1.1 100 Continue\r\n\r\n", b"X: y\r\n", b"HTTP/1.1 103 E\r\n\r\n"]
 )

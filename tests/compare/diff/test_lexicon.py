@@ -129,6 +129,7 @@ def test_planted_sentiment_is_found_and_noise_is_not() -> None:
         count_words(model, tiny, {"K": ("K", planted, before)})
 
 
+@pytest.mark.slow
 def test_the_count_comes_by_itself() -> None:
     """For a model whose classes are positive and negative, and not for others."""
     found = lx.diff("demo", "demo-sentiment", n=2, k=3, each=1, groups=["K", "O"])

@@ -157,6 +157,7 @@ def _freed(size: int) -> None:
     Watched.alive -= size
 
 
+@pytest.mark.slow
 def test_one_layer_at_a_time() -> None:
     """With more layers, no more is held."""
     peaks = []

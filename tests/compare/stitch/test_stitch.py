@@ -183,6 +183,7 @@ def test_options_where_paper_and_code_differ() -> None:
     torch.testing.assert_close(bare, expected)
 
 
+@pytest.mark.slow
 def test_the_sentiment_models_norm_can_be_kept() -> None:
     a, b = (
         Model.from_pretrained(n, dtype=torch.float32).view("raw")
@@ -252,6 +253,7 @@ def test_saved_and_loaded(recipe: dict[str, Any], tmp_path: Path) -> None:
         made.save_pretrained(folder)
 
 
+@pytest.mark.slow
 def test_a_dropped_norm_survives_saving(tmp_path: Path) -> None:
     a, b = (
         Model.from_pretrained(n, dtype=torch.float32).view("raw")

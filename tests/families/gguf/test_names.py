@@ -373,6 +373,7 @@ def read_by_transformers(path: Path) -> PreTrainedModel:
     return module.eval()
 
 
+@pytest.mark.slow
 def test_smollm2_agrees_with_transformers_own_reader() -> None:
     try:
         path = shipped_path("smollm2")

@@ -93,6 +93,7 @@ def matrices(draw: st.DrawFn, width: int) -> Tensor:
     return X.clamp(-3.3e38, 3.3e38)
 
 
+@pytest.mark.slow
 @settings(max_examples=250, suppress_health_check=list(HealthCheck))
 @given(factors(), st.integers(1, 250), st.sampled_from(SIGNS), st.booleans(), st.data())
 def test_equals_the_dense_reference_on_hostile_factors(

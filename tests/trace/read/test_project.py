@@ -69,6 +69,7 @@ def test_every_family(name: str, norm: bool) -> None:
     check(model(name), vectors(name, 4), 5, [3, 17], norm, 37)
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 9),
     k=st.integers(1, 40),
