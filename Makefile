@@ -29,6 +29,7 @@ test: setup
 
 check: setup
 	$(BIN)/ruff check .
+	$(BIN)/ruff check -q --select F821 tests benchmarks tools
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/biome ci .

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lexray.model.model import Model
+from lexray.result.charts.panels import Dots, Line
 from lexray.studies import find, keep_k
 from lexray.studies.keep_k import HIDDEN, LARGE, NORMAL, SMALL, UNIT, VALUES
 from lexray.studies.shared.hidden import hidden_states
@@ -194,7 +195,9 @@ def test_rules_without_hidden_states() -> None:
 
 def test_the_figure_marks_what_was_published() -> None:
     figure = keep_k.draw(KS, scores(0.8, 0.1, 0.9))
-    star = figure.data[-1]
+    (panel,) = figure.panels
+    *lines, star = panel.series
+    assert isinstance(star, Dots)
     assert (list(star.x), list(star.y)) == ([1000, 1000], [0.83, 0.10])
-    assert len(figure.data) == 7
-    assert {trace.line.dash for trace in figure.data[:6]} == {"solid", "dash"}
+    assert len(lines) == 6
+    assert {line.dash for line in lines if isinstance(line, Line)} == {"solid", "dash"}
