@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/lexray demo
 
-# Of every test a few cases; one room: make quick T=tests/cli
+# Of every test one case, in a minute; one room: make quick T=tests/cli
 quick: setup
 	$(PYTEST) --quick $(SPREAD) $(T)
 

@@ -191,6 +191,7 @@ def test_card_states_the_figures() -> None:
     assert (MODELS / "losses.png").stat().st_size < 150_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_lexray_opens_them_by_name(name: str) -> None:
     """Readings use the weights and the words that transformers has."""

@@ -79,6 +79,7 @@ def test_wrappers_are_seen_through(wrap: Any) -> None:
     assert checkpoint.config["model_type"] == "llama"
 
 
+@pytest.mark.slow
 def test_compiled_layers() -> None:
     model = tiny("llama")
     names = set(model.state_dict())

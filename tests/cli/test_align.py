@@ -77,6 +77,7 @@ def test_partners(llama: Path, gpt2: Path) -> None:
     assert "cosine" in lexray("align", llama, gpt2, "--of", "L1H3.QK", "--offset", -2).out
 
 
+@pytest.mark.slow
 def test_mistakes(llama: Path, gpt2: Path, tmp_path: Path) -> None:
     for option in ("--one-to-one", "--layers=0", "-n=3", "-k=3"):
         assert "say which with --of" in mistake("align", llama, gpt2, *option.split("="))

@@ -163,6 +163,7 @@ def test_a_neuron(llama: Path, gpt2: Path) -> None:
     assert "key" not in answer("neuron", llama, "L1N5.gate")
 
 
+@pytest.mark.slow
 def test_other_vectors(gpt2: Path) -> None:
     check_vector(answer("subhead", gpt2, "L0H1.Q2", "-k", 3)["Q"], 3)
     for name in ("b_O", "b_out", "attn_norm", "mlp_norm_bias"):
@@ -263,6 +264,7 @@ def test_filters(llama: Path, tmp_path: Path) -> None:
         assert value["filter"] == filter.describe()
 
 
+@pytest.mark.slow
 def test_a_word_with_a_slash_is_no_file(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +284,7 @@ def test_a_word_with_a_slash_is_no_file(
     assert "no-file" in mistake("head", llama, "L1H2", "--only", "@no-file")
 
 
+@pytest.mark.slow
 def test_which_pairs(llama: Path) -> None:
     vo = Model.from_pretrained(llama)["L1H2"].vo
     cases: list[tuple[str, dict[str, Any]]] = [

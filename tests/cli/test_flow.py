@@ -76,6 +76,7 @@ def test_long_prompts_keep_one_position(llama: Path, monkeypatch: pytest.MonkeyP
     assert only.layers == (1,)
 
 
+@pytest.mark.slow
 def test_two_prompts_and_two_models(llama: Path, gpt2: Path, tmp_path: Path) -> None:
     path = tmp_path / "flow.json"
     ran = lexray("flow", llama, PROMPT, *FEW, "--compare", "the dog and the law", "-o", path)

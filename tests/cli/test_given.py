@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -27,6 +28,7 @@ def test_vectors_from_files(llama: Path, tmp_path: Path) -> None:
     assert "is no address" in mistake("vector", llama, "nonsense")
 
 
+@pytest.mark.slow
 def test_features_of_a_dictionary(llama: Path, tmp_path: Path) -> None:
     model = Model.from_pretrained(llama)
     path = tmp_path / "layer_1.safetensors"

@@ -67,6 +67,7 @@ def test_options_are_those_of_a_head(llama: Path, tmp_path: Path) -> None:
     assert first == same.to_dict()
 
 
+@pytest.mark.slow
 def test_without_a_file_lines_go_to_stdout(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_without_a_file_lines_go_to_stdout(
     assert ran.out.encode() == sweep(llama, tmp_path / "a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 40, 700, 5000, 10**9])
 def test_it_goes_on_where_it_was_interrupted(llama: Path, tmp_path: Path, cut: int) -> None:
     whole = sweep(llama, tmp_path / "whole")
@@ -98,6 +100,7 @@ def test_what_is_there_is_not_made_again(
     assert sweep(llama, tmp_path / "a") == whole
 
 
+@pytest.mark.slow
 def test_an_interruption_leaves_whole_lines(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def test_json_of_a_difference_graph_round_trips() -> None:
     assert again.is_difference
 
 
+@pytest.mark.slow
 @given(
     text=st.text(alphabet=st.characters(exclude_categories=[])),
     number=st.floats(allow_nan=False),
@@ -197,6 +198,7 @@ def test_without_extras(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     assert "data-node" in graph._repr_mimebundle_()["text/html"]
 
 
+@pytest.mark.slow
 def test_the_widget_carries_the_page_data() -> None:
     graph = synthetic.graph(heads=1, neurons=(1, 0))
     widget = graph.widget()

@@ -11,6 +11,7 @@ from tests.cli.running import lexray
 from tests.saved import save
 
 
+@pytest.mark.slow
 def test_a_folder_with_the_name_of_a_shipped_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def everything(model: Model) -> dict[str, Any]:
 # ---------------------------------------------------------------------- caches
 
 
+@pytest.mark.slow
 def test_views_share_a_cache_and_never_each_others_answers() -> None:
     """Raw and folded are read again after all others; all as a fresh model would answer."""
     module = build("qwen3")

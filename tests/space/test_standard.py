@@ -217,6 +217,7 @@ def test_tokens_pushed_out_along_the_mean_are_never_predicted() -> None:
     assert not far_end(rows.flip(0), there).any(), "the far end is that of frequent tokens"
 
 
+@pytest.mark.slow
 def test_demo_sets_bytes_aside_and_keeps_words() -> None:
     model = lx.Model.from_pretrained("demo")
     aside = untrained(model)

@@ -53,6 +53,7 @@ def test_the_default_is_the_winner_on_demo() -> None:
         assert gain > lines[view].interval, (kind, question, gain)
 
 
+@pytest.mark.slow
 def test_controls_say_nothing() -> None:
     for line in demo().grounds:
         if line.question == "sees":

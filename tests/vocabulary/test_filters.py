@@ -288,6 +288,7 @@ def test_a_cache_that_cannot_be_written(
     assert "law" in admitted(filters.corpus(TEXT), vocabulary)
 
 
+@pytest.mark.slow
 def test_large_files_come_in_pieces(tmp_path: Path, encoded: list[int]) -> None:
     path = write(tmp_path / "c.txt", "Law 42 " * 60_000 + "laws")
     expected = ["law", "Law", " Law", " laws", "42", " 42"]

@@ -487,6 +487,7 @@ def test_questions_that_make_no_sense() -> None:
 # ---------------------------------------------------------------------- how it is shown
 
 
+@pytest.mark.slow
 def test_the_result() -> None:
     base, tuned = changed("llama", shaken(0.05))
     found = diff(base, tuned, n=10, k=3, each=2)

@@ -99,6 +99,7 @@ def test_who_classifies_sentiment() -> None:
     assert not suits({})
 
 
+@pytest.mark.slow
 def test_planted_sentiment_is_found_and_noise_is_not() -> None:
     """Vectors made of praise less blame read as sentiment, random ones do not."""
     model, lexicon = Model.from_pretrained("demo").view("raw"), Lexicon.shipped()

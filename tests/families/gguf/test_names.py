@@ -137,6 +137,7 @@ def test_tensors_are_those_of_the_saved_folder(
         torch.testing.assert_close(checkpoint.read(name), tensor, atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_every_architecture_is_tested() -> None:
     assert {converted(variant.name).architecture for variant in VARIANTS} == set(ARCHITECTURES)
 

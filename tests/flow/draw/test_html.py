@@ -91,6 +91,7 @@ def test_no_text_of_the_data_becomes_markup_in_the_module() -> None:
     assert "</script" not in source
 
 
+@pytest.mark.slow
 def test_lone_surrogates_do_not_break_the_file(graph: FlowGraph, tmp_path: Path) -> None:
     odd = replace(graph, run=replace(graph.run, prompt="a\ud800b"))
     odd.to_html(tmp_path / "flow.html")

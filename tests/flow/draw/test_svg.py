@@ -147,6 +147,7 @@ def test_edges_are_coloured_by_what_they_do(graph: FlowGraph) -> None:
     assert int(sure[1:3], 16) < int(unsure[1:3], 16)
 
 
+@pytest.mark.slow
 def test_a_difference_is_coloured_by_change() -> None:
     graph = synthetic.difference()
     same = replace(
