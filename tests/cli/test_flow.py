@@ -112,7 +112,9 @@ def test_opening_shows_the_page(
         (["--by", "size"], "by"),
         (["-o", "nowhere/flow.html"], "no folder"),
         (["-o", "flow.pdf", "--format", "x"], "format"),
-        (["-o", "flow.pdf"], "flow.svg"),
+        (["-o", "flow.gif"], "not as .gif"),
+        (["--paper"], "add -o flow.svg"),
+        (["--pin", "L0H0"], "--pin chooses what --paper shows"),
     ],
 )
 def test_mistakes(llama: Path, options: list[str], said: str) -> None:

@@ -16,7 +16,6 @@ from lexray.cli.options import READING, TokenOptions
 from lexray.cli.other import OtherOptions
 from lexray.cli.output import OUTPUT, Format, OutputOptions, show
 from lexray.cli.parse import numbers
-from lexray.cli.plotting import ENDINGS
 from lexray.errors import LexrayError
 from lexray.files import write_whole
 
@@ -26,9 +25,11 @@ if TYPE_CHECKING:
     from lexray.trace.trace import Trace
 
 SHOWN, COMPARE = "What is shown", "Two runs"
-PICTURES = (".html", ".htm", ".svg", ".png", ".json")
+PICTURES = (".html", ".htm", ".svg", ".png", ".pdf", ".json")
+IMAGES = (".svg", ".png", ".pdf")
 WHOLE = (Format.JSON, Format.HTML)
 """Formats that show the graph, not its summary."""
+REFUSED = (".jpg", ".jpeg", ".webp", ".gif", ".eps")
 STREAM_ALONE = {"heads": 0, "memories": 0, "neurons": (0, 0), "keep": None, "static": False}
 """All that the summary needs to be read."""
 
@@ -143,25 +144,59 @@ class PictureOptions:
     """How the graph is drawn."""
 
     open: Annotated[bool, option("Show the page in the browser.", OUTPUT)] = False
-    open_layers: Annotated[
-        str | None, option("SVG, PNG: the blocks that are drawn open.", OUTPUT)
+    paper: Annotated[
+        bool,
+        option("SVG, PDF, PNG: one column for print, the few parts that carry most.", OUTPUT),
+    ] = False
+    pin: Annotated[
+        list[str] | None,
+        option(
+            "With --paper: show these parts, L23H4, or several together, L23H4,L23H5, or under a "
+            "name, NAME=L23H4,L23H5. Repeatable.",
+            OUTPUT,
+        ),
     ] = None
-    dark: Annotated[bool, option("SVG, PNG: light on dark.", OUTPUT)] = False
+    open_layers: Annotated[
+        str | None, option("SVG, PDF, PNG: the blocks that are drawn open.", OUTPUT)
+    ] = None
+    dark: Annotated[bool, option("SVG, PDF, PNG: light on dark.", OUTPUT)] = False
     palette: Annotated[
-        Literal["paper", "colour-blind"], option("SVG, PNG: the colours.", OUTPUT)
+        Literal["paper", "colour-blind"], option("SVG, PDF, PNG: the colours.", OUTPUT)
     ] = "paper"
+
+    def check(self, path: Path | None) -> None:
+        if self.paper and (path is None or path.suffix.lower() not in IMAGES):
+            raise LexrayError("--paper draws a picture: add -o flow.svg, flow.pdf or flow.png")
+        if self.pin and not (self.paper or (path and path.suffix.lower() == ".json")):
+            raise LexrayError("--pin chooses what --paper shows (or what a .json keeps): add it")
+
+    def pinned(self, graph: Flow) -> Flow:
+        """The graph with the parts that are asked for pinned."""
+        single: list[list[str]] = []
+        named: dict[str, list[str]] = {}
+        for text in self.pin or ():
+            name, equals, parts = text.rpartition("=")
+            listed = [part.strip() for part in parts.split(",") if part.strip()]
+            if equals and name:
+                named[name] = listed
+            else:
+                single.append(listed)
+        return graph.pin(*single, **named) if self.pin else graph
 
     def write(self, graph: Flow, path: Path) -> None:
         style: dict[str, Any] = {
             "open_layers": numbers("--open-layers", self.open_layers),
             "dark": self.dark,
             "palette": self.palette,
+            "paper": self.paper,
         }
         match path.suffix.lower():
             case ".svg":
                 graph.to_svg(path, **style)
             case ".png":
                 graph.to_png(path, **style)
+            case ".pdf":
+                graph.to_pdf(path, **style)
             case ".json":
                 write_whole(path, graph.to_json() + "\n")
             case _:
@@ -193,7 +228,7 @@ def flow(
     """What flows through a model at one position, as a graph of words.
 
     Without -o, the target's way along the stream and what moved it most; with -o flow.html, .svg,
-    .png or .json the graph itself.
+    .pdf, .png or .json the graph itself; with --paper a figure of one column for print.
 
     lexray flow smollm2 "The capital of Japan is the city of" --layers 20-25 --target " Tokyo" -o
     flow.html
@@ -202,6 +237,7 @@ def flow(
     """
     path = output.output
     _check_ending(path)
+    picture.check(path)
     output.check()
     options: dict[str, Any] = {
         "layers": numbers("--layers", where.layers),
@@ -216,7 +252,7 @@ def flow(
     if printed and output.format not in WHOLE and not picture.open:
         options |= STREAM_ALONE
     traces = _traces(run, prompt, where, second)
-    graph = _graph(traces, options)
+    graph = picture.pinned(_graph(traces, options))
     if path is not None and drawn:
         picture.write(graph, path)
     elif printed:
@@ -227,10 +263,9 @@ def flow(
 
 def _check_ending(path: Path | None) -> None:
     """A picture of a kind that flow does not write is refused before anything is run."""
-    if path is not None and path.suffix.lower() in ENDINGS and path.suffix.lower() not in PICTURES:
+    if path is not None and path.suffix.lower() in REFUSED:
         raise LexrayError(
-            f"{path}: the flow graph is written as .html, .svg, .png or .json, not as "
-            f"{path.suffix}; from {path.with_suffix('.svg').name} other programs make it"
+            f"{path}: the flow graph is written as {', '.join(PICTURES)}, not as {path.suffix}"
         )
 
 

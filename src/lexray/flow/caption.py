@@ -13,6 +13,8 @@ from lexray.result.theme import standing
 
 HEADS = 3
 """At most so many heads are named."""
+SHARE = 0.2
+"""A head that speaks for the target adds at least this share of what the best one does."""
 SPEAKS = 0.5
 """How high (see `standing`) the target stands in the reading of a head that speaks for it."""
 
@@ -37,20 +39,39 @@ def stream_clause(graph: FlowGraph) -> str:
 
 def heads_clause(graph: FlowGraph) -> str:
     """The heads of one layer that speak most for the target, where they look at the same token."""
-    heads = sorted(
-        (n for n in graph.nodes if n.kind == NodeKind.HEAD and n.projection is not None),
-        key=lambda n: _rank(graph, n),
-    )
-    heads = [n for n in heads if standing(_rank(graph, n), graph.d_vocab) >= SPEAKS]
+    heads = speakers(graph)
     if not heads:
         return ""
     layer, looked = heads[0].layer, looked_at(graph, heads[0])
     alike = [n for n in heads if n.layer == layer and looked_at(graph, n) == looked][:HEADS]
-    words = list(dict.fromkeys(first_word(n) for n in alike))
+    words = common_words(alike)
     many = len(alike) > 1
     named = f"Head{'s' * many} {_list([str(n.head) for n in alike])} of layer {layer}"
     where = "" if looked is None else f" look{'s' * (not many)} at {graph.run.tokens[looked]} and"
     return f"{named}{where} write{'s' * (not many)} {', '.join(words)}"
+
+
+def speakers(graph: FlowGraph) -> list[Node]:
+    """The heads that speak for the target, the best first: by what they add to its logit, or where
+    a graph does not know that, by where it stands in their readings."""
+    heads = [n for n in graph.nodes if n.kind == NodeKind.HEAD and n.projection is not None]
+    added = {n.id: graph.contribution(n) or 0.0 for n in heads}
+    most = max(added.values(), default=0.0)
+    if most > 0:
+        speak = [n for n in heads if added[n.id] >= SHARE * most]
+        return sorted(speak, key=lambda n: -added[n.id])
+    speak = [n for n in heads if standing(_rank(graph, n), graph.d_vocab) >= SPEAKS]
+    return sorted(speak, key=lambda n: _rank(graph, n))
+
+
+def common_words(heads: Sequence[Node]) -> list[str]:
+    """What heads write: the words that stand highest in their lists taken together, as many as
+    there are heads, and at least two."""
+    score: dict[str, float] = {}
+    for node in heads:
+        for i, word in enumerate(node.projection.top if node.projection else ()):
+            score[word.shown] = score.get(word.shown, 0.0) + 1 / (i + 1)
+    return sorted(score, key=lambda word: -score[word])[: max(2, len(heads))]
 
 
 def looked_at(graph: FlowGraph, head: Node) -> int | None:
@@ -60,10 +81,6 @@ def looked_at(graph: FlowGraph, head: Node) -> int | None:
         return None
     most = max(edges, key=lambda e: e.score if e.value is None else e.value)
     return graph[most.source].position
-
-
-def first_word(node: Node) -> str:
-    return node.projection.top[0].shown if node.projection and node.projection.top else ""
 
 
 def _rank(graph: FlowGraph, node: Node) -> int:

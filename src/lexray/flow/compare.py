@@ -210,7 +210,7 @@ def _edges(mine: Sequence[Edge], theirs: Sequence[Edge]) -> Iterable[Edge]:
         yield replace(edge, other_score=0.0 if other is None else other.sign * other.score)
     for edge in others.values():
         score = edge.sign * edge.score
-        yield replace(edge, score=0.0, value=None, entropy=None, other_score=score)
+        yield replace(edge, score=0.0, value=None, entropy=None, other_score=score, added=None)
 
 
 def _ends(edge: Edge) -> tuple[str, str, EdgeKind]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from lexray.flow import schema
 from lexray.flow.caption import caption
@@ -16,6 +16,15 @@ from lexray.result.table import Cell, Result, Table
 if TYPE_CHECKING:
     import networkx
     import plotly.graph_objects as go
+
+
+class Style(TypedDict, total=False):
+    """How a picture is drawn: as in `Flow.to_svg`."""
+
+    open_layers: Sequence[int] | None
+    dark: bool
+    palette: str
+    paper: bool
 
 
 @dataclass(frozen=True)
@@ -100,27 +109,32 @@ class Flow(FlowGraph, Result):
         open_layers: Sequence[int] | None = None,
         dark: bool = False,
         palette: str = "paper",
+        paper: bool = False,
     ) -> str:
-        """The picture as SVG: which blocks are open (few layers: all) and in which colours."""
+        """The picture as SVG: which blocks are open (few layers: all) and in which colours.
+
+        `paper`: one column for print, with the few parts that carry most (or those that are
+        pinned, see `pin`) and all else together.
+        """
+        from lexray.flow.draw.paper import paper_drawing
         from lexray.flow.draw.svg import drawing
         from lexray.result.images import write_text
 
+        if paper:
+            return write_text(paper_drawing(self, dark=dark), path)
         return write_text(drawing(self, open_layers, dark=dark, palette=palette), path)
 
-    def to_png(
-        self,
-        path: str | Path,
-        *,
-        open_layers: Sequence[int] | None = None,
-        dark: bool = False,
-        palette: str = "paper",
-        scale: float = 2.0,
-    ) -> Path:
+    def to_png(self, path: str | Path, *, scale: float = 2.0, **style: Unpack[Style]) -> Path:
         """The same picture as PNG; needs `lexray[png]`, no browser."""
         from lexray.result.images import write_png
 
-        svg = self.to_svg(open_layers=open_layers, dark=dark, palette=palette)
-        return write_png(svg, Path(path), scale)
+        return write_png(self.to_svg(**style), Path(path), scale)
+
+    def to_pdf(self, path: str | Path, **style: Unpack[Style]) -> Path:
+        """The same picture as PDF, text as text; needs `lexray[pdf]`."""
+        from lexray.result.images import write_pdf
+
+        return write_pdf(self.to_svg(**style), Path(path))
 
     def widget(self) -> Any:
         """The interactive graph as a notebook widget; needs `lexray[notebook]`."""

@@ -8,7 +8,7 @@ gives to another. Nodes and edges only say what is; where they are drawn is `lay
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -160,6 +160,9 @@ class Edge:
     """The norm of what the edge carries."""
     other_score: float | None = None
     """In a difference graph: sign times score in the other run, 0.0 if it is not there."""
+    added: tuple[float, ...] | None = None
+    """Of an addend: what it brings to the logit of each of the graph's `candidates`, the norms on
+    the way as they were."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,14 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Pin:
+    """Nodes that belong together in the eyes of who looked at them."""
+
+    nodes: tuple[str, ...]
+    name: str = ""
+
+
+@dataclass(frozen=True)
 class FlowGraph:
     """What flowed at one position, from which layers to which, and towards which target: the data,
     which `lexray.flow.flow.Flow` shows in all forms."""
@@ -198,6 +209,8 @@ class FlowGraph:
     """How it was built, as JSON."""
     other: Run | None = None
     """In a difference graph: the run to which the first one is compared."""
+    pins: tuple[Pin, ...] = ()
+    """What somebody has chosen to show, perhaps under names of their own."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", json.loads(json.dumps(dict(self.options))))
@@ -210,6 +223,15 @@ class FlowGraph:
                     raise LexrayError(f"an edge names {end!r}, and there is no such node")
         if self.target.id not in {word.id for word in self.candidates}:
             raise LexrayError(f"the target {self.target.shown!r} is not among the candidates")
+        for id in (id for pin in self.pins for id in pin.nodes):
+            if id not in self._by_id:
+                raise LexrayError(f"{id!r} is pinned, and there is no such node")
+        for edge in self.edges:
+            if edge.added is not None and len(edge.added) != len(self.candidates):
+                raise LexrayError(
+                    f"the edge {edge.source} → {edge.target} has shares for {len(edge.added)} "
+                    f"words, the graph has {len(self.candidates)} candidates"
+                )
         for node in self.nodes:
             for seen_as in (node.projection, node.other):
                 if seen_as is not None and len(seen_as.places) != len(self.candidates):
@@ -240,18 +262,47 @@ class FlowGraph:
     def of_kind(self, kind: NodeKind | str) -> list[Node]:
         return [node for node in self.nodes if node.kind == kind]
 
+    def contribution(self, node: Node) -> float | None:
+        """What a node's vector brings to the target's logit by all that it is added to."""
+        parts = [e.added for e in self._leaving.get(node.id, ()) if e.added is not None]
+        return sum(part[self.target_index] for part in parts) if parts else None
+
+    @cached_property
+    def _leaving(self) -> dict[str, list[Edge]]:
+        found: dict[str, list[Edge]] = defaultdict(list)
+        for edge in self.edges:
+            found[edge.source].append(edge)
+        return found
+
     def place(self, node: Node, other: bool = False) -> Standing | None:
         """Where the target stands in a node's reading."""
         seen = node.other if other else node.projection
-        return seen.places[self._target_index] if seen else None
+        return seen.places[self.target_index] if seen else None
 
     @cached_property
-    def _target_index(self) -> int:
+    def target_index(self) -> int:
+        """Where the target is among the candidates."""
         return next(i for i, word in enumerate(self.candidates) if word.id == self.target.id)
 
     @property
     def is_difference(self) -> bool:
         return self.other is not None
+
+    def pin(self: Same, *groups: str | Sequence[str], **named: Sequence[str]) -> Same:
+        """The same graph with these nodes pinned, by id or address: each by itself, a list
+        together, a list under a name; without any, nothing is pinned.
+
+        >>> graph.pin("L23H4", ["L23H5", "L23H1"])
+        >>> graph.pin(**{"heads that look at Japan": ["L23H4", "L23H5", "L23H1"]})
+        """
+        pins = [Pin(self._find([one] if isinstance(one, str) else one)) for one in groups]
+        pins += [Pin(self._find(nodes), name) for name, nodes in named.items()]
+        return replace(self, pins=tuple(pins))
+
+    def _find(self, names: Sequence[str]) -> tuple[str, ...]:
+        by_address = {node.address: node.id for node in self.nodes if node.address}
+        by_address |= {str(a).removesuffix(".value"): id for a, id in by_address.items()}
+        return tuple(self[by_address.get(name, name)].id for name in names)
 
     def retarget(self: Same, word: int | str) -> Same:
         """The same graph with another of the candidates as its target, by id or as it is shown."""

@@ -19,7 +19,9 @@
                 places: [[rank from 1, probability], …] in the order of `candidates`};
                 static: {top: [[id, score], …], bottom: the same}, the parameter itself as the
                 model's `view` reads it
-    edges       [{source, target, kind, score, sign, entropy, value, other_score}, …]
+    edges       [{source, target, kind, score, sign, entropy, value, other_score, added}, …]:
+                added is what an addend brings to the logit of each of `candidates`
+    pins        [{nodes: [id, …], name}, …]: what somebody has chosen to show; may be left out
     other       of a difference graph: {model, …, prompt, tokens, position} of the other run
 
 Numbers that JSON does not know are written as "NaN", "Infinity" and "-Infinity".
@@ -38,6 +40,7 @@ from lexray.flow.graph import (
     FlowGraph,
     Node,
     NodeKind,
+    Pin,
     Projection,
     Run,
     Standing,
@@ -66,6 +69,8 @@ def to_dict(graph: FlowGraph) -> dict[str, Any]:
         "nodes": [_node_to(node) for node in graph.nodes],
         "edges": [_edge_to(edge) for edge in graph.edges],
     }
+    if graph.pins:
+        out["pins"] = [{"nodes": list(pin.nodes), "name": pin.name} for pin in graph.pins]
     return out | ({"other": _run_to(graph.other)} if graph.other else {})
 
 
@@ -107,6 +112,10 @@ def _graph_from(data: dict[str, Any]) -> FlowGraph:
         edges=tuple(_edge_from(edge) for edge in data["edges"]),
         options=data["options"],
         other=_run_from(data["other"]) if "other" in data else None,
+        pins=tuple(
+            Pin(tuple(map(str, pin["nodes"])), str(pin.get("name", "")))
+            for pin in data.get("pins", [])
+        ),
     )
 
 
@@ -225,6 +234,7 @@ def _edge_to(edge: Edge) -> dict[str, Any]:
         "entropy": _number_to(edge.entropy),
         "value": _number_to(edge.value),
         "other_score": _number_to(edge.other_score),
+        "added": None if edge.added is None else [_number_to(share) for share in edge.added],
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -239,6 +249,7 @@ def _edge_from(data: dict[str, Any]) -> Edge:
         entropy=_number_from(data.get("entropy")),
         value=_number_from(data.get("value")),
         other_score=_number_from(data.get("other_score")),
+        added=tuple(float(share) for share in data["added"]) if "added" in data else None,
     )
 
 

@@ -26,6 +26,7 @@ from lexray.flow.build.draft import Draft
 from lexray.flow.build.feedforward import FeedForwardDrawing
 from lexray.flow.build.prune import Shown, choose
 from lexray.flow.build.read import read_draft
+from lexray.flow.build.weigh import weigh_edges
 from lexray.flow.build.words import Words, find_words, predictions
 from lexray.flow.graph import EdgeKind, FlowGraph, NodeKind, Run, Weighed, Word, memory_name
 from lexray.flow.options import Options
@@ -81,6 +82,7 @@ def find_pulls(
 def make_graph(moment: Moment, words: Words, draft: Draft, options: Options) -> FlowGraph:
     """The graph of a draft: its vectors read as words."""
     nodes, edges = read_draft(moment.recording, draft, words.candidates, options)
+    edges = weigh_edges(moment, draft, edges, words.candidates)
     notes = {"note": words.note} if words.note else {}
     return FlowGraph(
         run=describe_run(moment, options),
