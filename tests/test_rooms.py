@@ -31,7 +31,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("edits", "trace.apply", "trace.record", "trace.recording"),
     ("trace.read",),
     ("trace.attribute",),
-    ("flow",),
+    ("flow", "effects"),
     ("trace",),
     ("model.model",),
     ("compare", "dictionary"),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lexray.address import Address
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.edits.values import Edits
+from lexray.effects.generate import Generation, generate
 from lexray.errors import LexrayError, Unknown, refuse_unknown
 from lexray.find.aside import SetAside, set_aside
 from lexray.find.given import is_vector, kind_named, read_given, rows_of
@@ -171,6 +172,17 @@ class Model(Anatomy):
         from lexray.trace.record.module import module_of  # imports transformers
 
         return module_of(self)
+
+    def generate(
+        self, prompt: Any, n: int = 20, edits: Edits | None = None, *, special: bool = True
+    ) -> Generation:
+        """Continues a prompt by n of the most probable tokens, with and without edits.
+
+        Each token comes with its probability in either run.
+
+        >>> model.generate("This movie was", 3, edits=["scale L2.mlp by 0"]).text
+        """
+        return generate(self, prompt, n, edits, special=special)
 
     @overload
     def trace(

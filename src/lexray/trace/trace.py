@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from lexray.edits.values import Edits
+from lexray.effects.effect import Effect, effect
+from lexray.effects.removals import Effects, effects
 from lexray.errors import Unknown, refuse_unknown
 from lexray.flow.build.build import build
 from lexray.flow.flow import Flow
@@ -197,6 +199,67 @@ class Trace(Recording):
             candidates=candidates,
         )
         return Flow.of(graph)
+
+    def effect(
+        self,
+        edits: Edits,
+        target: Wanted | None = None,
+        position: int = -1,
+        *,
+        against: Wanted | None = None,
+        first: bool = False,
+        k: int = 10,
+    ) -> Effect:
+        """What a change does to the answer: logit, probability, rank, and what rose and fell.
+
+        - `edits`: values of `lexray.edits`, or their text.
+        - `target`: the token; by default the most probable one. `position`: where it is predicted.
+        - `against`: another token; the difference of the two logits is looked at.
+        - `first=True`: of a target of several tokens the first is taken.
+        - `k`: how many tokens at either end.
+
+        >>> trace.effect("ablate L2H3; scale L3N17 by 2", " great").change
+        """
+        return effect(self, edits, target, position, against=against, first=first, k=k)
+
+    def effects(
+        self,
+        what: str = "heads",
+        target: Wanted | None = None,
+        position: int = -1,
+        *,
+        against: Wanted | None = None,
+        first: bool = False,
+        layers: Some = None,
+        positions: Some = None,
+        to: Any = "zero",
+        direct: bool = True,
+    ) -> Effects:
+        """Every head (or neuron, layer, position) removed in turn, beside what it added directly.
+
+        - `what`: "heads", "neurons", "layers" (what each adds), "attention" and "mlps" (its two
+          sub-blocks), or "positions" (all attention to a token is cut).
+        - `target`, `position`, `against`, `first`: as in `effect`.
+        - `layers`: only those of these layers; `positions`: removed only there.
+        - `to`: "zero", "mean" (over the prompt's other positions), or a trace whose mean is put.
+        - `direct=False` leaves the direct contributions out.
+
+        Only the layers from a removal on are run again, removals of one layer as one batch.
+
+        >>> trace.effects("heads", " great").by_change()[0]
+        """
+        return effects(
+            self,
+            what,
+            target,
+            position,
+            against=against,
+            first=first,
+            layers=layers,
+            positions=positions,
+            to=to,
+            direct=direct,
+        )
 
     def score(self, word: str | int | Token | Sequence[int]) -> WordScore:
         """How probable a word of one or several tokens is after the sequence.

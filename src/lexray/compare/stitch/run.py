@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.cache import Drawer
 from lexray.model.model import Model
+from lexray.trace.apply.rerun import skip
 from lexray.trace.record.module import block_modules, final_norm_path
 
 States = Float[Tensor, "batch n d_model"]
@@ -136,24 +137,6 @@ class Runner:
             raise LexrayError(f"{self.model.name} has no final norm with a gain to leave out")
         with skip(self.module.get_submodule(self._norm), None):
             yield
-
-
-@contextmanager
-def skip(part: nn.Module, extra: int | None) -> Iterator[None]:
-    """Inside, a part of a model gives back what it is given, in a tuple if it has to."""
-
-    def forward(hidden_states: Any, *_: Any, **__: Any) -> Any:
-        return hidden_states if extra is None else (hidden_states, *[None] * (extra - 1))
-
-    before = part.__dict__.get("forward")
-    part.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        if before is None:
-            del part.__dict__["forward"]
-        else:
-            part.__dict__["forward"] = before
 
 
 RUNNER: Drawer[None, Runner] = Drawer(most=1)

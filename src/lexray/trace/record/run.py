@@ -43,15 +43,17 @@ def record(
     what: str | Iterable[str] | None = None,
     device: str | torch.device | None = None,
     edits: Edits | None = None,
+    n_prompt: int | None = None,
 ) -> list[Recording]:
     """Runs prompts (token ids) through transformers' own model as one batch and keeps what was
-    asked for; `lexray.model.model.Model.trace` says what the options mean."""
+    asked for; `lexray.model.model.Model.trace` says what the options mean. `n_prompt`: how many
+    of the ids are the prompt, where the rest is its continuation."""
     if new_tokens < 0:
         raise LexrayError(f"new_tokens={new_tokens} is negative")
     words, kept = choose_what(what), choose(layers, model.n_layers, "layer")
     for ids in prompts:
         refuse_too_long(model, len(ids), new_tokens)
-    changes = Changes.check(model, edits, partial(_run_whole, model))
+    changes = Changes.check(model, edits, partial(run_whole, model))
     changes.fit([len(ids) for ids in prompts])
     runner = Runner(model, module_of(model))
     if what is not None and "logits" in words and runner.head is None:
@@ -62,13 +64,14 @@ def record(
         rows = tuple(choose(positions, n, "position") for n in lengths)
         return Plan(tuple(lengths), rows, kept, words, where)
 
-    n_prompt = [len(ids) for ids in prompts]
-    runner.refuse_too_large(plan([n + new_tokens for n in n_prompt]))
+    lengths = [len(ids) for ids in prompts]
+    runner.refuse_too_large(plan([n + new_tokens for n in lengths]))
     whole = runner.continue_all(prompts, new_tokens, changes)
-    return runner.run(whole, plan([len(ids) for ids in whole]), n_prompt, changes)
+    counted = lengths if n_prompt is None else [n_prompt] * len(prompts)
+    return runner.run(whole, plan([len(ids) for ids in whole]), counted, changes)
 
 
-def _run_whole(model: Anatomy, run: Run) -> Recording:
+def run_whole(model: Anatomy, run: Run) -> Recording:
     """A prompt that an edit names, recorded whole."""
     if isinstance(run, Recording):
         return run

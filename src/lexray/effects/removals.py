@@ -1,0 +1,335 @@
+"""Every head, neuron, layer or position removed in turn: the causal map beside the direct one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.edits.values import Ablate, Edit, ablate, cut
+from lexray.effects.aim import Aim, Said, own_actions, recorded_logits, rough, run_prompt
+from lexray.errors import LexrayError
+from lexray.families import FeedForward
+from lexray.model.anatomy import Anatomy
+from lexray.progress import track
+from lexray.result.readings import Source, Token
+from lexray.result.table import Cell, Result, Table
+from lexray.trace.apply.resolve import Changes
+from lexray.trace.attribute.contributions import contributions
+from lexray.trace.read.targets import Wanted
+from lexray.trace.record.plan import Some, choose
+from lexray.trace.recording import Recording
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+What = Literal["heads", "neurons", "layers", "attention", "mlps", "positions"]
+"""What is removed, one after the other."""
+SHOWN = 15
+
+
+@dataclass(frozen=True)
+class Removed:
+    """One component, what it added directly, and what its removal changed."""
+
+    component: str
+    layer: int | None
+    index: int
+    """Of the head, neuron or position; 0 for layers."""
+    direct: float | None
+    """What it added to the logit by itself."""
+    change: float
+    """Of the logit, when it is removed."""
+    probability: float
+    """Of the target, after the removal."""
+    rank: float
+    """Likewise, from 1; a mean over several prompts need not be whole."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Effects(Result, Sequence[Removed]):
+    """What the answer depends on: every component's removal, and its direct contribution."""
+
+    source: Source
+    what: What
+    aim: Aim
+    said: Said
+    """The answer as it was."""
+    tokens: tuple[Token, ...]
+    removed: tuple[Removed, ...]
+    to: str = "zero"
+    n_prompts: int = 1
+    note: str = ""
+    shown: int = SHOWN
+
+    def __len__(self) -> int:
+        return len(self.removed)
+
+    def __getitem__(self, key: Any) -> Any:
+        """By number, or by address: `effects["L23H4"].change`."""
+        if not isinstance(key, str):
+            return self.removed[key]
+        found = next((r for r in self.removed if r.component == key), None)
+        if found is None:
+            some = ", ".join(r.component for r in self.removed[:3])
+            raise LexrayError(f"{key!r} was not removed; there are {some}, …")
+        return found
+
+    def __iter__(self) -> Iterator[Removed]:
+        return iter(self.removed)
+
+    def by_change(self) -> tuple[Removed, ...]:
+        """Those whose removal changes most first."""
+        return tuple(sorted(self.removed, key=lambda r: -abs(r.change)))
+
+    @property
+    def title(self) -> str:
+        logit = f"{self.aim.what} ({self.said.logit:.2f})"
+        return f"{self.what.capitalize()} removed one by one: the change of {logit}"
+
+    def tables(self) -> list[Table]:
+        rows: list[tuple[Cell, ...]] = [
+            (self._label(r), r.direct, r.change, r.probability, r.rank)
+            for r in self.by_change()[: self.shown]
+        ]
+        columns = ("removed", "added directly", "change", "probability", "rank")
+        bars = frozenset({"added directly", "change"})
+        return [Table(columns, tuple(rows), self.title, self._note, bars)]
+
+    def _label(self, r: Removed) -> str:
+        return (
+            f"{r.index} {self.tokens[r.index].shown}" if self.what == "positions" else r.component
+        )
+
+    @property
+    def _note(self) -> str:
+        left = len(self.removed) - self.shown
+        was = f"before: probability {self.said.probability:.3g}, rank {self.said.rank}"
+        return " · ".join(
+            filter(
+                None,
+                [
+                    self.source.model,
+                    f"mean of {self.n_prompts} prompts" if self.n_prompts > 1 else was,
+                    f"to {self.to}" if self.to != "zero" else "",
+                    f"{left} smaller changes not shown" if left > 0 else "",
+                    self.note,
+                ],
+            )
+        )
+
+    def csv_tables(self) -> list[Table]:
+        columns = ("component", "layer", "index", "direct", "change", "probability", "rank")
+        rows = tuple(
+            (r.component, r.layer, r.index, r.direct, r.change, r.probability, r.rank)
+            for r in self.removed
+        )
+        return [Table(columns, rows)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            **self.aim.to_dict(),
+            "what": self.what,
+            "to": self.to,
+            "tokens": [token.to_dict() for token in self.tokens],
+            "before": self.said.to_dict(),
+            "prompts": self.n_prompts,
+            "removed": [r.to_dict() for r in self.removed],
+            "note": self.note,
+        }
+
+    @property
+    def grid(self) -> Float[Tensor, "lines columns"] | None:
+        """The changes, layer by head (NaN where nothing was removed); None for positions."""
+        if self.what in ("positions", "neurons"):
+            return None
+        layers = [r.layer for r in self.removed if r.layer is not None]
+        found = torch.full((max(layers) + 1, max(r.index for r in self.removed) + 1), torch.nan)
+        for r in self.removed:
+            assert r.layer is not None
+            found[r.layer, r.index] = r.change
+        return found
+
+    def plot(self) -> go.Figure:
+        """A heat map of the changes, and direct contributions against them."""
+        from lexray.effects import plots as figures  # plotly takes long to import
+
+        return figures.draw_effects(
+            self.title,
+            self._note,
+            self.grid,
+            [self._label(r) for r in self.removed],
+            [r.direct for r in self.removed],
+            [r.change for r in self.removed],
+        )
+
+    @classmethod
+    def mean(cls, several: Sequence[Effects]) -> Effects:
+        """The mean over prompts, each with its own target: components must be the same."""
+        if not several or len({tuple(r.component for r in e) for e in several}) != 1:
+            raise LexrayError("a mean is taken over effects of the same components, at least one")
+        lines = [
+            replace(
+                same[0],
+                direct=_mean([r.direct for r in same]),
+                change=_mean([r.change for r in same]) or 0.0,
+                probability=_mean([r.probability for r in same]) or 0.0,
+                rank=_mean([r.rank for r in same]) or 0.0,
+            )
+            for same in zip(*(effects.removed for effects in several), strict=True)
+        ]
+        first = several[0]
+        logit = _mean([e.said.logit for e in several]) or 0.0
+        said = replace(first.said, logit=logit)
+        return replace(first, removed=tuple(lines), n_prompts=len(several), said=said)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if len(there) == len(values) else None
+
+
+def effects(
+    recording: Recording,
+    what: str,
+    target: Wanted | None = None,
+    position: int = -1,
+    *,
+    against: Wanted | None = None,
+    first: bool = False,
+    layers: Some = None,
+    positions: Some = None,
+    to: Any = "zero",
+    direct: bool = True,
+) -> Effects:
+    """Removes every component in turn; see `lexray.trace.trace.Trace.effects`."""
+    kind = _choose(what)
+    aim = Aim.of(recording, target, position, against, first=first)
+    model = recording.model
+    chosen = choose(layers, model.n_layers, "layer")
+    edits = dict(_removals(model, kind, chosen, len(recording), positions, to))
+    logits = dict(rerun_each(recording, list(edits.values()), aim, f"removing {kind}"))
+    before = recorded_logits(recording, aim)
+    base = float(aim.metric(before))
+    added = _direct(recording, kind, aim) if direct else {}
+    removed = []
+    for (name, (layer, index)), edit in edits.items():
+        after = logits[edit]
+        said = aim.look(after)
+        change = said.logit - base
+        removed.append(
+            Removed(name, layer, index, added.get(name), change, said.probability, said.rank)
+        )
+    notes = [*aim.notes, rough(recording)]
+    return Effects(
+        model.space.source("effects"),
+        kind,
+        aim,
+        aim.look(before),
+        recording.tokens,
+        tuple(removed),
+        to if isinstance(to, str) else "the mean of another run",
+        note=" · ".join(filter(None, notes)),
+    )
+
+
+def rerun_each(
+    recording: Recording, edits: Sequence[Edit], aim: Aim, word: str
+) -> Iterator[tuple[Edit, Float[Tensor, "d_vocab"]]]:
+    """The answer after each edit alone: those that begin at the same layer run together, and only
+    the layers from there on."""
+    from lexray.trace.apply.rerun import Rerun  # imports transformers
+
+    rerun = Rerun(recording, own_actions(recording))
+    by_layer: dict[int, list[tuple[Edit, Any]]] = {}
+    for edit in edits:
+        changes = Changes.check(recording.model, [edit], run_prompt(recording))
+        actions = changes.actions(len(recording), recording.n_prompt)
+        by_layer.setdefault(min(a.layer for a in actions), []).append((edit, actions))
+    for layer, jobs in track(sorted(by_layer.items()), len(by_layer), word):
+        found = rerun.logits([actions for _, actions in jobs], aim.position, first=layer)
+        device = recording.logits.device
+        yield from zip((edit for edit, _ in jobs), found.to(device), strict=True)
+
+
+def _choose(what: str) -> What:
+    for known in get_args(What):
+        if what == known:
+            found: What = known
+            return found
+    raise LexrayError(f"effects are those of {', '.join(get_args(What))}, not of {what!r}")
+
+
+Named = tuple[str, tuple[int | None, int]]
+
+
+def _removals(
+    model: Anatomy, what: What, layers: Sequence[int], n: int, positions: Some, to: Any
+) -> Iterator[tuple[Named, Edit]]:
+    """The removal of each component, under its name, layer and number."""
+    if what == "positions":
+        if to != "zero":
+            raise LexrayError("positions are removed by cutting attention to them: to= has no use")
+        for p in choose(positions, n, "position"):
+            yield (str(p), (None, p)), cut(p, renormalise=True)
+        return
+    at = None if positions is None else choose(positions, n, "position")
+    for layer in layers:
+        for name, index in _names(model, what, layer):
+            edit: Ablate = ablate(name, to=to, positions=at)
+            yield (name, (layer, index)), edit
+
+
+def _names(model: Anatomy, what: What, layer: int) -> Iterable[tuple[str, int]]:
+    spec = model.architecture.blocks[layer]
+    match what:
+        case "heads":
+            return [(f"L{layer}H{h}", h) for h in range(len(spec.attention.q.starts))]
+        case "neurons":
+            if not isinstance(spec.ff, FeedForward):
+                raise LexrayError(
+                    f"layer {layer} is a mixture of experts; say which neurons, one by one, with "
+                    f"trace.effect([…]) and addresses such as L{layer}E0N0"
+                )
+            return [(f"L{layer}N{j}", j) for j in range(spec.ff.d_mlp)]
+        case "attention":
+            return [(f"L{layer}.attn", 0)]
+        case "mlps":
+            return [(f"L{layer}.mlp", 0)]
+        case _:
+            return [(f"L{layer}", 0)]
+
+
+def _direct(recording: Recording, what: What, aim: Aim) -> dict[str, float]:
+    """What each component added to the logit by itself."""
+    against = None if aim.against is None else aim.against.id
+    found = contributions(
+        recording, aim.target.id, aim.position, against=against, sources=what == "positions"
+    )
+    sums: dict[str, float] = {}
+
+    def put(name: str, value: float) -> None:
+        sums[name] = sums.get(name, 0.0) + value
+
+    for group in found.groups:
+        if what == "positions":
+            for p, value in enumerate(group.values.tolist() if group.by_source else []):
+                put(str(p), value)
+        elif what in ("heads", "neurons") and group.kind == what[:-1]:
+            for i, value in enumerate(group.values.tolist()):
+                put(group.component(i), value)
+        elif what not in ("heads", "neurons") and group.layer is not None:
+            part = "attn" if group.kind == "head" or group.name.endswith(".b_O") else "mlp"
+            wanted = {"attention": "attn", "mlps": "mlp", "layers": part}[what]
+            if part == wanted:
+                stem = f"L{group.layer}"
+                put(stem if what == "layers" else f"{stem}.{part}", float(group.values.sum()))
+    return sums

@@ -1,0 +1,187 @@
+"""A recorded run once more from some layer on, in many copies, each changed in its own way.
+
+What comes before the first changed layer would be the same again, so it is left out: its blocks
+pass on what they are given, and the recorded residual stream enters the first block that counts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lexray.checkpoint.module import modules_by_name
+from lexray.errors import LexrayError
+from lexray.families import Experts
+from lexray.model.cache import Drawer
+from lexray.trace.apply.actions import Action
+from lexray.trace.apply.editor import Editor
+from lexray.trace.record.attention import eager_attention, watch_attention
+from lexray.trace.record.experts import watch_experts
+from lexray.trace.record.hooks import RECORDING, evaluating
+from lexray.trace.record.module import module_of
+from lexray.trace.recording import Recording, no_head
+
+TOKENS_AT_ONCE = 512
+"""In a batch; more are no faster on a CPU, and take memory."""
+TUPLES: Drawer[int, int | None] = Drawer(most=1)
+
+Rows = Sequence[Sequence[Action]]
+
+
+@dataclass(frozen=True, eq=False)
+class Rerun:
+    """What the model would have said, had something been different."""
+
+    recording: Recording
+    base: tuple[Action, ...] = ()
+    """What was changed in the recorded run itself."""
+
+    def __post_init__(self) -> None:
+        r = self.recording
+        if len(r.positions) < len(r) or "residual" not in r.what:
+            raise LexrayError(
+                "to run a trace again from its middle, it needs the residual stream at all "
+                "positions: trace without positions= and what="
+            )
+
+    @cached_property
+    def module(self) -> nn.Module:
+        return module_of(self.recording.model)
+
+    @cached_property
+    def modules(self) -> dict[str, nn.Module]:
+        return modules_by_name(self.module)
+
+    @cached_property
+    def _interface(self) -> bool:
+        blocks = self.recording.weights.architecture.blocks
+        attentions = (self.modules[block.attention.module] for block in blocks)
+        return all(eager_attention(module) is not None for module in attentions)
+
+    def logits(
+        self, rows: Rows, position: int, *, first: int | None = None
+    ) -> Float[Tensor, "rows d_vocab"]:
+        """The logits at one position of each copy; `first`: from which layer on, by default the
+        first that any of them changes."""
+        found = [self._batch(batch, position, first) for batch in self._batches(rows)]
+        return torch.cat(found)
+
+    def _batches(self, rows: Rows) -> Iterator[Rows]:
+        size = max(1, TOKENS_AT_ONCE // len(self.recording))
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
+
+    def _batch(self, rows: Rows, position: int, first: int | None) -> Float[Tensor, "rows d_vocab"]:
+        if first is None:
+            first = min((a.layer for row in rows for a in row), default=self._last)
+        states = self.recording.parts.get((first, "resid_pre"))
+        if states is None:
+            raise LexrayError(
+                f"the trace has not kept the residual stream before layer {first}; trace without "
+                "layers="
+            )
+        before = [a for a in self.base if (a.layer, a.point != "pre") >= (first, True)]
+        whole = [[*before, *row] for row in rows]
+        architecture, n = self.recording.weights.architecture, len(self.recording)
+        editor = Editor(architecture, self.modules, whole, [n] * len(rows), self._interface)
+        with self._changed(editor, first, states):
+            return self._forward(len(rows), position)
+
+    @property
+    def _last(self) -> int:
+        return self.recording.model.n_layers - 1
+
+    def _forward(self, n: int, position: int) -> Float[Tensor, "n d_vocab"]:
+        device = next(self.module.parameters()).device
+        ids = self.recording.ids.to(device).expand(n, -1)
+        options: dict[str, Any] = {"attention_mask": torch.ones_like(ids), "return_dict": True}
+        if self.recording.model.architecture.causal:
+            options["use_cache"] = False
+        if "logits_to_keep" in inspect.signature(self.module.forward).parameters:
+            options["logits_to_keep"] = torch.tensor([position], device=device)
+            position = 0
+        out = self.module(input_ids=ids, **options)
+        logits = out.get("logits", out.get("prediction_logits"))
+        if logits is None:
+            raise no_head(self.recording.model)
+        found: Tensor = logits[:, position].detach()
+        return found
+
+    @contextmanager
+    def _changed(
+        self, editor: Editor, first: int, states: Float[Tensor, "n d_model"]
+    ) -> Iterator[None]:
+        """Inside, passes begin at a layer with these states, and each sequence of a batch is
+        changed by its own actions."""
+        architecture = self.recording.weights.architecture
+        blocks = [self.modules[block.module] for block in architecture.blocks]
+        entering = states.to(next(self.module.parameters()))
+
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            x = entering.expand(len(editor.rows), *entering.shape).clone()
+            return ((x, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": x})
+
+        with RECORDING, ExitStack() as undo:
+            undo.enter_context(evaluating(self.module))
+            extra = self._tuple(blocks[0]) if first else None
+            if editor.attends:
+                undo.enter_context(watch_attention(self.module, None, editor))
+            if any(isinstance(block.ff, Experts) for block in architecture.blocks):
+                undo.enter_context(watch_experts(self.module, None, editor))
+            for block in blocks[:first]:
+                undo.enter_context(skip(block, extra))
+            handle = blocks[first].register_forward_pre_hook(enter, with_kwargs=True)
+            undo.callback(handle.remove)
+            undo.enter_context(editor.editing())
+            yield
+
+    def _tuple(self, block: nn.Module) -> int | None:
+        """How many things a block returns as a tuple; None if it returns a tensor."""
+        return TUPLES.get(self.recording.model.cache, id(block), lambda: self._look(block))
+
+    def _look(self, block: nn.Module) -> int | None:
+        seen: list[int | None] = []
+
+        def look(_: nn.Module, __: Any, out: Any) -> None:
+            seen.append(len(out) if isinstance(out, tuple) else None)
+            raise _EnoughError
+
+        handle = block.register_forward_hook(look)
+        device = next(self.module.parameters()).device
+        try:
+            self.module(input_ids=self.recording.ids[:1][None].to(device))
+        except _EnoughError:
+            pass
+        finally:
+            handle.remove()
+        return seen[0]
+
+
+class _EnoughError(Exception):
+    """What was wanted is known."""
+
+
+@contextmanager
+def skip(part: nn.Module, extra: int | None) -> Iterator[None]:
+    """Inside, a part of a model gives back what it is given, in a tuple if it has to."""
+
+    def forward(hidden_states: Any, *_: Any, **__: Any) -> Any:
+        return hidden_states if extra is None else (hidden_states, *[None] * (extra - 1))
+
+    before = part.__dict__.get("forward")
+    part.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if before is None:
+            del part.__dict__["forward"]
+        else:
+            part.__dict__["forward"] = before
