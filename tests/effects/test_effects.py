@@ -123,8 +123,9 @@ def test_a_map_shows_itself() -> None:
     assert grid.shape == (demo().model.n_layers, demo().model.n_heads)
     assert grid[2, 1] == pytest.approx(found["L2H1"].change)
     assert found.to_dict()["removed"][0]["component"] == "L0H0"
-    assert len(found.plot().data) == 3
-    assert len(demo().effects("positions", " good").plot().data) == 2
+    assert found.plot().panels[0].title == "change when removed"
+    assert len(found.plot().panels) == len(demo().effects("positions", " good").plot().panels) == 2
+    assert "L2H1" in found.plot().to_svg()
     with pytest.raises(LexrayError, match="not removed"):
         found["L99H0"]
     assert abs(found.by_change()[0].change) == max(abs(r.change) for r in found)

@@ -1,47 +1,19 @@
-"""Effects as pictures, by plotly: heat maps whose colours go both ways, and a scatter."""
+"""Effects as pictures: heat maps around zero, and what was added against what changed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import plotly.graph_objects as go
 from jaxtyping import Float
-from plotly.subplots import make_subplots
 from torch import Tensor
 
-from lexray.result.plots import FAINT, INK, NEGATIVE, POSITIVE, ROW, WIDTH, dress, literal
-from lexray.result.theme import MONOSPACE
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.cells import Cells, Square
+from lexray.result.charts.panels import Columns, Dots, Heat, Line, Panel, Panels
+from lexray.result.format import show_number
 
-LABELLED = 12
+LABELLED = 8
 """How many points of a scatter have their name beside them."""
-BOTH_WAYS = [[0, NEGATIVE], [0.5, "#ffffff"], [1, POSITIVE]]
-
-
-def heat(
-    values: Sequence[Sequence[float | None]],
-    columns: Sequence[str],
-    lines: Sequence[str],
-    largest: float,
-    **more: object,
-) -> go.Heatmap:
-    """A heat map around zero: white is no change."""
-    return go.Heatmap(
-        z=values,
-        x=list(range(len(columns))),
-        y=list(range(len(lines))),
-        customdata=[[f"{literal(line)} {literal(c)}" for c in columns] for line in lines],
-        hovertemplate="%{customdata}: %{z:.3g}<extra></extra>",
-        zmin=-largest,
-        zmax=largest,
-        colorscale=BOTH_WAYS,
-        xgap=1,
-        ygap=1,
-        **more,
-    )
-
-
-def largest_of(values: Sequence[Sequence[float | None]]) -> float:
-    return max((abs(v) for line in values for v in line if v is not None), default=0.0) or 1.0
 
 
 def as_lists(grid: Float[Tensor, "lines columns"]) -> list[list[float | None]]:
@@ -56,67 +28,53 @@ def draw_effects(
     names: Sequence[str],
     direct: Sequence[float | None],
     change: Sequence[float],
-) -> go.Figure:
+) -> Panels:
     """The heat map (if there is a grid), and what was added directly against what changed."""
     known = [(n, d, c) for n, d, c in zip(names, direct, change, strict=True) if d is not None]
-    parts = [part for part, there in (("map", grid is not None), ("scatter", bool(known))) if there]
-    if not parts:
-        figure = go.Figure(go.Bar(x=list(names), y=list(change)))
-        dress(figure, title, note, 420)
-        return figure
-    figure = make_subplots(rows=1, cols=len(parts), horizontal_spacing=0.14)
-    height = 480
-    if grid is not None:
-        _add_map(figure, grid, len(parts))
-        height = max(height, 190 + ROW * len(grid))
+    panels = []
+    if grid is not None and grid.shape[1] > 1:
+        panels.append(signed_map("change when removed", grid, "head", "layer"))
+    else:
+        places = list(range(len(names)))
+        said = [f"{name}: {show_number(c)}" for name, c in zip(names, change, strict=True)]
+        bars = Columns(places, list(change), "change", "positive", listed=False, said=said)
+        panels.append(Panel("change when removed", (bars,), Axis("number", whole=True), Axis()))
     if known:
-        _add_scatter(figure, known, len(parts))
-    dress(figure, title, note, height)
-    figure.update_layout(width=WIDTH if len(parts) == 1 else WIDTH + 300)
-    return figure
+        panels.append(scatter("added directly", "change when removed", known, slope=-1.0))
+    return Panels(title, note, tuple(panels))
 
 
-def _add_map(figure: go.Figure, grid: Float[Tensor, "lines columns"], parts: int) -> None:
-    values = as_lists(grid)
-    columns = [f"H{i}" if grid.shape[1] > 1 else "" for i in range(grid.shape[1])]
-    lines = [f"L{n}" for n in range(len(grid))]
-    bar = {"title": {"text": "change"}, "thickness": 12, "x": 0.44 if parts > 1 else 1.02}
-    figure.add_trace(heat(values, columns, lines, largest_of(values), colorbar=bar), row=1, col=1)
-    figure.update_xaxes(tickvals=list(range(len(columns))), ticktext=columns, row=1, col=1)
-    figure.update_yaxes(tickvals=list(range(len(lines))), ticktext=lines, row=1, col=1)
+def signed_map(title: str, grid: Float[Tensor, "lines columns"], columns: str, lines: str) -> Panel:
+    heat = Heat(as_lists(grid), signed=True)
+    return Panel(title, (heat,), Axis(columns, whole=True), Axis(lines, whole=True))
 
 
-def _add_scatter(figure: go.Figure, known: Sequence[tuple[str, float, float]], col: int) -> None:
-    """On the dashed line a component's removal takes what it had added, no more and no less."""
-    far = sorted(known, key=lambda point: -(abs(point[1]) + abs(point[2])))
-    shown = {name for name, _, _ in far[:LABELLED]}
-    figure.add_trace(
-        go.Scatter(
-            x=[d for _, d, _ in known],
-            y=[c for _, _, c in known],
-            mode="markers+text",
-            text=[literal(name) if name in shown else "" for name, _, _ in known],
-            textposition="top center",
-            textfont={"family": MONOSPACE, "size": 11, "color": INK},
-            customdata=[literal(name) for name, _, _ in known],
-            hovertemplate="%{customdata}: added %{x:.3g}, removed %{y:+.3g}<extra></extra>",
-            marker={"size": 7, "color": POSITIVE, "opacity": 0.7},
-            cliponaxis=False,
-        ),
-        row=1,
-        col=col,
+def scatter(x: str, y: str, points: Sequence[tuple[str, float, float]], *, slope: float) -> Panel:
+    """Named points, and the line on which both say the same."""
+    order = sorted(points, key=lambda point: -(abs(point[1]) + abs(point[2])))
+    series: list[Dots | Line] = []
+    for some, named in ((order[LABELLED:], False), (order[:LABELLED], True)):
+        if some:
+            xs, ys = [p[1] for p in some], [p[2] for p in some]
+            dots = Dots(xs, ys, "", ["positive"], [p[0] for p in some], named=named)
+            series.append(dots)
+    low, high = min(p[1] for p in points), max(p[1] for p in points)
+    line = Line([low, high], [slope * low, slope * high], "the same", "faint", "dash", 1.0, False)
+    return Panel(f"{x} against {y}", (line, *series), Axis(x), Axis(y))
+
+
+def draw_cells(
+    title: str,
+    note: str,
+    columns: Sequence[tuple[str, str]],
+    names: Sequence[str],
+    grid: Float[Tensor, "lines columns"],
+    meaning: str,
+) -> Cells:
+    """Lines by columns with a number in each cell; the deeper, the further from zero."""
+    largest = float(grid.nan_to_num().abs().max()) or 1.0
+    squares = tuple(
+        tuple(Square(f"{v:.2f}", abs(v) / largest, f"{name}: {show_number(v)}") for v in line)
+        for name, line in zip(names, grid.nan_to_num().tolist(), strict=True)
     )
-    low, high = min(d for _, d, _ in known), max(d for _, d, _ in known)
-    figure.add_trace(
-        go.Scatter(
-            x=[low, high],
-            y=[-low, -high],
-            mode="lines",
-            line={"dash": "dash", "color": FAINT, "width": 1},
-            hoverinfo="skip",
-        ),
-        row=1,
-        col=col,
-    )
-    figure.update_xaxes(title={"text": "added directly"}, zeroline=True, row=1, col=col)
-    figure.update_yaxes(title={"text": "change when removed"}, zeroline=True, row=1, col=col)
+    return Cells(title, note, tuple(columns), tuple(names), squares, meaning)

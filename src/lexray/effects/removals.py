@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -12,10 +12,12 @@ from torch import Tensor
 
 from lexray.edits.values import Ablate, Edit, ablate, cut
 from lexray.effects.aim import Aim, Said, own_actions, recorded_logits, rough, run_prompt
+from lexray.effects.plots import draw_effects
 from lexray.errors import LexrayError
 from lexray.families import FeedForward
 from lexray.model.anatomy import Anatomy
 from lexray.progress import track
+from lexray.result.charts.panels import Panels
 from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Result, Table
 from lexray.trace.apply.resolve import Changes
@@ -23,9 +25,6 @@ from lexray.trace.attribute.contributions import contributions
 from lexray.trace.read.targets import Wanted
 from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 What = Literal["heads", "neurons", "layers", "attention", "mlps", "positions"]
 """What is removed, one after the other."""
@@ -158,11 +157,9 @@ class Effects(Result, Sequence[Removed]):
             found[r.layer, r.index] = r.change
         return found
 
-    def plot(self) -> go.Figure:
+    def plot(self) -> Panels:
         """A heat map of the changes, and direct contributions against them."""
-        from lexray.effects import plots as figures  # plotly takes long to import
-
-        return figures.draw_effects(
+        return draw_effects(
             self.title,
             self._note,
             self.grid,

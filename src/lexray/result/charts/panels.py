@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from lexray.result.charts.axes import Axis, Scale, scale_of, ticks
 from lexray.result.charts.chart import Chart
 from lexray.result.charts.pen import Colour, Mix, Pen, short
-from lexray.result.charts.plotly import HEAT, dress, import_plotly, literal, paint, side_by_side
+from lexray.result.charts.plotly import (
+    HEAT,
+    SIGNED,
+    dress,
+    import_plotly,
+    literal,
+    paint,
+    side_by_side,
+)
 from lexray.result.format import show_number
 from lexray.result.letters import fit, measure
 from lexray.result.theme import LIGHT
@@ -83,6 +91,14 @@ class Heat:
     z: Sequence[Numbers]
     marks: Sequence[tuple[int, int]] = ()
     unit: str = ""
+    signed: bool = False
+    """Zero has the colour of the ground, and either sign its own."""
+
+    def colour(self, z: float, low: float, high: float) -> Mix:
+        if not self.signed:
+            return Mix("cold", "hot", (z - low) / ((high - low) or 1.0))
+        largest = max(abs(low), abs(high)) or 1.0
+        return Mix("card", "positive" if z >= 0 else "negative", abs(z) / largest)
 
 
 Series = Line | Columns | Dots | Level | Heat
@@ -295,7 +311,7 @@ class Drawn:
                 if z is None or not math.isfinite(z):
                     continue
                 x, y = self.across(j - 0.5), self.level(i) - tall / 2
-                colour = Mix("cold", "hot", (z - low) / ((high - low) or 1.0))
+                colour = heat.colour(z, low, high)
                 said = f"{self.panel.y.title} {i}, {self.panel.x.title} {j}: {show_number(z)}"
                 pen.rect(x, y, wide - gap, tall - gap, colour, said=f"{said} {heat.unit}".strip())
         for i, j in heat.marks:
@@ -337,7 +353,10 @@ def _add_series(figure: go.Figure, series: Series, where: dict[str, int], named:
         figure.add_hline(y=series.y, line=line, **where)
         return
     if isinstance(series, Heat):
-        heat = go.Heatmap(z=[list(row) for row in series.z], colorscale=HEAT, showscale=False)
+        scale = SIGNED if series.signed else HEAT
+        middle = {"zmid": 0} if series.signed else {}
+        rows = [list(row) for row in series.z]
+        heat = go.Heatmap(z=rows, colorscale=scale, showscale=series.signed, **middle)
         figure.add_trace(heat, **where)
         marks = {"size": 7, "color": LIGHT.negative}
         x, y = [j for _, j in series.marks], [i for i, _ in series.marks]

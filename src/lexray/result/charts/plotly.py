@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ROW, WIDTH = 22, 900
 HEAT = [[0, LIGHT.cold], [1, LIGHT.hot]]
+SIGNED = [[0, LIGHT.negative], [0.5, LIGHT.card], [1, LIGHT.positive]]
 PAINT = Pen(LIGHT)
 
 
