@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lexray.compare.diff.diff import diff
     from lexray.compare.stitch.stitch import stitch
     from lexray.dictionary.dictionary import Dictionary
+    from lexray.effects.patching import knockout, patching
     from lexray.families import family
     from lexray.model.model import Model
     from lexray.result import plots
@@ -34,7 +35,9 @@ _WHERE = {
     "align": "lexray.compare.align.align",
     "diff": "lexray.compare.diff.diff",
     "family": "lexray.families",
+    "knockout": "lexray.effects.patching",
     "partners": "lexray.compare.align.partners",
+    "patching": "lexray.effects.patching",
     "stitch": "lexray.compare.stitch.stitch",
 }
 _MODULES = {
@@ -57,7 +60,9 @@ __all__ = [
     "edits",
     "family",
     "filters",
+    "knockout",
     "partners",
+    "patching",
     "plots",
     "stitch",
 ]

@@ -1,0 +1,427 @@
+"""Activation patching: where two runs differ in what makes them answer differently.
+
+Denoising puts what a clean run had into a corrupted one and asks how much of the answer comes back
+(1: all of it); noising puts what the corrupted run had into the clean one and asks how much is lost
+(1: all of it). The gradient says both approximately in one pass (attribution patching).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.edits.values import Edit, cut, patch
+from lexray.effects.aim import Aim, own_actions, recorded_logits, rough
+from lexray.effects.plots import draw_cells, scatter, signed_map
+from lexray.effects.removals import rerun_each
+from lexray.errors import LexrayError
+from lexray.result.charts.cells import Cells
+from lexray.result.charts.panels import Panels
+from lexray.result.readings import Source, Token
+from lexray.result.table import Cell, Result, Table
+from lexray.trace.read.targets import Wanted
+from lexray.trace.record.plan import Some, choose
+from lexray.trace.recording import Recording
+
+Of = Literal["residual", "attention", "mlp", "heads", "head positions"]
+Way = Literal["denoising", "noising"]
+CAUGHT = {"residual": "resid_pre", "attention": "attn_write", "mlp": "mlp_write"}
+
+
+@dataclass(frozen=True)
+class Patching(Result):
+    """A grid of how much of the answer follows from each place."""
+
+    source: Source
+    of: Of
+    way: Way
+    aim: Aim
+    clean: float
+    """The metric of the clean run, and of the corrupted one."""
+    corrupted: float
+    tokens: tuple[Token, ...]
+    """Of the clean run."""
+    corrupted_tokens: tuple[Token, ...]
+    lines: tuple[str, ...]
+    columns: tuple[str, ...]
+    exact: Float[Tensor, "lines columns"]
+    """The share of the difference between the runs: 1 is all of it."""
+    approximate: Float[Tensor, "lines columns"] | None = None
+    """The same by the gradient."""
+    note: str = ""
+
+    @property
+    def correlation(self) -> float | None:
+        """Of the approximation with the exact grid."""
+        if self.approximate is None or self.exact.numel() < 2:
+            return None
+        both = torch.stack([self.exact.flatten(), self.approximate.flatten()]).double()
+        found = float(torch.corrcoef(both)[0, 1])
+        return found if found == found else None
+
+    @property
+    def title(self) -> str:
+        return f"{self.of.capitalize()}, {self.way}: the share of {self.aim.what} that follows"
+
+    @property
+    def _note(self) -> str:
+        r = self.correlation
+        said = f"clean {self.clean:.2f}, corrupted {self.corrupted:.2f}"
+        approximate = "" if r is None else f"correlation with the gradient's estimate {r:.2f}"
+        return " · ".join(filter(None, [self.source.model, said, approximate, self.note]))
+
+    def top(self, n: int = 15) -> list[tuple[str, str, float]]:
+        """The places that matter most: line, column, share."""
+        order = self.exact.abs().flatten().argsort(descending=True)[:n].tolist()
+        width = len(self.columns)
+        return [
+            (self.lines[i // width], self.columns[i % width], float(self.exact.flatten()[i]))
+            for i in order
+        ]
+
+    def tables(self) -> list[Table]:
+        if len(self.columns) <= 16:
+            rows: list[tuple[Cell, ...]] = [
+                (name, *(float(f"{v:.2f}") for v in line))
+                for name, line in zip(self.lines, self.exact.tolist(), strict=True)
+            ]
+            return [Table(("", *self._unique()), tuple(rows), self.title, self._note)]
+        listed: list[tuple[Cell, ...]] = list(self.top())
+        return [Table(("layer", "where", "share"), tuple(listed), self.title, self._note)]
+
+    def _unique(self) -> list[str]:
+        """Tables need columns that differ."""
+        return [
+            f"{i} {name}" if self.of != "heads" else name for i, name in enumerate(self.columns)
+        ]
+
+    def csv_tables(self) -> list[Table]:
+        columns = ("line", "column", "number", "exact", "approximate")
+        rows: list[tuple[Cell, ...]] = [
+            (
+                line,
+                column,
+                j,
+                float(self.exact[i, j]),
+                None if self.approximate is None else float(self.approximate[i, j]),
+            )
+            for i, line in enumerate(self.lines)
+            for j, column in enumerate(self.columns)
+        ]
+        return [Table(columns, tuple(rows))]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            **self.aim.to_dict(),
+            "of": self.of,
+            "way": self.way,
+            "clean": self.clean,
+            "corrupted": self.corrupted,
+            "tokens": [token.to_dict() for token in self.tokens],
+            "corrupted_tokens": [token.to_dict() for token in self.corrupted_tokens],
+            "lines": list(self.lines),
+            "columns": list(self.columns),
+            "exact": self.exact.tolist(),
+            "approximate": None if self.approximate is None else self.approximate.tolist(),
+            "correlation": self.correlation,
+            "note": self.note,
+        }
+
+    def plot(self) -> Cells | Panels:
+        """The grid; of heads also the approximation against the exact share."""
+        if self.of != "heads":
+            columns = [(str(i), name) for i, name in enumerate(self.columns)]
+            meaning = "share of the answer"
+            return draw_cells(self.title, self._note, columns, self.lines, self.exact, meaning)
+        panels = [signed_map("exact", self.exact, "head", "layer")]
+        if self.approximate is not None:
+            points = [
+                (f"{line}{column}", float(self.exact[i, j]), float(self.approximate[i, j]))
+                for i, line in enumerate(self.lines)
+                for j, column in enumerate(self.columns)
+            ]
+            panels.append(scatter("exact", "by the gradient", points, slope=1.0))
+        return Panels(self.title, self._note, tuple(panels))
+
+
+def patching(
+    clean: Recording,
+    corrupted: Recording,
+    target: Wanted | None = None,
+    position: int = -1,
+    *,
+    of: str = "residual",
+    way: str = "denoising",
+    against: Wanted | None = None,
+    first: bool = False,
+    layers: Some = None,
+    positions: Some = None,
+    approximate: bool = True,
+) -> Patching:
+    """How much of the difference between two runs' answers follows from each place.
+
+    - `clean`, `corrupted`: traces of prompts of the same length that are answered differently.
+    - `target`, `against`, `position`, `first`: what the answer is; by default the clean run's.
+    - `of`: "residual" (the stream that leaves each layer), "attention" or "mlp" (what they write),
+      layer by position; "heads" (all positions at once), layer by head; "head positions", head by
+      position.
+    - `way`: "denoising" (clean into corrupted) or "noising" (corrupted into clean).
+    - `layers`, `positions`: only these. `approximate=False` leaves the gradient out.
+
+    >>> other = model.trace("That story was")
+    >>> lx.patching(trace, other, " good", of="heads").correlation
+    """
+    grid, into = _Grid.of(clean, corrupted, of, layers, positions), _way(way)
+    aim = Aim.of(clean, target, position, against, first=first)
+    ends = [float(aim.metric(recorded_logits(run, aim))) for run in (clean, corrupted)]
+    if abs(ends[0] - ends[1]) < 1e-6:
+        raise LexrayError(
+            f"both runs give {aim.what} the same value ({ends[0]:.4f}): there is no difference to "
+            "find the place of; choose another target, or prompts that are answered differently"
+        )
+    source, base = (clean, corrupted) if into == "denoising" else (corrupted, clean)
+    start = ends[1] if into == "denoising" else ends[0]
+    span = (ends[0] - ends[1]) * (1 if into == "denoising" else -1)
+    edits = list(grid.edits(source))
+    logits = dict(rerun_each(base, edits, aim, f"patching {of}"))
+    values = torch.tensor([float(aim.metric(logits[edit])) for edit in edits])
+    exact = ((values - start) / span).view(len(grid.lines), len(grid.columns))
+    guess = grid.estimate(base, source, aim) / span if approximate else None
+    notes = [*aim.notes, rough(base)]
+    return Patching(
+        clean.model.space.source("patching"),
+        grid.kind,
+        into,
+        aim,
+        ends[0],
+        ends[1],
+        clean.tokens,
+        corrupted.tokens,
+        tuple(grid.lines),
+        tuple(grid.columns),
+        exact,
+        guess,
+        " · ".join(filter(None, notes)),
+    )
+
+
+def _way(way: str) -> Way:
+    for known in get_args(Way):
+        if way == known:
+            found: Way = known
+            return found
+    raise LexrayError(f"patching goes by denoising or noising, not by {way!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Which places are patched: lines by columns."""
+
+    kind: Of
+    layers: tuple[int, ...]
+    n_heads: int
+    positions: tuple[int, ...]
+    tokens: tuple[Token, ...]
+
+    @classmethod
+    def of(
+        cls, clean: Recording, corrupted: Recording, of: str, layers: Some, positions: Some
+    ) -> _Grid:
+        kind = next((known for known in get_args(Of) if known == of), None)
+        if kind is None:
+            raise LexrayError(f"what is patched is one of {', '.join(get_args(Of))}, not {of!r}")
+        if len(clean) != len(corrupted):
+            raise LexrayError(
+                f"the runs have {len(clean)} and {len(corrupted)} tokens; what is patched position "
+                "by position needs prompts of the same length"
+            )
+        model = clean.model
+        chosen = choose(layers, model.n_layers, "layer")
+        at = choose(positions, len(clean), "position")
+        if kind == "heads" and positions is not None:
+            raise LexrayError("heads are patched at all positions; of='head positions' takes some")
+        return cls(kind, chosen, model.n_heads, at, clean.tokens)
+
+    @property
+    def lines(self) -> list[str]:
+        if self.kind == "head positions":
+            return [f"L{n}H{h}" for n in self.layers for h in range(self.n_heads)]
+        return [f"L{n}" for n in self.layers]
+
+    @property
+    def columns(self) -> list[str]:
+        if self.kind == "heads":
+            return [f"H{h}" for h in range(self.n_heads)]
+        return [self.tokens[p].shown for p in self.positions]
+
+    def edits(self, source: Recording) -> Iterator[Edit]:
+        """Line by line."""
+        part = {"attention": ".attn", "mlp": ".mlp"}.get(self.kind, "")
+        for line in self.lines:
+            if self.kind == "heads":
+                yield from (patch(f"{line}H{h}", source) for h in range(self.n_heads))
+            else:
+                yield from (patch(line + part, source, positions=p) for p in self.positions)
+
+    def estimate(
+        self, base: Recording, source: Recording, aim: Aim
+    ) -> Float[Tensor, "lines columns"]:
+        """By how much the metric would move, if it went on as the gradient in `base` says."""
+        from lexray.trace.apply.gradients import gradients  # imports transformers
+
+        name: Any = CAUGHT.get(self.kind, "z")
+        found = gradients(
+            base, lambda logits: aim.metric(logits[aim.position]), [name], own_actions(base)
+        )
+        lines = []
+        for n in self.layers:
+            if self.kind == "residual" and n + 1 == base.model.n_layers:
+                lines.append(self._last(base, source, aim))
+                continue
+            at = n + 1 if self.kind == "residual" else n
+            there = source.parts[at, name].flatten(1).to(found.states[at, name])
+            move = (there - found.states[at, name]) * found.slopes[at, name]
+            lines.append(self._sums(move))
+        if self.kind == "head positions":
+            return torch.cat(lines).cpu()
+        return torch.stack(lines).cpu()
+
+    def _sums(self, move: Float[Tensor, "n width"]) -> Tensor:
+        """What belongs to each column (and of heads by position, to each line of the layer)."""
+        if self.kind in ("residual", "attention", "mlp"):
+            return move.sum(1)[list(self.positions)]
+        heads = move.view(len(move), self.n_heads, -1).sum(2)
+        return heads.sum(0) if self.kind == "heads" else heads[list(self.positions)].T
+
+    def _last(self, base: Recording, source: Recording, aim: Aim) -> Tensor:
+        """What leaves the last layer: only the position that is looked at can matter, and there
+        the answer becomes that of the other run."""
+        ends = [float(aim.metric(recorded_logits(run, aim))) for run in (source, base)]
+        found = torch.zeros(len(self.positions))
+        for i, p in enumerate(self.positions):
+            found[i] = ends[0] - ends[1] if p == aim.position else 0.0
+        return found
+
+
+@dataclass(frozen=True)
+class Knockout(Result):
+    """Attention to each position, cut in a window of layers: what is left of the answer."""
+
+    source: Source
+    aim: Aim
+    window: int
+    probability: float
+    """Of the target, as it was."""
+    tokens: tuple[Token, ...]
+    positions: tuple[int, ...]
+    layers: tuple[int, ...]
+    """The middle of each window."""
+    change: Float[Tensor, "layers positions"]
+    """Of the target's probability, relative to what it was."""
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        return (
+            f"{self.aim.target.shown}: change of its probability ({self.probability:.3g}) when "
+            f"position {self.aim.position} cannot look at one, in {self.window} layers around"
+        )
+
+    @property
+    def _note(self) -> str:
+        return " · ".join(filter(None, [self.source.model, "-1: all is lost", self.note]))
+
+    def tables(self) -> list[Table]:
+        columns = ("", *(f"{p} {self.tokens[p].shown}" for p in self.positions))
+        rows: list[tuple[Cell, ...]] = [
+            (f"L{n}", *(float(f"{v:.2f}") for v in line))
+            for n, line in zip(self.layers, self.change.tolist(), strict=True)
+        ]
+        return [Table(columns, tuple(rows), self.title, self._note)]
+
+    def csv_tables(self) -> list[Table]:
+        rows: list[tuple[Cell, ...]] = [
+            (n, p, self.tokens[p].text, float(self.change[i, j]))
+            for i, n in enumerate(self.layers)
+            for j, p in enumerate(self.positions)
+        ]
+        return [Table(("layer", "position", "token", "change"), tuple(rows))]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            **self.aim.to_dict(),
+            "window": self.window,
+            "probability": self.probability,
+            "tokens": [token.to_dict() for token in self.tokens],
+            "positions": list(self.positions),
+            "layers": list(self.layers),
+            "change": self.change.tolist(),
+            "note": self.note,
+        }
+
+    def plot(self) -> Cells:
+        columns = [(str(p), self.tokens[p].shown) for p in self.positions]
+        names = [f"L{n}" for n in self.layers]
+        meaning = "relative change of the probability"
+        return draw_cells(self.title, self._note, columns, names, self.change, meaning)
+
+
+def knockout(
+    trace: Recording,
+    target: Wanted | None = None,
+    position: int = -1,
+    *,
+    window: int = 5,
+    layers: Some = None,
+    sources: Some = None,
+    first: bool = False,
+    renormalise: bool = False,
+) -> Knockout:
+    """Cuts what one position sees of each other one, in windows of layers.
+
+    As in "Dissecting Recall of Factual Associations" (arXiv 2304.14767): `window` layers around
+    each of `layers`; `sources` are the positions that are no longer seen.
+
+    >>> lx.knockout(trace, " good", window=2).change.shape
+    torch.Size([4, 3])
+    """
+    model = trace.model
+    if not 1 <= window <= model.n_layers:
+        raise LexrayError(f"a window has 1 to {model.n_layers} layers, not {window}")
+    aim = Aim.of(trace, target, position, first=first)
+    seen = choose(
+        sources, aim.position + 1 if model.architecture.causal else len(trace), "position"
+    )
+    chosen = choose(layers, model.n_layers, "layer")
+    edits: list[Edit] = [
+        cut(
+            p,
+            aim.position,
+            [f"L{m}" for m in around(n, window, model.n_layers)],
+            renormalise=renormalise,
+        )
+        for n in chosen
+        for p in seen
+    ]
+    logits = dict(rerun_each(trace, list(dict.fromkeys(edits)), aim, "cutting attention"))
+    before = float(aim.probability(recorded_logits(trace, aim)))
+    after = torch.tensor([float(aim.probability(logits[edit])) for edit in edits])
+    change = (after - before).view(len(chosen), len(seen)) / max(before, 1e-30)
+    notes = " · ".join(filter(None, [*aim.notes, rough(trace)]))
+    source = model.space.source("knockout")
+    return Knockout(
+        source, aim, window, before, trace.tokens, tuple(seen), tuple(chosen), change, notes
+    )
+
+
+def around(layer: int, window: int, n_layers: int) -> Sequence[int]:
+    """The layers of a window, cut at the ends of the model."""
+    start = layer - (window - 1) // 2
+    return range(max(0, start), min(n_layers, start + window))
