@@ -64,10 +64,18 @@ class Circuit:
         self, row_filter: Filter | None = None, col_filter: Filter | None = None
     ) -> tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]:
         """A and B, so that the score of (i, j) is A_i · B_j."""
-        space = self.space
-        return self.factors_between(
-            space.side(self.kinds[0], row_filter), space.side(self.kinds[1], col_filter)
-        )
+        pairs = zip(self.kinds, (row_filter, col_filter), strict=True)
+        sides, ids = zip(*(self._side(kind, filter) for kind, filter in pairs), strict=True)
+        A, B = self.factors_between(*sides)
+        return _take(A, ids[0]), _take(B, ids[1])
+
+    def _side(self, kind: Kind, filter: Filter | None) -> tuple[Side, Int[Tensor, "some"] | None]:
+        """The side to multiply with, and which of the factor's rows to take then: where most
+        tokens are admitted, that is cheaper than a copy of their embeddings."""
+        ids, whole = self.space.admitted(filter), self.space.whole(kind)
+        if ids is None or 2 * len(ids) < len(whole.rows):
+            return self.space.side(kind, filter), None
+        return whole, ids
 
     def factors_between(self, rows: Side, cols: Side) -> tuple[Tensor, Tensor]:
         """The same between any two sides, such as those of another model."""
@@ -245,6 +253,10 @@ def _both(a: Filter | None, b: Filter | None) -> Filter | None:
 
 def _at(groups: Tensor | None, ids: Tensor | None) -> Tensor | None:
     return groups if groups is None or ids is None else groups[ids]
+
+
+def _take(X: Float[Tensor, "n r"], ids: Int[Tensor, "some"] | None) -> Float[Tensor, "m r"]:
+    return X if ids is None else X[ids.to(X.device)]
 
 
 def _ids(found: Int[Tensor, "k"], ids: Int[Tensor, "some"] | None) -> Int[Tensor, "k"]:

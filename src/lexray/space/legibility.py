@@ -37,20 +37,23 @@ class Words(NamedTuple):
     mean: Float[Tensor, "width"]
     says: Bool[Tensor, "e"]
     """Which tokens are words that say something."""
-    expected: float
+    expected: Float[Tensor, ""]
     """The mean cosine over all pairs of such words."""
+
+    def to(self, device: torch.device) -> Words:
+        return Words(self.rows, *(x.to(device) for x in self[1:]))
 
 
 def words_of(
     rows: Float[Tensor, "e width"], mean: Float[Tensor, "width"], says: Bool[Tensor, "e"]
-) -> Words:
-    """With the mean cosine of random pairs, from the sum of all unit vectors."""
+) -> dict[str, Tensor]:
+    """All but the rows, with the mean cosine of random pairs, from the sum of all unit vectors."""
     total, n = torch.zeros_like(mean), 0
     for block in Side(rows).only(says.nonzero()[:, 0]).blocks():
         centred = block - mean
         total, n = total + 1 / centred.norm(dim=-1).clamp(min=1e-30) @ centred, n + len(block)
-    expected = (float(total.square().sum()) - n) / max(1, n * (n - 1))
-    return Words(rows, mean, says.to(rows.device), expected)
+    expected = (total.square().sum() - n) / max(1, n * (n - 1))
+    return {"mean": mean, "says": says, "expected": expected}
 
 
 def legibility(words: Words, ids: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:

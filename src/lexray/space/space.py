@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
@@ -331,11 +331,21 @@ class EmbeddingSpace:
 
     def _words(self, sees: bool) -> Words:
         """The words that may score, embedded as readers see them or as they are written."""
-        bare = replace(self._view, centred=False, inverse="transpose")
+        bare = replace(self._view, centred=False, inverse="transpose", trained=False)
         seen = EmbeddingSpace(self.weights.seen(bare), 0 if self.first else None)
         side = seen.reading if sees else Side(self._rows(self.weights.architecture.unembed))
-        vocabulary, n = self.weights.vocabulary, len(side.rows)
+        name = f"words{'-seen' * sees}{'-first' * (sees and self.first)}"
+        found = kept(
+            self.weights,
+            name,
+            lambda: words_of(side.rows, seen.mean(side), self._tell(len(side.rows))),
+        )
+        return Words(side.rows, **found).to(side.rows.device)
+
+    def _tell(self, n: int) -> Bool[Tensor, "n"]:
+        """Which of the first n tokens are words that say something."""
+        vocabulary = self.weights.vocabulary
         says = vocabulary.admitted(n)
         tells = telling(vocabulary, n) & says
         tells[[i for i in untrained(self.weights) if i < n]] = False
-        return words_of(side.rows, self.mean(side), tells if int(tells.sum()) > 1 else says)
+        return tells if int(tells.sum()) > 1 else says

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,13 +24,17 @@ from torch import Tensor
 
 from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
+from lexray.model.kept import kept
 from lexray.model.weights import Weights
 from lexray.vocabulary.vocabulary import Vocabulary
 
 Why = Literal["untouched", "never predicted", "piece of a character"]
+WHY: tuple[Why, ...] = get_args(Why)
 
 ALIKE = 0.9
 """The least cosine of centred rows that training has not told apart."""
+AT_ONCE = 4096
+"""Rows that are looked at together."""
 REFERENCES = 512
 """So many tokens that cannot occur are enough."""
 LEAST_ALIKE = 3
@@ -46,7 +50,21 @@ FOUND: Drawer[None, dict[int, Why]] = Drawer(most=1)
 
 def untrained(weights: Weights) -> dict[int, Why]:
     """The ids that standard lists leave out, and why; made once per model."""
-    return FOUND.get(weights.cache, None, partial(_find, weights))
+    return FOUND.get(weights.cache, None, partial(_recall, weights))
+
+
+def _recall(weights: Weights) -> dict[int, Why]:
+    found = kept(weights, "untrained", lambda: _as_tensors(_find(weights)))
+    ids, reasons = found["ids"].tolist(), found["reasons"].tolist()
+    return {i: WHY[reason] for i, reason in zip(ids, reasons, strict=True)}
+
+
+def _as_tensors(found: dict[int, Why]) -> dict[str, Tensor]:
+    reasons = [WHY.index(why) for why in found.values()]
+    return {
+        "ids": torch.tensor(list(found), dtype=torch.long),
+        "reasons": torch.tensor(reasons, dtype=torch.uint8),
+    }
 
 
 def _find(weights: Weights) -> dict[int, Why]:
@@ -98,24 +116,32 @@ def is_untouched(
     rows: Float[Tensor, "e width"], references: Int[Tensor, "some"]
 ) -> Bool[Tensor, "e"]:
     """The rows like those of tokens that cannot occur, if several of these are alike."""
-    centred = rows - rows.mean(0)
-    units = centred / centred.norm(dim=1, keepdim=True).clamp(min=1e-30)
     none = torch.zeros(len(rows), dtype=torch.bool)
     if len(references) < LEAST_ALIKE:
         return none
-    known = units[references]
+    mean = rows.mean(0)
+    known = _units(rows[references], mean)
     alike = known @ known.T > ALIKE
     most = int(alike.sum(1).argmax())
     if int(alike[most].sum()) < LEAST_ALIKE:
         return none
     middle = known[alike[most]].mean(0)
-    found: Tensor = units @ (middle / middle.norm().clamp(min=1e-30)) > ALIKE
-    return found
+    middle = middle / middle.norm().clamp(min=1e-30)
+    alike_too = [_units(block, mean) @ middle > ALIKE for block in torch.split(rows, AT_ONCE)]
+    return torch.cat(alike_too)
+
+
+def _units(
+    rows: Float[Tensor, "n width"], mean: Float[Tensor, "width"]
+) -> Float[Tensor, "n width"]:
+    centred = rows - mean
+    units: Tensor = centred / centred.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    return units
 
 
 def far_end(rows: Float[Tensor, "e width"], there: Bool[Tensor, "e"]) -> Bool[Tensor, "e"]:
     """The rows far out along the mean one, if it is rare tokens that lie there."""
-    mean = rows[there].mean(0)
+    mean = there.to(rows) @ rows / max(1, int(there.sum()))
     along = rows @ (mean / mean.norm().clamp(min=1e-30))
     listed = along[there].double()
     ids = there.nonzero()[:, 0].double()
