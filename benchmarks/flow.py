@@ -46,7 +46,7 @@ def gpt2_medium() -> Model:
         for parameter in module.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
-    return Model.from_module(module)
+    return Model.from_module(module).view("raw")
 
 
 class OneByOne:

@@ -31,7 +31,7 @@ def factors(folded: bool) -> Iterator[Head]:
     """The factors of all 540 matrices, as the engine gets them."""
     from lexray.model.model import Model
 
-    model = Model.from_pretrained("smollm2").view(folded=folded)
+    model = Model.from_pretrained("smollm2").view("raw").view(folded=folded)
     for layer in model.layers:
         for head in layer.heads:
             for circuit in (head.vo, head.qk):

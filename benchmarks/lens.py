@@ -30,7 +30,7 @@ def run() -> dict[str, float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        model = Model.from_pretrained("smollm2")
+        model = Model.from_pretrained("smollm2").view("raw")
         trace = model.trace(PROMPT, what=["residual", "logits"])
         stream = [trace.embed, *(trace[n].resid_post for n in trace.layers)]
         X = torch.cat(stream).float()
