@@ -13,6 +13,7 @@ from lexray.edits.values import (
     clamp,
     cut,
     patch,
+    rank_one,
     replace,
     scale,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "parse",
     "parse_all",
     "patch",
+    "rank_one",
     "read_edits",
     "replace",
     "scale",

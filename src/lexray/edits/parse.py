@@ -5,6 +5,7 @@
     add 2*("Love" - "Hate")@L6          patch L18[3] from "The capital of France is"
     cut [3]->[-1] in L5H2,L6 renormalised
     replace L12N3.value by 2*L29N50.value
+    rank_one L17.mlp from "The capital of Japan is" to " Rome" about "Japan"
 
 Several are divided by semicolons.
 """
@@ -31,6 +32,7 @@ from lexray.edits.values import (
     Replace,
     Scale,
     number,
+    rank_one,
 )
 from lexray.errors import LexrayError
 
@@ -268,6 +270,18 @@ def _replace(r: _Reader) -> Edit:
     return Replace(address, r.direction(), strength)
 
 
+def _rank_one(r: _Reader) -> Edit:
+    site, _ = r.site()
+    r.expect("from")
+    prompt = r.json("a prompt in double quotes")
+    r.expect("to")
+    answer = r.json("an answer in double quotes")
+    subject = r.json("a subject in double quotes") if r.accept("about") else None
+    if not all(isinstance(text, str) for text in (prompt, answer, subject or "")):
+        raise r.wrong("a text in double quotes")
+    return rank_one(site, prompt=prompt, answer=answer, subject=subject)
+
+
 VERBS: dict[str, Callable[[_Reader], Edit]] = {
     "ablate": _ablate,
     "scale": _scale,
@@ -276,4 +290,5 @@ VERBS: dict[str, Callable[[_Reader], Edit]] = {
     "patch": _patch,
     "cut": _cut,
     "replace": _replace,
+    "rank_one": _rank_one,
 }

@@ -10,15 +10,19 @@ Ablate('ablate L23H4[-1]')
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from torch import Tensor
+
 from lexray.address import Address
 from lexray.edits.directions import (
     Difference,
     Direction,
+    OfTensor,
     Run,
     as_direction,
     as_run,
@@ -168,6 +172,36 @@ class Replace(Edit):
         return f"replace {self.address} by {show_times(self.strength)}{self.vector}"
 
 
+@dataclass(frozen=True, repr=False, eq=False)
+class RankOne(Placed):
+    """Adds the product of a key and a value to the matrix by which a sub-block writes.
+
+    Given as a fact (a prompt, what should follow it, and whom it is about), key and value are
+    worked out when a model is edited: see `lexray.effects.knowledge`.
+    """
+
+    verb, kinds = "rank_one", ("attn", "mlp", "expert", "shared")
+    prompt: str | None = None
+    answer: str | None = None
+    subject: str | None = None
+    key: Tensor | None = None
+    value: Tensor | None = None
+
+    def __str__(self) -> str:
+        if self.prompt is None or self.answer is None:
+            return f"rank_one {self.site} <a key> to <a value>"
+        quoted = [json.dumps(text, ensure_ascii=False) for text in (self.prompt, self.answer)]
+        about = f" about {json.dumps(self.subject, ensure_ascii=False)}" if self.subject else ""
+        return f"rank_one {self.site} from {quoted[0]} to {quoted[1]}{about}"
+
+    def __eq__(self, other: object) -> bool:
+        facts = isinstance(other, RankOne) and self.key is None and other.key is None
+        return self is other or (facts and str(self) == str(other))
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
 def ablate(site: str | Site, *, to: Any = "zero", positions: Any = None) -> Ablate:
     """Takes a head, neuron, expert, sub-block or layer away.
 
@@ -231,6 +265,37 @@ def replace(address: str | Address, vector: Any, strength: float = 1.0) -> Repla
     """Writes another vector in the place of `L12N3.value`, `.key`, `.gate` or a subhead."""
     at = address if isinstance(address, Address) else Address.parse(address)
     return Replace(at, as_direction(vector), number(strength))
+
+
+def rank_one(
+    site: str | Site,
+    key: Any = None,
+    value: Any = None,
+    *,
+    prompt: str | None = None,
+    answer: str | None = None,
+    subject: str | None = None,
+) -> RankOne:
+    """Adds key ⊗ value to the matrix by which a sub-block writes: `L17.mlp`, `L17.attn`.
+
+    `key` has an entry for each neuron, `value` for each dimension of the stream. Or a fact: after
+    `prompt` should come `answer`; `subject` is the part of the prompt that it is about, at whose
+    last token the key is taken (by default at the prompt's last).
+    """
+    vectors = key is not None and value is not None
+    if vectors == (prompt is not None and answer is not None):
+        raise LexrayError("rank_one takes a key and a value, or a prompt and an answer")
+    if subject is not None and (prompt is None or subject not in prompt):
+        raise LexrayError(f"the subject {subject!r} does not stand in the prompt {prompt!r}")
+    given = [as_vector(x) if vectors else None for x in (key, value)]
+    return RankOne(as_site(site), Positions(), prompt, answer, subject, given[0], given[1])
+
+
+def as_vector(given: Any) -> Tensor:
+    direction = as_direction(given)
+    if not isinstance(direction, OfTensor):
+        raise LexrayError(f"the key and the value of rank_one are tensors, not {direction}")
+    return direction.tensor
 
 
 def as_site(given: str | Site) -> Site:

@@ -12,8 +12,11 @@ from torch import Tensor, nn
 
 from lexray.address import Address
 from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.edits.lasting import overlay
+from lexray.edits.parse import read_edits
 from lexray.edits.values import Edits
 from lexray.effects.generate import Generation, generate
+from lexray.effects.knowledge import work_out
 from lexray.errors import LexrayError, Unknown, refuse_unknown
 from lexray.find.aside import SetAside, set_aside
 from lexray.find.given import is_vector, kind_named, read_given, rows_of
@@ -183,6 +186,38 @@ class Model(Anatomy):
         >>> model.generate("This movie was", 3, edits=["scale L2.mlp by 0"]).text
         """
         return generate(self, prompt, n, edits, special=special)
+
+    def edited(self, edits: Edits, *, text: str | None = None) -> Model:
+        """The same model with other weights: `scale`, `ablate`, `replace`, `rank_one`, in order.
+
+        Nothing is copied: what is read is changed on its way. It reads, traces and compares like
+        any other; `save` and `save_lora` write it. A fact (`rank_one` with a prompt and an answer)
+        is worked out first; `text` is what its covariance is taken over.
+
+        >>> model.edited(["scale L3N17 by 0"]).trace("This movie was").logits
+        """
+        lasting = work_out(self, read_edits(edits), text)
+        other = type(self)(
+            overlay(self, lasting),
+            vocabulary=self.vocabulary,
+            family=self.family.name,
+            config=self.config,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        return other.seen(self.options)
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes safetensors, config and tokenizer to a new folder, which transformers opens."""
+        from lexray.trace.record.save import save_model  # imports transformers
+
+        return save_model(self, folder)
+
+    def save_lora(self, folder: str | Path) -> Path:
+        """Writes the edits of an edited model as a PEFT adapter, where they are of low rank."""
+        from lexray.trace.record.save import save_lora  # imports transformers
+
+        return save_lora(self, folder)
 
     @overload
     def trace(

@@ -156,7 +156,8 @@ class GgufSource(TokenSource):
         return digest.hexdigest()
 
     @cached_property
-    def encode(self) -> Encode:
+    def tokenizer(self) -> Tokenizer:
+        """As the library `tokenizers` knows it; the tokens around a text are not part of it."""
         builders = {
             "gpt2": self._byte_level_bpe,
             "llama": self._sentencepiece_bpe,
@@ -172,6 +173,11 @@ class GgufSource(TokenSource):
         with rust(f"the tokenizer of {self.name} is damaged"):
             tokenizer = builders[self.kind]()
             self._add_tokens(tokenizer)
+        return tokenizer
+
+    @cached_property
+    def encode(self) -> Encode:
+        tokenizer = self.tokenizer
         factor = charsmap_growth(self._charsmap) if self.kind == "t5" else 3
         return rust_encode(tokenizer, *self._ends(), factor)
 

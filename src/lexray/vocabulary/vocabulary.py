@@ -57,7 +57,7 @@ class Vocabulary:
     """
 
     def __init__(self, source: TokenSource) -> None:
-        self._source = source
+        self.source = self._source = source
         self._remembered: dict[Hashable, Tensor] = {}
 
     # ------------------------------------------------------------------ where it comes from

@@ -21,6 +21,7 @@ from lexray.edits.values import (
     Edits,
     Patch,
     Placed,
+    RankOne,
     Scale,
     runs_of,
 )
@@ -232,7 +233,7 @@ def cut_heads(model: Anatomy, edit: Cut) -> list[tuple[int, int]]:
 
 def _check(model: Anatomy, edit: Edit) -> None:
     """Raises where the model has no such place, or none that can be changed in that way."""
-    if not isinstance(edit, (Cut, Placed)):
+    if not isinstance(edit, (Cut, Placed)) or isinstance(edit, RankOne):
         raise LexrayError(
             f"{edit} changes weights, not a run: model.edited([…]) is the model with it"
         )

@@ -27,6 +27,7 @@ from lexray.checkpoint.base import Checkpoint
 from lexray.checkpoint.lora import CONFIG as ADAPTER
 from lexray.checkpoint.lora import LoraCheckpoint
 from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.checkpoint.overlay import beneath
 from lexray.checkpoint.plain import read_json
 from lexray.errors import LexrayError
 from lexray.families.gguf.names import GGUFModel
@@ -149,8 +150,9 @@ def _rope(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _file(checkpoint: Checkpoint) -> Checkpoint:
-    """What lies under an adapter."""
-    return checkpoint.base if isinstance(checkpoint, LoraCheckpoint) else checkpoint
+    """What lies under edits and adapters."""
+    checkpoint = beneath(checkpoint)
+    return beneath(checkpoint.base) if isinstance(checkpoint, LoraCheckpoint) else checkpoint
 
 
 def _special_tokens(model: Weights) -> dict[str, int | None]:
@@ -191,12 +193,14 @@ def _misfits(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Weight
 
 
 def _task(checkpoint: Checkpoint) -> str | None:
+    checkpoint = beneath(checkpoint)
     path = checkpoint.asset(ADAPTER) if isinstance(checkpoint, LoraCheckpoint) else None
     return None if path is None else read_json(path).get("task_type")
 
 
 def _labels(checkpoint: Checkpoint) -> dict[str, Any]:
     """How many classes a classifier that came with an adapter knows."""
+    checkpoint = beneath(checkpoint)
     if not isinstance(checkpoint, LoraCheckpoint) or _task(checkpoint) not in TASKS:
         return {}
     added = [n for n in checkpoint.names() if n not in checkpoint.base.names()]
