@@ -130,7 +130,7 @@ class OverlayCheckpoint(Checkpoint):
             left.append(one)
             right.append(other)
             weight = after
-        if not left or sum(x.shape[1] for x in left) > min(MOST_RANK, *weight.shape):
+        if not left or sum(x.shape[1] for x in left) > min(MOST_RANK, min(weight.shape) // 2):
             return None
         return torch.cat(left, 1), torch.cat(right)
 

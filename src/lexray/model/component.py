@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.model.weights import Weights
+from lexray.result.check import Check
 
 Part = TypeVar("Part")
 
@@ -46,6 +47,15 @@ class Component:
     def __init__(self, weights: Weights, address: Address) -> None:
         self.weights = weights
         self.address = address
+
+    def check(self, prompts: str | Sequence[str], **options: Any) -> Check:
+        """Of neurons and heads: does the reading predict what moves when it is removed?
+
+        `prompts` is a text or a list of prompts; the options are those of `Model.check`.
+
+        >>> model["L3N17"].check("This movie was a very good film.", others=2)[0].area
+        """
+        return self.weights.check(str(self.address), prompts, **options)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address} of {self.weights.name}>"

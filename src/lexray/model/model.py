@@ -15,6 +15,7 @@ from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.edits.lasting import overlay
 from lexray.edits.parse import read_edits
 from lexray.edits.values import Edits
+from lexray.effects.check import check
 from lexray.effects.generate import Generation, generate
 from lexray.effects.knowledge import work_out
 from lexray.errors import LexrayError, Unknown, refuse_unknown
@@ -25,6 +26,7 @@ from lexray.find.nearest import Nearest, nearest
 from lexray.find.related import Related, related
 from lexray.model.anatomy import Anatomy
 from lexray.model.open import open_source
+from lexray.result.check import Check
 from lexray.result.readings import Reading, Readings
 from lexray.trace.record.plan import Some
 from lexray.trace.trace import Trace, trace_prompt
@@ -186,6 +188,30 @@ class Model(Anatomy):
         >>> model.generate("This movie was", 3, edits=["scale L2.mlp by 0"]).text
         """
         return generate(self, prompt, n, edits, special=special)
+
+    def check(
+        self,
+        addresses: str | Sequence[str],
+        prompts: str | Sequence[str],
+        *,
+        k: int = 20,
+        how: str = "remove",
+        places: int = 4,
+        others: int = 8,
+        seed: int = 0,
+    ) -> Check:
+        """Do readings predict effects? What neurons and heads promise, and what really moves.
+
+        - `prompts`: a text, which is run in pieces, or a list of prompts.
+        - `how`: "remove" (what falls?) or "amplify" (doubled: what rises?).
+        - `k`: how many tokens that move most are held against the reading.
+        - `places`: at how many of the places where it is strongest it is changed.
+        - `others`: how many other parameters of each one's layer are checked likewise.
+
+        >>> model.check(["L3N17", "L3H2"], "This movie was a very good film.", others=2)
+        """
+        wanted = [addresses] if isinstance(addresses, str) else list(addresses)
+        return check(self, wanted, prompts, k=k, how=how, places=places, others=others, seed=seed)
 
     def edited(self, edits: Edits, *, text: str | None = None) -> Model:
         """The same model with other weights: `scale`, `ablate`, `replace`, `rank_one`, in order.

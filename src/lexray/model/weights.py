@@ -6,7 +6,7 @@ parts of a model. `lexray.model.model.Model` is the face on top.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -26,6 +26,7 @@ from lexray.finite import all_finite, require_finite
 from lexray.model import fold
 from lexray.model.cache import Cache, Drawer
 from lexray.model.open import read_vocabulary
+from lexray.result.check import Check
 from lexray.view import STANDARD, Reading, View, ViewName
 from lexray.vocabulary.vocabulary import Vocabulary
 
@@ -115,6 +116,20 @@ class Weights:
 
     def lone_states(self, *, entering: bool) -> Float[Tensor, "d_vocab d_model"]:
         """Each token alone, as it enters the first block or leaves it; `Model` can run that."""
+        raise LexrayError(f"{self.name} is open as weights alone, and nothing can be run")
+
+    def check(
+        self,
+        addresses: str | Sequence[str],
+        prompts: str | Sequence[str],
+        *,
+        k: int = 20,
+        how: str = "remove",
+        places: int = 4,
+        others: int = 8,
+        seed: int = 0,
+    ) -> Check:
+        """Whether readings predict effects; `Model` can run that."""
         raise LexrayError(f"{self.name} is open as weights alone, and nothing can be run")
 
     # ------------------------------------------------------------------ what it is

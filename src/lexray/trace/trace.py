@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lexray.edits.values import Edits
+from lexray.effects.backward import Backward, backward
 from lexray.effects.effect import Effect, effect
 from lexray.effects.removals import Effects, effects
 from lexray.errors import Unknown, refuse_unknown
@@ -259,6 +260,30 @@ class Trace(Recording):
             positions=positions,
             to=to,
             direct=direct,
+        )
+
+    def backward(
+        self,
+        target: Wanted | None = None,
+        position: int = -1,
+        *,
+        first: bool = False,
+        layers: Some = None,
+        positions: Some = None,
+        k: int = 5,
+    ) -> Backward:
+        """The backward lens: what a step down the loss of a target would put into feed-forwards.
+
+        For each layer and position the words that would be written into the values, and those that
+        the keys would come to read, with the size of the gradient there.
+
+        - `target`: the token that should have followed; by default the most probable one.
+        - `layers`, `positions`: only these. `k`: how many words of each vector.
+
+        >>> trace.backward(" bad", layers=[2]).at(2, -1).written.tokens
+        """
+        return backward(
+            self, target, position, first=first, layers=layers, positions=positions, k=k
         )
 
     def score(self, word: str | int | Token | Sequence[int]) -> WordScore:

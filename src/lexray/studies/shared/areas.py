@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from lexray.effects.areas import area as area
+
 RESAMPLES = 1000
-
-
-def area(scores: Float[Tensor, "n"], wanted: Bool[Tensor, "n"]) -> float:
-    """The probability that a wanted entry scores above another one; ties count half."""
-    inside, outside = scores[wanted].contiguous(), scores[~wanted].sort()[0]
-    if not len(inside) or not len(outside):
-        return float("nan")
-    below = torch.searchsorted(outside, inside)
-    upto = torch.searchsorted(outside, inside, right=True)
-    return float((below + upto).double().mean() / (2 * len(outside)))
 
 
 def interval(values: Float[Tensor, "n"], seed: int = 0) -> float:

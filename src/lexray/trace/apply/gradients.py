@@ -24,7 +24,7 @@ from lexray.trace.record.hooks import RECORDING, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.recording import Recording, no_head
 
-Caught = Literal["resid_pre", "z", "attn_write", "mlp_write", "mlp_in", "coefficients"]
+Caught = Literal["resid_pre", "z", "attn_write", "mlp_write", "mlp_in", "coefficients", "pre"]
 Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, ""]]
 """Of the logits at all positions."""
 
@@ -60,15 +60,18 @@ def gradients(
     value = metric(logits)
     keys = list(caught)
     slopes = torch.autograd.grad(value, [caught[key] for key in keys], allow_unused=True)
-    shape = (len(recording), -1)
-    return Gradients(
-        float(value.detach()),
-        {key: x.detach().reshape(shape) for key, x in caught.items()},
-        {
-            key: (torch.zeros_like(caught[key]) if g is None else g).detach().reshape(shape)
-            for key, g in zip(keys, slopes, strict=True)
-        },
-    )
+
+    def shaped(key: tuple[int, Caught], x: Tensor) -> Tensor:
+        x = x.detach().reshape(len(recording), -1)
+        ff = architecture.blocks[key[0]].ff
+        if key[1] != "pre" or isinstance(ff, Experts):
+            return x
+        return x[:, ff.w_in.start : ff.w_in.start + ff.d_mlp]  # of keys and gates in one matrix
+
+    states = {key: shaped(key, x) for key, x in caught.items()}
+    given = zip(keys, slopes, strict=True)
+    found = {k: shaped(k, torch.zeros_like(caught[k]) if g is None else g) for k, g in given}
+    return Gradients(float(value.detach()), states, found)
 
 
 def _forward(recording: Recording, module: nn.Module) -> Float[Tensor, "n d_vocab"]:
@@ -135,7 +138,7 @@ def _catch(
     """Keeps what a hook sees, with its graph."""
     ff = block.ff
     mixture = isinstance(ff, Experts)
-    if name == "coefficients" and mixture:
+    if name in ("coefficients", "pre") and mixture:
         return
     before: dict[Caught, str] = {
         "resid_pre": block.module,
@@ -148,6 +151,7 @@ def _catch(
     }
     if not mixture:
         before["coefficients"] = ff.w_out.module
+        after["pre"] = ff.w_in.module
     if name in before:
 
         def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
