@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from lexray.result.format import show_bytes, show_number
-from lexray.result.table import Result, Table
+from lexray.result.table import Result, Table, shorten
 
 TOKENS = (
     "<script>alert(1)</script>",
@@ -239,3 +239,23 @@ def test_show_bytes(n: float, shown: str) -> None:
 def test_cells(cell: Any, shown: str) -> None:
     page = Example((Table(("x",), ((cell,),)),))._repr_html_()
     assert Reader(page).cells == [shown]
+
+
+def test_long_tables_are_cut_in_notebooks_and_whole_elsewhere() -> None:
+    rows = tuple((i, f"word{i}") for i in range(1000))
+
+    class Long(Result):
+        def tables(self) -> list[Table]:
+            return [Table(("n", "word"), rows, "long", "a note")]
+
+        def to_dict(self) -> dict[str, Any]:
+            return {}
+
+    shown = Long()._repr_html_()
+    assert shown.count("<tr>") == 1 + 200
+    assert "The first 200 of 1,000 rows" in shown
+    assert "a note" in shown
+    assert Long().to_html().count("<tr>") == 1 + 1000
+    assert len(Long().to_csv().splitlines()) == 1 + 1000
+    short = Table(("n",), ((1,),))
+    assert shorten(short) is short

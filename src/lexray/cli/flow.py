@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SHOWN, COMPARE = "What is shown", "Two runs"
 PICTURES = (".html", ".htm", ".svg", ".png", ".pdf", ".json")
 IMAGES = (".svg", ".png", ".pdf")
+ATTRIBUTION = ".attribution.json"
+"""What circuit-tracer's viewer and Neuronpedia read."""
 WHOLE = (Format.JSON, Format.HTML)
 """Formats that show the graph, not its summary."""
 REFUSED = (".jpg", ".jpeg", ".webp", ".gif", ".eps")
@@ -197,6 +199,8 @@ class PictureOptions:
                 graph.to_png(path, **style)
             case ".pdf":
                 graph.to_pdf(path, **style)
+            case ".json" if path.name.lower().endswith(ATTRIBUTION):
+                write_whole(path, graph.to_attribution().to_json() + "\n")
             case ".json":
                 write_whole(path, graph.to_json() + "\n")
             case _:
@@ -228,7 +232,8 @@ def flow(
     """What flows through a model at one position, as a graph of words.
 
     Without -o, the target's way along the stream and what moved it most; with -o flow.html, .svg,
-    .pdf, .png or .json the graph itself; with --paper a figure of one column for print.
+    .pdf, .png or .json the graph itself (.attribution.json: for circuit-tracer and Neuronpedia);
+    with --paper a figure of one column for print.
 
     lexray flow smollm2 "The capital of Japan is the city of" --layers 20-25 --target " Tokyo" -o
     flow.html

@@ -1,4 +1,4 @@
-"""`lexray lens` and `lexray contributions`: one forward pass, read as tokens."""
+"""`lexray lens`, `attention` and `contributions`: one forward pass, read as tokens."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class LensOptions:
 
 
 def register(app: typer.Typer) -> None:
-    for command in (lens, contributions):
+    for command in (lens, attention, contributions):
         app.command()(expand(command))
 
 
@@ -158,6 +158,36 @@ def lens(
     plot.check()
     found = which.look(run, prompt, target, tokens)
     plot.draw(found)
+    output.show(found)
+
+
+def attention(
+    run: RunOptions,
+    prompt: Prompt,
+    tokens: TokenOptions,
+    output: OutputOptions,
+    layers: Annotated[str | None, option("Only these layers: 3, 20-29 or 0,5,-1.", WHERE)] = None,
+    heads: Annotated[str | None, option("Only these heads.", WHERE)] = None,
+    position: Annotated[int, option("Where heads are read as words; -1 is the last.", WHERE)] = -1,
+    k: Annotated[int, option("How many words of each head.", None, "-k", min=1)] = 5,
+) -> None:
+    """Where every head looks over the prompt, and which words it moves.
+
+    lexray attention smollm2 "The capital of Japan is the city of" -o attention.html
+
+    lexray attention demo "She went to the" --layers 2 -o heads.svg
+    """
+    output.check()
+    only = numbers("--layers", layers)
+    what = ("residual", "attention", "heads")
+    trace = run.open().trace(prompt, layers=only, what=what, special=run.special)
+    found = trace.attention(
+        layers=only,
+        heads=numbers("--heads", heads),
+        position=position,
+        k=k,
+        filter=tokens.filter(),
+    )
     output.show(found)
 
 

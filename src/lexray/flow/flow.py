@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import networkx
     import plotly.graph_objects as go
 
+    from lexray.flow.attribution import Attribution
+
 
 class Style(TypedDict, total=False):
     """How a picture is drawn: as in `Flow.to_svg`."""
@@ -82,6 +84,15 @@ class Flow(FlowGraph, Result):
     @classmethod
     def from_json(cls, text: str) -> Flow:
         return cls.of(schema.from_json(text))
+
+    def to_attribution(self, slug: str = "") -> Attribution:
+        """The graph in the form of circuit-tracer's and Neuronpedia's attribution graphs.
+
+        >>> Path("graph.json").write_text(graph.to_attribution().to_json())
+        """
+        from lexray.flow.attribution import to_attribution
+
+        return to_attribution(self, slug)
 
     def to_networkx(self) -> networkx.MultiDiGraph:
         """Nodes and edges with their fields as attributes."""

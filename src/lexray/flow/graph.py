@@ -292,8 +292,9 @@ class FlowGraph:
         """The same graph with these nodes pinned, by id or address: each by itself, a list
         together, a list under a name; without any, nothing is pinned.
 
-        >>> graph.pin("L23H4", ["L23H5", "L23H1"])
-        >>> graph.pin(**{"heads that look at Japan": ["L23H4", "L23H5", "L23H1"]})
+        >>> one, two = (node.address for node in graph.of_kind("head"))
+        >>> pinned = graph.pin(one, **{"both heads": [one, two]})
+        >>> svg = pinned.to_svg(paper=True)
         """
         pins = [Pin(self._find([one] if isinstance(one, str) else one)) for one in groups]
         pins += [Pin(self._find(nodes), name) for name, nodes in named.items()]

@@ -12,7 +12,7 @@ import io
 import json
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Cell = str | int | float | bool | None
 TEXT_WIDTH = 100
+ROWS_KEPT = 200
+"""So many rows of a table a notebook shows and keeps."""
 FORMULA = re.compile(r"'*[\t\r\n]*[=+\-@＝＋－＠]")
 """How formulas begin in a spreadsheet, in both widths."""
 
@@ -70,11 +72,14 @@ class Result(ABC):
         return "\n".join(line.rstrip() for line in captured.get().split("\n")).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return "\n".join(html_table(table) for table in self.tables())
+        """What a notebook shows, and keeps: of long tables the first rows."""
+        return "\n".join(html_table(shorten(table)) for table in self.tables())
 
     def html_body(self) -> str:
-        """What a page of this result holds; in notebooks some bring the pages' style along."""
-        return self._repr_html_()
+        """What a page of this result holds: every row; in notebooks some bring the pages' style."""
+        if type(self)._repr_html_ is not Result._repr_html_:
+            return self._repr_html_()
+        return "\n".join(html_table(table) for table in self.tables())
 
     def to_html(self) -> str:
         """A whole page, without scripts or links."""
@@ -202,6 +207,17 @@ class Drawn:
 
 def rich_table(table: Table) -> RenderableType:
     return Drawn(table)
+
+
+def shorten(table: Table, most: int = ROWS_KEPT) -> Table:
+    """The first rows of a long table, and how to see the others."""
+    if len(table.rows) <= most:
+        return table
+    said = (
+        f"The first {most:,} of {len(table.rows):,} rows; all of them: .to_html(), .to_csv(), "
+        ".to_pandas(), print()."
+    )
+    return replace(table, rows=table.rows[:most], note=f"{said} {table.note}".strip())
 
 
 def html_table(table: Table) -> str:

@@ -19,6 +19,7 @@ from lexray.flow.options import Measure, Options, Ranking
 from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Token
 from lexray.trace.attribute.contributions import Contributions, contributions
+from lexray.trace.read.attention import AttentionPatterns, attention_patterns
 from lexray.trace.read.lens import Lens, lens
 from lexray.trace.read.score import WordScore, score
 from lexray.trace.read.targets import Wanted
@@ -97,6 +98,30 @@ class Trace(Recording):
             norm=norm,
             transform=transform,
             filter=filter,
+        )
+
+    def attention(
+        self,
+        *,
+        layers: Some = None,
+        heads: Some = None,
+        position: int = -1,
+        k: int = 5,
+        filter: Filter | None = None,
+        **unknown: Unknown,
+    ) -> AttentionPatterns:
+        """Where every head looks over the whole prompt, and what it writes at one position.
+
+        - `layers`, `heads`: which; by default all that were kept.
+        - `position`: where heads are read as words; -1 is the last.
+        - `k`: how many words; `filter` restricts which.
+
+        >>> trace.attention().to_html()
+        >>> trace.attention(layers=2)["L2H3"].weights
+        """
+        refuse_unknown("attention patterns", unknown, self.attention)
+        return attention_patterns(
+            self, layers=layers, heads=heads, position=position, k=k, filter=filter
         )
 
     def contributions(

@@ -228,7 +228,7 @@ def test_scores_are_the_recorded_coefficients(name: str) -> None:
             weight = trace[memory.layer].pattern[memory.head, LAST, memory.position]
             assert edge.score == pytest.approx(float(weight), abs=1e-6)
         elif edge.kind == EdgeKind.ACTIVATION and target.kind == NodeKind.O_NEURON:
-            _, i = target.label.split(".")
+            _, i = target.label.split("·")
             z = float(trace[target.layer].z[LAST, target.head, int(i)])
             assert edge.sign * edge.score == pytest.approx(z, abs=1e-6)
         elif edge.kind == EdgeKind.ACTIVATION and target.kind == NodeKind.FF_VALUE:

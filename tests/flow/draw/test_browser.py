@@ -6,16 +6,18 @@ import json
 import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lexray.flow import FlowGraph
+from lexray.flow import Edge, FlowGraph
 from lexray.flow.draw.html import module, style
 from lexray.flow.draw.layout import layout
 from lexray.flow.draw.palette import node_fill, palette, strongest, wire_style
 from lexray.flow.draw.shapes import show_share
+from lexray.flow.flow import Flow
 from lexray.result.format import show_percent
 from tests.flow import synthetic
 
@@ -255,7 +257,7 @@ def test_filters(show: Opener, graph: FlowGraph) -> None:
     page.select_option('[data-filter="sign"]', "")
     page.locator('input[aria-label="least score"]').fill("50")
     most = strongest(graph)
-    expected = sum(edge.score >= 0.5 * most[edge.kind] for edge in graph.edges)
+    expected = sum(edge.score >= 0.5 * most[edge.kind, False] for edge in graph.edges)
     wires = page.locator(".lf-wire:not(.lf-gone)").count()
     assert 0 < wires <= expected < len(graph.edges)
 
@@ -517,3 +519,103 @@ def test_numbers_are_shown_as_in_python(browser: Any) -> None:
     shown = page.evaluate("(all) => all.map((x) => shown.map((by) => by(x)))", shares)
     page.close()
     assert shown == [[show_percent(x), show_share(x)] for x in shares]
+
+
+def weighed() -> FlowGraph:
+    """A graph whose addends know what they bring to every candidate's logit."""
+    graph = synthetic.graph((3, 4), heads=3, neurons=(3, 2))
+    n = len(graph.candidates)
+    adds = {"sum", "others", "bias", "residual_attn", "residual_ff"}
+    values = {node.id for node in graph.nodes if node.kind == "value"}
+
+    def shares(i: int, edge: Edge) -> tuple[float, ...] | None:
+        if edge.kind not in adds and edge.source not in values:
+            return None
+        return tuple((-1) ** (i + j) * (1 + i % 7) / (1 + j) for j in range(n))
+
+    edges = tuple(replace(edge, added=shares(i, edge)) for i, edge in enumerate(graph.edges))
+    return replace(graph, edges=edges)
+
+
+WIDTHS = """() => Object.fromEntries([...document.querySelectorAll("[data-edge]")].map(
+  (w) => [w.dataset.edge, [w.getAttribute("stroke"), w.getAttribute("stroke-width")]]))"""
+
+
+def test_widths_are_parts_of_the_logit_of_whatever_is_the_target(show: Opener) -> None:
+    graph = weighed()
+    page = show(graph)
+    colours = palette("paper", dark=False)
+    for target in (graph.candidates[0], graph.candidates[1]):
+        page.select_option("[aria-label='target word']", label=target.shown)
+        same = graph.retarget(target.id)
+        most = strongest(same)
+        for i, (stroke, width) in page.evaluate(WIDTHS).items():
+            style = wire_style(same, graph.edges[int(i)], most, colours)
+            assert stroke == style.colour
+            assert float(width) == pytest.approx(style.width, abs=0.011)
+    by_logit = page.evaluate(WIDTHS)
+    page.select_option("[aria-label='what widths and colours mean']", "norm")
+    plain = replace(graph, edges=tuple(replace(edge, added=None) for edge in graph.edges))
+    most = strongest(plain)
+    for i, (_, width) in page.evaluate(WIDTHS).items():
+        style = wire_style(plain, plain.edges[int(i)], most, colours)
+        assert float(width) == pytest.approx(style.width, abs=0.011)
+    assert page.evaluate(WIDTHS) != by_logit
+    assert "by=norm" in page.url
+
+
+def test_the_prompt_shows_where_heads_look(show: Opener) -> None:
+    graph = weighed()
+    page = show(graph)
+    chips = page.locator(".lf-chip")
+    assert chips.all_text_contents() == list(graph.run.tokens)
+    looked = {node.position for node in graph.nodes if node.kind == "value"}
+    arcs = page.locator(".lf-arcs path").count()
+    assert 0 < arcs <= len(looked)
+    other = next(i for i in range(len(graph.run.tokens)) if i != graph.run.position)
+    chips.nth(other).click()
+    assert f"--position {other}" in page.inner_text(".lf-notice")
+    chips.nth(graph.run.position).click()
+    assert page.is_hidden(".lf-notice")
+
+
+def test_quiet_blocks_are_folded_and_unfold(show: Opener) -> None:
+    graph = synthetic.graph(tuple(range(20)), heads=1, neurons=(1, 1))
+    page = show(graph)
+    picture = layout(graph)
+    assert len(picture.quiet) == 12
+    drawn = {box.node for piece in picture.place([]) for box in piece.form.boxes}
+    seen = page.evaluate(
+        "[...document.querySelectorAll('[data-node]')].map((g) => +g.dataset.node)"
+    )
+    assert set(seen) == drawn
+    folds = page.locator("[data-fold]")
+    before, count = len(seen), folds.count()
+    assert count == len(picture.folds([]))
+    folds.first.click()
+    assert page.locator("[data-fold]").count() == count - 1
+    assert page.locator("[data-node]").count() > before
+    assert "loud=" in page.url
+
+
+def test_pins_are_saved_with_the_graph(show: Opener, tmp_path: Path) -> None:
+    graph = weighed()
+    page = show(graph, "#open=3")
+    page.locator(at(graph, "L3.H0")).click(force=True)
+    page.fill(".lf-pin input", "mine")
+    page.click(".lf-pin button")
+    assert page.locator(".lf-pinned").count() == 1
+    with page.expect_download() as download:
+        page.click("[aria-label='save the graph and its pins as JSON']")
+    path = tmp_path / "saved.json"
+    download.value.save_as(path)
+    saved = Flow.from_json(path.read_text())
+    assert [(pin.name, pin.nodes) for pin in saved.pins] == [("mine", ("L3.H0",))]
+    assert "mine" in saved.to_svg(paper=True)
+
+
+def test_the_panel_pushes_the_picture_aside(show: Opener, graph: FlowGraph) -> None:
+    page = show(graph)
+    page.locator("[data-node]").first.click(force=True)
+    stage, panel = (page.locator(name).bounding_box() for name in (".lf-stage", ".lf-panel"))
+    assert stage["x"] + stage["width"] <= panel["x"] + 1

@@ -17,6 +17,8 @@ from lexray.flow.options import Options
 from lexray.trace.attribute.step import Step
 from lexray.trace.read.vectors import key_readers, query_readers
 
+SMALL = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
 
 @dataclass(frozen=True)
 class AttentionDrawing:
@@ -56,10 +58,10 @@ class AttentionDrawing:
         asks = {} if self.options.merge_qk else self._keys(head, qkv, positions, weights)
         whole = step.heads[head]
         address = f"L{step.index}H{head}"
-        self._node(at, NodeKind.HEAD, str(head), whole, head=head, address=address)
+        self._node(at, NodeKind.HEAD, f"H{head}", whole, head=head, address=address)
         for position, weight, value in zip(positions, weights, values, strict=True):
             id = f"{at}.value@{self.name(position)}"
-            token = step.moment.recording.tokens[position].shown
+            token = self._token(position)
             self._node(id, NodeKind.VALUE, token, value, head=head, position=position)
             before = asks.get(position, qkv)
             self.draft.link(before, id, EdgeKind.ATTENTION, score=weight)
@@ -87,11 +89,18 @@ class AttentionDrawing:
         readers = key_readers(part, k, offsets, norm=norm)
         for position, weight, reader in zip(positions, weights, readers, strict=True):
             id = f"{at}.key@{self.name(position)}"
-            token = step.moment.recording.tokens[position].shown
+            token = self._token(position)
             place = {"head": head, "position": position}
             found[position] = self._node(id, NodeKind.KEY, token, reader, side="reading", **place)
             self.draft.link(query, id, EdgeKind.ATTENTION, score=weight)
         return found
+
+    def _token(self, position: int) -> str:
+        """A token of the prompt; one that occurs more than once carries its position."""
+        tokens = self.step.moment.recording.tokens
+        shown = tokens[position].shown
+        twice = sum(token.shown == shown for token in tokens) > 1
+        return shown + str(position).translate(SMALL) if twice else shown
 
     @cached_property
     def _q(self) -> Float[Tensor, "n_heads d_head"]:
@@ -123,7 +132,7 @@ class AttentionDrawing:
             id = self._node(
                 f"{self.at}.H{head}.O{i}",
                 NodeKind.O_NEURON,
-                f"{head}.{i}",
+                f"H{head}·{i}",
                 sign * vector,
                 parameter=("O", vector),
                 head=head,

@@ -6,7 +6,7 @@ from typing import Any
 
 from lexray.flow.caption import caption
 from lexray.flow.draw import legend
-from lexray.flow.draw.layout import TOP, Layout, layout
+from lexray.flow.draw.layout import FOLD, TOP, Layout, layout
 from lexray.flow.draw.palette import for_page
 from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Box, Form, Label
 from lexray.flow.draw.svg import BAND, QUIET, about, show_prompt
@@ -74,6 +74,8 @@ def _layout(arrangement: Layout) -> dict[str, Any]:
         "band": BAND,
         "open": list(arrangement.at_first),
         "free": list(arrangement.free),
+        "quiet": list(arrangement.quiet),
+        "fold": FOLD,
         "segments": [
             {
                 "kind": segment.kind,

@@ -16,6 +16,7 @@ from lexray.flow.draw.block import TITLE_HEIGHT, open_form
 from lexray.flow.draw.shapes import CARD_HEIGHT, CARD_WIDTH, Box, Form, Label, Wire, card, summary
 from lexray.flow.draw.wires import n
 from lexray.flow.graph import STREAM, EdgeKind, FlowGraph, NodeKind
+from lexray.result.theme import standing
 
 TOP = -84.0
 """The upper edge of every picture."""
@@ -28,6 +29,10 @@ CARD_STEP = 174.0
 """Where a closed block's first card begins, and how far below it the next one does."""
 MOST_OPEN = 2
 """Up to so many blocks are open at first."""
+FOLD_FROM, LOUD = 12, 8
+"""In graphs of more blocks, only so many are shown with their words: where most happens."""
+FOLD = 64.0
+"""The width of a run of quiet blocks."""
 SUMMARIES = {NodeKind.ATTN_OUT: "attention", NodeKind.FF_OUT: "feed-fwd"}
 STATIONS = (NodeKind.EMBED, NodeKind.RESIDUAL)
 
@@ -63,6 +68,8 @@ class Layout:
     segments: tuple[Segment, ...]
     free: tuple[int, ...]
     """Edges that belong to no block: they run from node to node, wherever these are."""
+    quiet: tuple[int, ...] = ()
+    """Blocks in which little happens to the target: runs of them are folded into a count."""
 
     @property
     def openable(self) -> tuple[int, ...]:
@@ -77,11 +84,34 @@ class Layout:
         """The pieces from left to right with these blocks open."""
         out: list[Piece] = []
         x = 0.0
-        for segment in self.segments:
+        folds = self.folds(layers)
+        inside = {i for first, last in folds for i in range(first + 1, last + 1)}
+        starts = dict(folds)
+        for i, segment in enumerate(self.segments):
+            if i in inside:
+                continue
             form = segment.form(layers)
+            if i in starts:
+                form = fold_form(segment.layer, self.segments[starts[i]].layer)
             out.append(Piece(x, form, segment))
             x += form.width
         return out
+
+    def folds(self, layers: Collection[int]) -> list[tuple[int, int]]:
+        """Runs of at least two quiet blocks, none of them open, with the stations between them: the
+        first and the last segment of each."""
+        quiet = set(self.quiet) - set(layers)
+        found: list[tuple[int, int]] = []
+        run: list[int] = []
+        for i, segment in enumerate(self.segments):
+            if segment.kind != "block":
+                continue
+            if segment.layer in quiet:
+                run.append(i)
+                continue
+            found += [(run[0], run[-1])] if len(run) > 1 else []
+            run = []
+        return found + ([(run[0], run[-1])] if len(run) > 1 else [])
 
     def choose_open(self, layers: Collection[int] | None) -> tuple[int, ...]:
         """Which blocks to open: those asked for, if they can be."""
@@ -114,7 +144,38 @@ def layout(graph: FlowGraph) -> Layout:
         own = block.links(links)
         segments.append(block.segment(own))
         drawn |= {edge for edge, _, _ in own}
-    return Layout(tuple(segments), tuple(i for i in range(len(graph.edges)) if i not in drawn))
+    free = tuple(i for i in range(len(graph.edges)) if i not in drawn)
+    return Layout(tuple(segments), free, find_quiet(graph, sorted(blocks)))
+
+
+def fold_form(first: int, last: int) -> Form:
+    """A run of quiet blocks: how many, and which."""
+    labels = (
+        Label(FOLD / 2, TITLE_HEIGHT, "heading", f"{first}–{last}", "middle"),
+        Label(FOLD / 2, TITLE_HEIGHT + 16, "heading", f"{last - first + 1} quiet", "middle"),
+    )
+    return Form(FOLD, 0.0, labels=labels)
+
+
+def find_quiet(graph: FlowGraph, layers: Sequence[int]) -> tuple[int, ...]:
+    """Of many blocks all but those that do most for or against the target: by what attention and
+    feed-forward bring to its logit, or by how far its rank moves."""
+    if len(layers) <= FOLD_FROM:
+        return ()
+    done = {layer: _done(graph, layer) for layer in layers}
+    loud = sorted(layers, key=lambda layer: -done[layer])[:LOUD]
+    return tuple(layer for layer in layers if layer not in loud)
+
+
+def _done(graph: FlowGraph, layer: int) -> float:
+    outputs = [n for n in graph.nodes if n.layer == layer and n.kind in SUMMARIES]
+    shares = [share for n in outputs if (share := graph.contribution(n)) is not None]
+    if shares:
+        return sum(map(abs, shares))
+    stations = [n for n in graph.nodes if n.kind == NodeKind.RESIDUAL]
+    places = [graph.place(n) for n in stations if n.layer in (layer, layer + 1)]
+    ranks = [standing(place.rank, graph.d_vocab) for place in places if place is not None]
+    return max(ranks, default=0.0) - min(ranks, default=0.0)
 
 
 def _sorted_out(

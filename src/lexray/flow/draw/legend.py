@@ -85,7 +85,8 @@ KEYS = "picture: arrows move, plus and minus zoom, 0 shows everything"
 HINTS = (
     "Read from left to right. The band along the top is the residual stream; below it hangs what "
     "each block adds.",
-    "Wider lines carry more. Widths compare only within one kind of line.",
+    "Wider lines carry more: of what is added up, more of the target's logit (or, if you choose so "
+    "above, longer vectors). Widths compare only within one kind of line.",
     "Point at a box for its words and paths, click to keep them. Click a layer's number to open "
     "or close it.",
     "Keys: arrows move, + − zoom, 0 shows everything, / finds a word, Tab goes from box to box, "
@@ -125,6 +126,12 @@ CHANGED_EDGES = LegendLine(
     "grew / shrank",
     "An edge's colour says whether it carries more or less than in the other run; its width says "
     "how much changed.",
+    ("positive", "negative"),
+)
+WEIGHED = LegendLine(
+    "for / against the target",
+    "Vectors that are added up: wide ones count most for the target's logit, blue ones raise it, "
+    "red ones lower it.",
     ("positive", "negative"),
 )
 EDGES = {
@@ -173,4 +180,7 @@ def entries(graph: FlowGraph) -> list[LegendLine]:
     listed = [CHANGED if graph.is_difference else NODES] + [BIAS] * biased
     if graph.is_difference:
         return [*listed, CHANGED_EDGES]
-    return listed + [entry for kind, entry in EDGES.items() if kind in edges]
+    shown = {kind: entry for kind, entry in EDGES.items() if kind in edges}
+    if any(edge.added is not None for edge in graph.edges) and EdgeKind.SUM in shown:
+        shown[EdgeKind.SUM] = WEIGHED
+    return [*listed, *shown.values()]

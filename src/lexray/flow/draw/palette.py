@@ -214,29 +214,36 @@ def _standing(graph: FlowGraph, node: Node, other: bool = False) -> float:
     return standing(place.rank, graph.d_vocab) if place else 0.0
 
 
+Strongest = dict[tuple[EdgeKind, bool], float]
+"""By kind, and by whether an edge's share of the logit is known."""
+
+
 def strength(graph: FlowGraph, edge: Edge) -> float:
-    """What an edge's width shows: its score, or in a difference graph how much this changed."""
-    if not graph.is_difference or edge.other_score is None:
-        return edge.score
-    return abs(edge.sign * edge.score - edge.other_score)
+    """What an edge's width shows: what it brings to the target's logit, else its score, or in a
+    difference graph how much this changed."""
+    if graph.is_difference and edge.other_score is not None:
+        return abs(edge.sign * edge.score - edge.other_score)
+    return edge.score if edge.added is None else abs(edge.added[graph.target_index])
 
 
-def strongest(graph: FlowGraph) -> dict[EdgeKind, float]:
+def strongest(graph: FlowGraph) -> Strongest:
     """The largest strength of each kind of edge."""
-    found: dict[EdgeKind, float] = {}
+    found: Strongest = {}
     for edge in graph.edges:
-        size = strength(graph, edge)
+        size, group = strength(graph, edge), _group(graph, edge)
         if math.isfinite(size):
-            found[edge.kind] = max(found.get(edge.kind, 0.0), size)
+            found[group] = max(found.get(group, 0.0), size)
     return found
 
 
-def wire_style(
-    graph: FlowGraph, edge: Edge, most: dict[EdgeKind, float], colours: Palette
-) -> WireStyle:
-    """Width by score within the edge's kind; colour by kind, and by what its kind shows."""
-    size = strength(graph, edge)
-    share = size / most[edge.kind] if most.get(edge.kind) and math.isfinite(size) else 0.0
+def _group(graph: FlowGraph, edge: Edge) -> tuple[EdgeKind, bool]:
+    return edge.kind, edge.added is not None and not graph.is_difference
+
+
+def wire_style(graph: FlowGraph, edge: Edge, most: Strongest, colours: Palette) -> WireStyle:
+    """Width by strength within the edge's kind; colour by kind, and by what its kind shows."""
+    size, largest = strength(graph, edge), most.get(_group(graph, edge))
+    share = size / largest if largest and math.isfinite(size) else 0.0
     width = max(THINNEST, WIDEST[edge.kind] * share)
     return WireStyle(_wire_colour(graph, edge, colours), width, OPACITY[edge.kind])
 
@@ -246,6 +253,8 @@ def _wire_colour(graph: FlowGraph, edge: Edge, colours: Palette) -> str:
         grew = edge.sign * edge.score >= edge.other_score
         return colours.positive if grew else colours.negative
     match edge.kind:
+        case EdgeKind.SUM if edge.added is not None:
+            return colours.positive if edge.added[graph.target_index] >= 0 else colours.negative
         case EdgeKind.SUM:
             flat = math.log(max(2, graph.d_vocab))
             share = 0.35 if edge.entropy is None else 1 - edge.entropy / flat

@@ -138,18 +138,32 @@ def pill(index: int, node: Node, x: float, middle: float) -> Box:
 def summary(index: int, node: Node, graph: FlowGraph, name: str, x: float, y: float) -> Box:
     """What a closed block's attention or feed-forward adds: its first words below one another."""
     labels = [*_head(name, node, graph, x, y)]
-    seen = _seen(node)
-    for i, word in enumerate(seen.top[:LINES] if seen else ()):
+    for i, word in enumerate(_lines(node)):
         role = "token" if i == 0 else "line"
-        text = fit(word.shown, role, CARD_WIDTH - 18)
+        text = fit(word, role, CARD_WIDTH - 18)
         labels.append(Label(x + 9, y + 35 + LINE * i, role, text))
     height = CARD_HEIGHT + LINE * (LINES - 1)
     return Box(index, x, y, CARD_WIDTH, height, tuple(labels))
 
 
-def first_word(node: Node) -> str:
+def _lines(node: Node) -> list[str]:
+    """What a vector reads as; of two runs what the first has that the other has not, and what it
+    has lost, then what both have."""
     seen = _seen(node)
-    return seen.top[0].shown if seen and seen.top else ""
+    if node.projection is None or node.other is None:
+        return [word.shown for word in seen.top[:LINES]] if seen else []
+    mine = [word.shown for word in node.projection.top]
+    theirs = [word.shown for word in node.other.top]
+    gained = [f"+ {word}" for word in mine if word not in theirs][: LINES - LINES // 2]
+    lost = [f"− {word}" for word in theirs if word not in mine][: LINES // 2]
+    both = [word for word in mine if word in theirs]
+    return [*gained, *lost, *both][:LINES]
+
+
+def first_word(node: Node) -> str:
+    """A vector's first word; of two runs both, where they differ."""
+    words = [seen.top[0].shown for seen in (node.projection, node.other) if seen and seen.top]
+    return " | ".join(dict.fromkeys(words))
 
 
 def _seen(node: Node) -> Projection | None:

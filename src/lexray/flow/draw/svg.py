@@ -180,7 +180,15 @@ class _Drawing:
 def about(graph: FlowGraph) -> str:
     """Whose flow it is, in a line."""
     said, other = _describe(graph.run), graph.other
-    return said + (f" · compared to {_describe(other)}: {other.prompt[-80:]}" if other else "")
+    said += f" · compared to {_describe(other)}: {other.prompt[-80:]}" if other else ""
+    return f"{said} · {how_read(graph)}"
+
+
+def how_read(graph: FlowGraph) -> str:
+    """How vectors became words, and which words are listed."""
+    source = graph.run.source
+    words = f"only {source.filter}" if source.filter else "all words listed"
+    return f"read: {source.view}, {words}"
 
 
 def _describe(run: Run) -> str:

@@ -8,9 +8,12 @@
 // notebook, anywidget would take it for its own and call it in another way.
 
 import { Gestures } from "./gestures.js";
-import { Graph, initialState, stateFromText, stateToText } from "./graph.js";
+import { Graph, initialState, MEASURES, stateFromText, stateToText } from "./graph.js";
 import { buildFilters, buildLegend, make, Words } from "./panel.js";
 import { Camera, draw, Picture } from "./picture.js";
+import { Strip } from "./strip.js";
+
+const NARROW = 640; // on a phone blocks are closed at first: two cards each, which can be read
 
 function button(label, text, action, more = {}) {
   const attributes = { type: "button", title: label, "aria-label": label, onclick: action };
@@ -34,12 +37,17 @@ class Flow {
     this.state = options.hash
       ? stateFromText(this.graph, location.hash.slice(1))
       : initialState(this.graph);
+    const asked = options.hash && new URLSearchParams(location.hash.slice(1)).has("open");
+    if (element.clientWidth < NARROW && !asked) this.state.open.clear();
+    this.graph.measure(this.state.by, this.state.target);
     this.words = new Words(this.graph, this.state);
     this.lit = null;
     this.build();
     this.picture = new Picture(this.graph, this.svg, this.state);
     this.picture.arrange();
-    const covered = () => (this.panel.hidden ? 0 : this.panel.offsetWidth);
+    const edge = (box) => box.getBoundingClientRect();
+    const covered = () =>
+      this.panel.hidden ? 0 : Math.max(0, edge(this.stage).right - edge(this.panel).left);
     this.camera = new Camera(this.picture, this.stage, covered);
     this.dark = matchMedia("(prefers-color-scheme: dark)");
     this.repaint = () => this.paint();
@@ -52,8 +60,12 @@ class Flow {
     this.filter();
     this.search(this.state.query, false);
     this.camera.fit();
+    this.showPins();
     if (this.state.selected !== null) this.select(this.state.selected, true);
-    this.resized = new ResizeObserver(() => this.camera.resize());
+    this.resized = new ResizeObserver(() => {
+      this.camera.resize();
+      this.strip.arcs();
+    });
     this.resized.observe(this.stage);
   }
 
@@ -76,8 +88,14 @@ class Flow {
     this.stage = make("div", stage, this.svg);
     const over = [this.filters, this.legend, this.panel, this.tip];
     const main = make("div", { class: "lf-main" }, this.stage, ...over);
+    this.strip = new Strip(this.graph, {
+      choose: (at) => this.askFor(at),
+      light: (wanted) => this.light(wanted),
+    });
+    this.notice = make("p", { class: "lf-notice", role: "status", hidden: true });
     const bar = make("div", { class: "lf-bar" }, this.buildName(), this.buildTools());
-    this.root = make("div", { class: "lexray-flow" }, bar, main);
+    const top = [bar, this.strip.element, this.notice];
+    this.root = make("div", { class: "lexray-flow" }, ...top, main);
     if (this.options.height) this.root.style.height = `${this.options.height}px`;
     this.element.replaceChildren(this.root);
   }
@@ -118,6 +136,15 @@ class Flow {
       this.paint();
       this.writeHash();
     });
+    const measure = (name) => {
+      this.state.by = name;
+      this.graph.measure(name, this.state.target);
+      this.paint();
+      this.filter();
+    };
+    this.measureBox = this.graph.weighed
+      ? choice("what widths and colours mean", MEASURES, this.state.by, measure)
+      : null;
     const opens = (box) => () => this.toggle(box());
     this.filterButton = button(
       "filters",
@@ -148,7 +175,9 @@ class Flow {
       this.filterButton,
       this.legendButton,
       this.openButton,
+      this.measureBox,
       this.paletteBox,
+      button("save the graph and its pins as JSON", "Save", () => this.save()),
       button("light or dark", "◐", () => this.turnTheme()),
       zoom,
     );
@@ -188,6 +217,7 @@ class Flow {
     this.root.style.colorScheme = mode;
     this.root.dataset.theme = mode;
     this.picture.paint(colours);
+    this.strip.paint(colours);
     if (this.openButton)
       this.openButton.textContent = this.state.open.size ? "Close all" : "Open all";
   }
@@ -208,6 +238,7 @@ class Flow {
   retarget(index) {
     this.state.target = index;
     this.targetBox.value = index;
+    this.graph.measure(this.state.by, index);
     this.showCaption();
     this.paint();
     if (this.state.selected !== null) this.select(this.state.selected, false);
@@ -263,10 +294,83 @@ class Flow {
     this.paint();
     this.showFiltered();
     this.showFound();
+    this.showPins();
     this.markSelected();
     this.light(null);
     this.camera.place();
     this.writeHash();
+  }
+
+  // Quiet blocks with their words again.
+  unfold(layers) {
+    for (const layer of layers.split(".")) this.state.loud.add(Number(layer));
+    this.redraw();
+    this.camera.fit(true);
+  }
+
+  // Another position is another graph: says how to make it.
+  askFor(at) {
+    const { raw } = this.graph;
+    const command = `lexray flow ${raw.model} ${JSON.stringify(raw.prompt)} --position ${at}`;
+    this.notice.hidden = at === raw.position;
+    this.notice.replaceChildren(
+      `This page holds position ${raw.position}. For ${raw.tokens[at]} at position ${at}: `,
+      make("code", {}, `${command} --layers ${raw.layers.join(",")} -o flow.html`),
+    );
+  }
+
+  isPinned(id) {
+    return this.state.pins.findIndex((pin) => pin.nodes.includes(id));
+  }
+
+  // Pins a node by itself, or under a name together with those that have it.
+  pin(id, name) {
+    const { pins } = this.state;
+    const at = this.isPinned(id);
+    if (at >= 0) {
+      pins[at].nodes = pins[at].nodes.filter((other) => other !== id);
+      if (!pins[at].nodes.length) pins.splice(at, 1);
+    } else {
+      const group = name && pins.find((pin) => pin.name === name);
+      if (group) group.nodes.push(id);
+      else pins.push({ nodes: [id], name });
+    }
+    this.showPins();
+  }
+
+  showPins() {
+    const pinned = new Set(this.state.pins.flatMap((pin) => pin.nodes));
+    for (const [i, group] of this.picture.boxes)
+      group.classList.toggle("lf-pinned", pinned.has(this.graph.nodes[i].id));
+    this.options.onPins?.(JSON.stringify(this.state.pins));
+  }
+
+  pinTools(node) {
+    const at = this.isPinned(node.id);
+    const named = make("input", {
+      type: "text",
+      placeholder: "group name (optional)",
+      "aria-label": "name of the group",
+      value: at < 0 ? "" : this.state.pins[at].name,
+    });
+    const turn = () => {
+      this.pin(node.id, named.value.trim());
+      this.select(this.graph.index.get(node.id), false);
+    };
+    const text = at < 0 ? "Pin" : "Unpin";
+    const why = "pinned parts are what the figure for print shows";
+    return make("p", { class: "lf-pin" }, button(why, text, turn), at < 0 ? named : null);
+  }
+
+  // The graph as `Flow.from_json` reads it, with the pins and the target chosen here.
+  save() {
+    const { raw } = this.graph;
+    const graph = { ...raw, target: raw.candidates[this.state.target], pins: this.state.pins };
+    const url = URL.createObjectURL(
+      new Blob([JSON.stringify(graph)], { type: "application/json" }),
+    );
+    make("a", { href: url, download: "flow.json" }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
   }
 
   toggleLayer(layer) {
@@ -289,6 +393,7 @@ class Flow {
     const layers = open.size ? [] : this.graph.openable;
     open.clear();
     for (const layer of layers) open.add(layer);
+    this.state.loud.clear();
     this.redraw();
     this.camera.fit(true);
   }
@@ -297,9 +402,14 @@ class Flow {
     const node = this.graph.nodes[index];
     this.state.selected = index;
     const segment = this.graph.data.layout.segments[this.graph.segmentOf.get(index)];
-    if (go && !this.picture.boxOf(index) && segment?.open) {
-      this.state.open.add(segment.layer);
+    if (go && !this.picture.boxOf(index) && segment) {
+      const beside = [segment.layer - 1, segment.layer];
+      for (const layer of beside) this.state.loud.add(layer);
       this.redraw();
+      if (!this.picture.boxOf(index) && segment.open) {
+        this.state.open.add(segment.layer);
+        this.redraw();
+      }
     }
     const close = { type: "button", class: "lf-close", "aria-label": "close" };
     const follow = (next) => {
@@ -308,9 +418,11 @@ class Flow {
     };
     this.panel.replaceChildren(
       make("button", { ...close, onclick: () => this.unselect() }, "×"),
+      this.pinTools(node),
       ...this.words.panel(node, follow),
     );
     this.panel.hidden = false;
+    this.camera.known = null;
     this.panel.scrollTop = 0;
     this.gestures.hideTip();
     this.markSelected();
@@ -324,6 +436,7 @@ class Flow {
     if (this.state.selected === null) return;
     this.state.selected = null;
     this.panel.hidden = true;
+    this.camera.known = null;
     this.markSelected();
     this.light(null);
     this.options.onSelect?.("");

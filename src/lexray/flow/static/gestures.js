@@ -41,7 +41,7 @@ export class Gestures {
 
   // The node, edge or title under the pointer; thin edges are found a few pixels away.
   over(event) {
-    const direct = event.target.closest?.("[data-node], [data-layer], [data-edge]");
+    const direct = event.target.closest?.("[data-node], [data-layer], [data-fold], [data-edge]");
     if (direct) return direct;
     const root = this.flow.root.getRootNode();
     const { clientX: x, clientY: y } = event;
@@ -110,8 +110,9 @@ export class Gestures {
     if (!this.pointers.delete(event.pointerId)) return;
     this.flow.stage.classList.remove("lf-dragging");
     if (this.dragged > 4 || event.type === "pointercancel") return;
-    const { node, layer } = this.pressed?.dataset ?? {};
+    const { node, layer, fold } = this.pressed?.dataset ?? {};
     if (node !== undefined) this.flow.select(Number(node), false);
+    else if (fold !== undefined) this.flow.unfold(fold);
     else if (layer !== undefined) this.flow.toggleLayer(Number(layer));
     else if (!this.pressed) this.flow.unselect();
   }
@@ -188,7 +189,7 @@ export class Gestures {
     const pan = (dx, dy) => !inside && [camera.pan(dx, dy)];
     const zoomIn = () => [camera.zoom(1.3)];
     const zoomOut = () => [camera.zoom(1 / 1.3)];
-    const enter = () => this.enter(target.closest("[data-node], [data-layer]"));
+    const enter = () => this.enter(target.closest("[data-node], [data-layer], [data-fold]"));
     const actions = {
       ArrowLeft: () => pan(step, 0),
       ArrowRight: () => pan(-step, 0),
@@ -208,8 +209,9 @@ export class Gestures {
 
   enter(focused) {
     if (!focused) return false;
-    const { node, layer } = focused.dataset;
+    const { node, layer, fold } = focused.dataset;
     if (node !== undefined) this.flow.select(Number(node), false);
+    else if (fold !== undefined) this.flow.unfold(fold);
     else {
       this.flow.toggleLayer(Number(layer));
       this.flow.svg.querySelector(`[data-layer="${Number(layer)}"]`)?.focus();

@@ -42,6 +42,9 @@ export const cardShare = (p) => (p >= 0.001 ? percent(p, p < 0.0995 ? 1 : 0) : "
 // In lists, where the smallest differ as well.
 export const chance = (p) => (p > 0 && p < 1e-4 ? `${(100 * p).toExponential(0)} %` : percent(p));
 
+// At the bottom, where all are next to nothing: logits, up to a constant.
+export const logChance = (p) => (p > 0 ? `ln p ${Math.log(p).toFixed(1)}` : "ln p −∞");
+
 export function number(value) {
   if (typeof value !== "number") return String(value);
   const size = Math.abs(value);
@@ -70,11 +73,9 @@ export class Graph {
       this.into[this.index.get(edge.target)].push(i);
     });
     this.difference = Boolean(data.graph.other);
-    this.most = {};
-    for (const edge of this.edges) {
-      const size = this.strength(edge);
-      if (Number.isFinite(size)) this.most[edge.kind] = Math.max(this.most[edge.kind] ?? 0, size);
-    }
+    this.weighed = !this.difference && this.edges.some((edge) => edge.added);
+    this.quiet = new Set(data.layout.quiet);
+    this.measure(this.weighed ? "logit" : "norm", 0);
     this.segmentOf = new Map();
     data.layout.segments.forEach((segment, i) => {
       for (const form of [segment.open, segment.closed])
@@ -94,23 +95,63 @@ export class Graph {
     return [...this.into[i], ...this.outOf[i]];
   }
 
+  // What widths and colours show: parts of the target's logit, or lengths and scores.
+  measure(by, target) {
+    this.by = by;
+    this.target = target;
+    this.most = {};
+    for (const edge of this.edges) {
+      const size = this.strength(edge);
+      const group = this.group(edge);
+      if (Number.isFinite(size)) this.most[group] = Math.max(this.most[group] ?? 0, size);
+    }
+    this.brought = this.nodes.map((_, i) => this.contribution(i));
+    this.mostBrought = Math.max(...this.brought.map((share) => Math.abs(share ?? 0)), 1e-30);
+  }
+
+  isWeighed(edge) {
+    return this.by !== "norm" && edge.added !== undefined && !this.difference;
+  }
+
+  group(edge) {
+    return `${edge.kind} ${this.isWeighed(edge)}`;
+  }
+
   strength(edge) {
-    if (!this.difference || edge.other_score === undefined) return edge.score;
-    return Math.abs(edge.sign * edge.score - edge.other_score);
+    if (this.difference && edge.other_score !== undefined)
+      return Math.abs(edge.sign * edge.score - edge.other_score);
+    return this.isWeighed(edge) ? Math.abs(edge.added[this.target]) : edge.score;
   }
 
   share(edge) {
     const size = this.strength(edge);
-    return this.most[edge.kind] && Number.isFinite(size) ? size / this.most[edge.kind] : 0;
+    const most = this.most[this.group(edge)];
+    return most && Number.isFinite(size) ? size / most : 0;
+  }
+
+  // What a node brings to the target's logit by all that it is added to.
+  contribution(i) {
+    const parts = this.outOf[i].map((e) => this.edges[e].added).filter(Boolean);
+    return parts.length ? parts.reduce((sum, part) => sum + part[this.target], 0) : null;
   }
 
   fill(node, colours, target, contrast) {
+    if (this.by === "both" && !STREAM.has(node.kind)) return this.fillByShare(node, colours);
     if (node.kind === "attn_bias" || node.kind === "ff_bias") return colours.bias;
     const at = (seen) => (seen ? standing(seen.places[target][0], this.raw.d_vocab) : 0);
     let share = at(node.reading);
     if (this.difference) share -= at(node.other);
     const pole = share >= 0 ? colours.good : colours.bad;
     return mix(colours.neutral, pole, Math.min(1, Math.abs(share)) ** contrast);
+  }
+
+  fillByShare(node, colours) {
+    const share = (this.brought[this.index.get(node.id)] ?? 0) / this.mostBrought;
+    return mix(
+      colours.neutral,
+      share >= 0 ? colours.good : colours.bad,
+      Math.sqrt(Math.abs(share)),
+    );
   }
 
   wire(edge, colours, paint) {
@@ -124,6 +165,8 @@ export class Graph {
   wireColour(edge, colours) {
     if (this.difference && edge.other_score !== undefined)
       return edge.sign * edge.score >= edge.other_score ? colours.positive : colours.negative;
+    if (edge.kind === "sum" && this.isWeighed(edge))
+      return edge.added[this.target] >= 0 ? colours.positive : colours.negative;
     if (edge.kind === "sum") {
       const flat = Math.log(Math.max(2, this.raw.d_vocab));
       const share = edge.entropy === undefined ? 0.35 : 1 - edge.entropy / flat;
@@ -218,8 +261,17 @@ export function initialState(graph) {
     head: "",
     sign: "",
     least: 0,
+    by: graph.weighed ? "logit" : "norm",
+    loud: new Set(),
+    pins: [...(graph.raw.pins ?? [])].map((pin) => ({ nodes: [...pin.nodes], name: pin.name })),
   };
 }
+
+export const MEASURES = [
+  ["logit", "width: logit"],
+  ["norm", "width: norm"],
+  ["both", "width and colour: logit"],
+];
 
 // Only what differs from the usual.
 export function stateToText(graph, state) {
@@ -238,6 +290,8 @@ export function stateToText(graph, state) {
   put("head", state.head, "");
   put("sign", state.sign, "");
   put("least", state.least, 0);
+  put("by", state.by, graph.weighed ? "logit" : "norm");
+  put("loud", [...state.loud].join("."), "");
   return values.toString();
 }
 
@@ -264,6 +318,8 @@ export function stateFromText(graph, text) {
   state.hidden = new Set(listed("hide").filter((kind) => Object.hasOwn(graph.said.nodes, kind)));
   state.head = get("head");
   state.sign = ["1", "-1"].includes(get("sign")) ? get("sign") : "";
+  if (graph.weighed && MEASURES.some(([name]) => name === get("by"))) state.by = get("by");
+  state.loud = new Set(listed("loud").map(Number));
   state.least = Math.min(1, Math.max(0, Number(get("least")) || 0));
   return state;
 }

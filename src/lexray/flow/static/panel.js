@@ -1,7 +1,7 @@
 // What is said about nodes and edges, in words: tooltips, the panel, the legend, the filters.
 // Every text goes through textContent. The sentences themselves come from lexray.flow.draw.legend.
 
-import { chance, groupDigits, number, percent, STREAM } from "./graph.js";
+import { chance, groupDigits, logChance, number, percent, STREAM } from "./graph.js";
 
 export function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
@@ -43,6 +43,16 @@ export class Words {
     return make("div", { class: "lf-list" }, make("h4", {}, title), make("ol", {}, ...rows));
   }
 
+  // Why a word of a high rank may be missing from the list above it.
+  missing(seen) {
+    const { candidates, filter } = this.graph.raw;
+    const { id, shown } = candidates[this.state.target];
+    const rank = seen.places[this.state.target][0];
+    if (!filter || rank > seen.top.length || seen.top.some(([other]) => other === id)) return null;
+    const said = `${shown} has rank ${rank} and is not listed: only ${filter} is.`;
+    return make("p", { class: "lf-explained" }, said);
+  }
+
   place(seen) {
     if (!seen) return "";
     const [rank, p] = seen.places[this.state.target];
@@ -60,6 +70,9 @@ export class Words {
     if (node.reading) rows.push(["entropy", `${number(node.reading.entropy)} nats`]);
     const score = this.score(node);
     if (score) rows.push(score);
+    const brought = this.graph.brought[this.graph.index.get(node.id)];
+    if (brought !== null && !this.graph.difference)
+      rows.push([`to the logit of ${target}`, number(brought)]);
     if (node.count !== undefined) rows.push(["stands for", `${groupDigits(node.count)} vectors`]);
     if (all) {
       rows.push(["layer", String(node.layer)]);
@@ -102,6 +115,7 @@ export class Words {
     const rows = [["score", number(edge.sign * edge.score)]];
     if (edge.other_score !== undefined) rows.push(["other run", number(edge.other_score)]);
     if (edge.value !== undefined) rows.push(["norm carried", number(edge.value)]);
+    if (edge.added) rows.push(["to the target's logit", number(edge.added[this.state.target])]);
     if (edge.entropy !== undefined) rows.push(["entropy", `${number(edge.entropy)} nats`]);
     rows.push(["of the strongest", percent(this.graph.share(edge))]);
     const name = make("strong", {}, this.graph.said.edges[edge.kind]);
@@ -118,7 +132,8 @@ export class Words {
         {},
         make("h3", {}, title),
         this.list(seen.top, "top", shown),
-        this.list(seen.bottom, "bottom", shown),
+        seen.places ? this.missing(seen) : null,
+        this.list(seen.bottom, "bottom", shown === chance ? logChance : shown),
       );
     const readings = make(
       "div",

@@ -31,13 +31,55 @@ export class Picture {
     this.world = draw("g", { class: "lf-world" });
     this.band = draw("rect", { class: "lf-stream", rx: this.layout.band / 2 });
     this.free = draw("g");
+    this.foldGroup = draw("g");
     this.groups = this.layout.segments.map(() => draw("g", { class: "lf-segment" }));
-    this.world.append(this.band, this.free, ...this.groups);
+    this.world.append(this.band, this.free, ...this.groups, this.foldGroup);
     svg.setAttribute("font-family", this.text.font);
     svg.append(this.world);
     this.boxes = new Map();
     this.wires = new Map();
     this.drawn = this.groups.map(() => null);
+  }
+
+  // Runs of at least two quiet blocks, none open or unfolded: which segments they take away.
+  findFolds() {
+    const { segments, quiet } = this.layout;
+    const shut = new Set(quiet.filter((l) => !this.state.open.has(l) && !this.state.loud.has(l)));
+    const runs = [];
+    let run = [];
+    const close = () => {
+      if (run.length > 1) runs.push(run);
+      run = [];
+    };
+    segments.forEach((segment, i) => {
+      if (segment.kind !== "block") return;
+      if (shut.has(segment.layer)) run.push(i);
+      else close();
+    });
+    close();
+    this.folds = new Map(runs.map((own) => [own[0], own[own.length - 1]]));
+    this.folded = segments.map(() => false);
+    for (const [first, last] of this.folds) this.folded.fill(true, first, last + 1);
+  }
+
+  foldElement(first, last, x) {
+    const { segments, fold } = this.layout;
+    const layers = [segments[first].layer, segments[last].layer];
+    const quiet = segments.slice(first, last + 1).filter((s) => s.kind === "block");
+    const group = draw("g", {
+      class: "lf-title lf-fold",
+      "data-fold": quiet.map((s) => s.layer).join("."),
+      tabindex: 0,
+      role: "button",
+      "aria-label": `layers ${layers.join(" to ")}, quiet: show them`,
+      transform: `translate(${short(x)} 0)`,
+    });
+    group.append(
+      draw("rect", { x: 2, y: -64, width: fold - 4, height: 40, rx: 12 }),
+      this.label([fold / 2, -46, "heading", layers.join("–"), "middle"]),
+      this.label([fold / 2, -30, "heading", `${quiet.length} quiet`, "middle"]),
+    );
+    return group;
   }
 
   form(i) {
@@ -50,14 +92,27 @@ export class Picture {
     this.offsets = [];
     let x = 0;
     let bottom = 0;
+    this.findFolds();
+    const folds = [];
     this.groups.forEach((group, i) => {
       const form = this.form(i);
       this.offsets.push(x);
+      if (this.folded[i]) {
+        if (this.folds.has(i)) {
+          folds.push(this.foldElement(i, this.folds.get(i), x));
+          x += this.layout.fold;
+        }
+        this.empty(group);
+        group.replaceChildren();
+        this.drawn[i] = null;
+        return;
+      }
       group.setAttribute("transform", `translate(${short(x)} 0)`);
       if (this.drawn[i] !== form) this.fill(group, i, form);
       x += form.width;
       bottom = Math.max(bottom, form.bottom);
     });
+    this.foldGroup.replaceChildren(...folds);
     this.bounds = {
       x: -58,
       y: this.layout.top,
@@ -74,11 +129,16 @@ export class Picture {
     this.drawFree();
   }
 
-  fill(group, i, form) {
+  // Forgets what a group has drawn.
+  empty(group) {
     for (const element of group.querySelectorAll("[data-node]"))
       this.boxes.delete(Number(element.dataset.node));
     for (const element of group.querySelectorAll("[data-edge]"))
       this.wires.delete(Number(element.dataset.edge));
+  }
+
+  fill(group, i, form) {
+    this.empty(group);
     const parts = [];
     for (const [x, y, width, height, part] of form.panels)
       parts.push(
@@ -156,6 +216,7 @@ export class Picture {
   drawFree() {
     const where = new Map();
     this.groups.forEach((_, i) => {
+      if (this.folded[i]) return;
       for (const [node, x, y, width, height] of this.form(i).boxes)
         where.set(node, {
           left: this.offsets[i] + x,
@@ -217,7 +278,7 @@ export class Picture {
       this.offsets[i] <= (width + margin - x) / k + 60 &&
       this.offsets[i] + this.form(i).width >= (-margin - x) / k - 60;
     const seen = this.groups.map((_, i) =>
-      within(i, 0) ? this.form(i) : { boxes: [], wires: [] },
+      within(i, 0) && !this.folded[i] ? this.form(i) : { boxes: [], wires: [] },
     );
     const size = seen.reduce((sum, { boxes, wires }) => sum + boxes.length + wires.length, 0);
     this.heavy = size > HEAVY;
@@ -246,7 +307,8 @@ export class Picture {
   // Where a node or a segment is, in the picture's coordinates.
   boxOf(node) {
     const i = this.graph.segmentOf.get(node);
-    const box = i === undefined ? null : this.form(i).boxes.find((b) => b[0] === node);
+    const box =
+      i === undefined || this.folded[i] ? null : this.form(i).boxes.find((b) => b[0] === node);
     return box && { x: this.offsets[i] + box[1], y: box[2], width: box[3], height: box[4] };
   }
 }
@@ -288,7 +350,8 @@ export class Camera {
   fit(smooth = false) {
     const { bounds } = this.picture;
     const { width, height } = this.size();
-    const k = Math.min(width / bounds.width, height / bounds.height, 1.25);
+    const most = Math.max(1.25, width / 1500);
+    const k = Math.min(width / bounds.width, height / bounds.height, most);
     const spare = (height - bounds.height * k) / 2;
     const x = (width - bounds.width * k) / 2 - bounds.x * k;
     this.moved = false;

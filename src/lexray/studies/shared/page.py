@@ -38,7 +38,28 @@ def page(sections: Sequence[Section], title: str, *, files: bool = False) -> str
             *(_section(section, files) for section in sections),
         ]
     )
-    return shell.page(title, f"<main>\n{body}\n</main>")
+    contents = _contents(sections) if len(sections) > 1 else ""
+    kind = ' class="with-contents"' if contents else ""
+    return shell.page(title, f"<main{kind}>\n{contents}<div>{body}</div>\n</main>")
+
+
+def _contents(sections: Sequence[Section]) -> str:
+    """What stays at the side: every study, and how it came out."""
+    rows = "".join(
+        f'<li><a href="#{section.study.name}">{escape(section.study.title)}</a> '
+        f"{_marks(section)}</li>"
+        for section in sections
+    )
+    return f'<nav class="contents" aria-label="contents"><ol>{rows}</ol></nav>\n'
+
+
+def _marks(section: Section) -> str:
+    """A sign for each finding."""
+    return "".join(
+        f'<span class="{f.verdict.replace(" ", "-")}" title="{escape(f.claim)}: {f.verdict}">'
+        f"{MARKS[f.verdict]}</span>"
+        for f in findings(section)
+    )
 
 
 def _origin(results: Sequence[StudyResult]) -> str:

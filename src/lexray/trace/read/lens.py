@@ -15,7 +15,7 @@ from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.result.format import show_percent
 from lexray.result.readings import Source, Token
-from lexray.result.table import TEXT_WIDTH, Cell, Result, Table, html_table, rich_table
+from lexray.result.table import TEXT_WIDTH, Cell, Result, Table, html_table, rich_table, shorten
 from lexray.result.theme import standing
 from lexray.trace.read.grid import TOKEN_WIDTH, Grid, GridCell, clip
 from lexray.trace.read.project import Projected, project
@@ -190,6 +190,10 @@ class Lens(Result):
         return Group(*self.grids(), rich_table(self.detail()))
 
     def _repr_html_(self) -> str:
+        below = html_table(shorten(self.detail()))
+        return "\n".join([*(grid.to_html() for grid in self.grids()), below])
+
+    def html_body(self) -> str:
         return "\n".join([*(grid.to_html() for grid in self.grids()), html_table(self.detail())])
 
     def plot(self) -> Cells:

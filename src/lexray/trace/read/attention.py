@@ -1,0 +1,198 @@
+"""Where every head looks, over the whole prompt, and what it writes at one position."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.result import page as shell
+from lexray.result.assets import read_asset
+from lexray.result.charts.thumbs import Thumb, Thumbs
+from lexray.result.format import show_model, show_percent
+from lexray.result.readings import Source, Token
+from lexray.result.table import Result, Table
+from lexray.trace.read.lens import lens
+from lexray.trace.record import plan
+from lexray.trace.record.plan import Some
+from lexray.trace.recording import Recording
+from lexray.vocabulary.filters import Filter
+
+LOOKS = 3
+"""So many tokens that a head looks at are listed."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPattern:
+    """A head: where it looks from each position, and what it writes at one."""
+
+    layer: int
+    head: int
+    weights: Float[Tensor, "p n"]
+    words: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        return f"L{self.layer}H{self.head}"
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionPatterns(Result):
+    """The attention of a pass: small for all heads, large for the one that is chosen."""
+
+    source: Source
+    tokens: tuple[Token, ...]
+    positions: tuple[int, ...]
+    """From which positions it was kept."""
+    position: int
+    """At which heads are read as words."""
+    heads: tuple[HeadPattern, ...]
+
+    def __getitem__(self, address: str) -> HeadPattern:
+        for head in self.heads:
+            if head.address == address:
+                return head
+        there = f"{self.heads[0].address} … {self.heads[-1].address}"
+        raise LexrayError(f"there is no head {address!r} among these: {there}")
+
+    @property
+    def title(self) -> str:
+        return f"Attention of {show_model(self.source.model)}"
+
+    @property
+    def note(self) -> str:
+        shown = self.tokens[self.position].shown
+        return f"words: what each head writes at {shown} (position {self.position}) · {self.source}"
+
+    def looks_at(self, head: HeadPattern) -> list[tuple[int, float]]:
+        """The positions that a head looks at most from the chosen one."""
+        row = head.weights[self.positions.index(self.position)]
+        best = row.topk(min(LOOKS, len(row)))
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+    def _looks(self, head: HeadPattern) -> str:
+        return "  ".join(
+            f"{self.tokens[at].shown} {show_percent(weight, 0)}"
+            for at, weight in self.looks_at(head)
+            if weight >= 0.01
+        )
+
+    def tables(self) -> list[Table]:
+        rows = tuple((h.address, self._looks(h), " ".join(h.words)) for h in self.heads)
+        return [Table(("head", "looks at", "writes"), rows, self.title, self.note)]
+
+    def csv_tables(self) -> list[Table]:
+        columns = ("layer", "head", "from", "to", "weight")
+        rows = tuple(
+            (h.layer, h.head, at, to, weight)
+            for h in self.heads
+            for at, line in zip(self.positions, h.weights.tolist(), strict=True)
+            for to, weight in enumerate(line)
+            if weight > 0
+        )
+        return [Table(columns, rows)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            "tokens": [token.to_dict() for token in self.tokens],
+            "positions": list(self.positions),
+            "position": self.position,
+            "heads": [
+                {
+                    "layer": h.layer,
+                    "head": h.head,
+                    "words": list(h.words),
+                    "weights": [[float(f"{x:.4g}") for x in row] for row in h.weights.tolist()],
+                }
+                for h in self.heads
+            ],
+        }
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        return tuple(sorted({head.layer for head in self.heads}))
+
+    def plot(self) -> Thumbs:
+        """All heads small, a row for each layer."""
+        rows = tuple(
+            tuple(
+                Thumb(h.weights.tolist(), f"{h.address}: {self._looks(h)} → {' '.join(h.words)}")
+                for h in self.heads
+                if h.layer == layer
+            )
+            for layer in self.layers
+        )
+        names = tuple(f"L{layer}" for layer in self.layers)
+        return Thumbs(self.title, self.note, names, rows)
+
+    def _repr_html_(self) -> str:
+        return self.plot()._repr_html_()
+
+    def to_html(self) -> str:
+        """A page that needs no network: all heads small, the chosen one large over the prompt."""
+        data = shell.Script(shell.embed_json(self._page_data()), "application/json", "data")
+        script = shell.Script(read_asset("lexray.trace.read", "static/attention.js"), "module")
+        head = f"<h1>{shell.escape(self.title)}</h1><p class='note'>{shell.escape(self.note)}</p>"
+        still = f"<noscript>{self.plot().html()}</noscript>"
+        body = f'<main>{head}<div id="attention"></div>{still}</main>'
+        style = read_asset("lexray.trace.read", "static/attention.css")
+        return shell.page(self.title, body, style=style, scripts=(data, script))
+
+    def _page_data(self) -> dict[str, Any]:
+        return {
+            "tokens": [token.shown for token in self.tokens],
+            "positions": list(self.positions),
+            "position": self.position,
+            "heads": [
+                {
+                    "layer": h.layer,
+                    "head": h.head,
+                    "words": list(h.words),
+                    "weights": b64encode(
+                        bytes((255 * h.weights).round().clamp(0, 255).byte().flatten().tolist())
+                    ).decode(),
+                }
+                for h in self.heads
+            ],
+        }
+
+
+def attention_patterns(
+    recording: Recording,
+    *,
+    layers: Some = None,
+    heads: Some = None,
+    position: int = -1,
+    k: int = 5,
+    filter: Filter | None = None,
+) -> AttentionPatterns:
+    """Where heads look and what they write; see `lexray.trace.trace.Trace.attention`."""
+    model = recording.model
+    at = recording.positions[recording.row(position)]
+    asked = recording.layers if layers is None else plan.choose(layers, model.n_layers, "layer")
+    read = lens(
+        recording, "heads", layers=list(asked), positions=[at], heads=heads, k=k, filter=filter
+    )
+    spell = model.vocabulary.shown
+    words = {
+        line.name: tuple(spell(token) for token in ids)
+        for line, (ids,) in zip(read.lines, read.top_ids.tolist(), strict=True)
+    }
+    found = []
+    for layer in asked:
+        pattern = recording[layer].pattern.float().cpu()
+        chosen = plan.choose(heads, len(pattern), "head")
+        found += [
+            HeadPattern(layer, head, pattern[head], words.get(f"L{layer}H{head}", ()))
+            for head in chosen
+        ]
+    source = model.space.source("attention", filter)
+    return AttentionPatterns(
+        source, tuple(recording.tokens), tuple(recording.positions), at, tuple(found)
+    )
