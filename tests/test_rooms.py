@@ -44,9 +44,6 @@ FLOORS: list[tuple[str, ...]] = [
 imports lies below it or on the same floor."""
 MODEL = "lexray.model.model"
 CIRCLES = [
-    {"lexray.result.plots", "lexray.result.readings"},
-    {"lexray.compare.align.alignment", "lexray.compare.align.plots"},
-    {"lexray.compare.stitch.plots", "lexray.compare.stitch.sweep"},
     {"lexray.studies.shared.page", "lexray.studies.shared.study"},
 ]
 """Still there: a result's own method imports the figure or page that draws it, which takes the

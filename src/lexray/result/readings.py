@@ -38,6 +38,10 @@ class Token:
     text: str
     shown: str
 
+    @property
+    def word(self) -> tuple[int, str]:
+        return self.id, self.shown
+
     def to_dict(self) -> dict[str, Any]:
         return {"id": self.id, "text": self.text}
 
@@ -46,6 +50,11 @@ class Token:
 class Scored:
     token: Token
     score: float
+
+    @property
+    def word(self) -> tuple[int, str, float]:
+        """What is drawn of it."""
+        return *self.token.word, self.score
 
     def to_dict(self) -> dict[str, Any]:
         return {"score": self.score, "token": self.token.to_dict()}
@@ -114,7 +123,7 @@ class Reading(Result):
                 ("top", "score", "bottom", "score "),
                 rows,
                 title=f"{self.source.address} {self.said}",
-                note=f"{self.source} · legibility {self.legibility:.2f}",
+                note=self._note,
                 bars=frozenset({"score", "score "}),
             )
         ]
@@ -141,18 +150,25 @@ class Reading(Result):
 
     def plot(self) -> Bars:
         """Both ends as bars: `.to_svg()`, `.to_html()`, `.save("bars.pdf")`, `.to_plotly()`."""
-        from lexray.result import plots  # which takes torch along
+        from lexray.result.draw import draw_ends  # which takes torch along
 
-        return plots.bars(self)
+        top, bottom = ([s.word for s in listed] for listed in (self.top, self.bottom))
+        return draw_ends(f"{self.source.address} as tokens", self._note, top, bottom)
 
     def map(self, model: Embeds) -> Cloud:
         """The top tokens as points: near one another where their embeddings are.
 
         >>> model["L3N17"].value.top(30).map(model)
         """
-        from lexray.result import plots  # as in `plot`
+        from lexray.result.draw import draw_plane  # as in `plot`
 
-        return plots.token_map(self, model)
+        X = model.embeddings([s.token.id for s in self.top])
+        title = f"{self.source.address}: where its top tokens lie"
+        return draw_plane(title, self._note, [s.word for s in self.top], X)
+
+    @property
+    def _note(self) -> str:
+        return f"{self.source} · legibility {self.legibility:.2f}"
 
 
 @dataclass(frozen=True)
@@ -314,9 +330,13 @@ class Pairs(Result):
 
     def plot(self, n: int = 50) -> Threads:
         """The first n pairs as threads from row tokens to column tokens."""
-        from lexray.result import plots  # as in `Reading.plot`
+        from lexray.result.draw import draw_pairs  # as in `Reading.plot`
 
-        return plots.threads(self, n)
+        shown = [(pair.row.word, pair.col.word, pair.score) for pair in self.pairs[:n]]
+        cut = f"the first {n} of {len(self)} pairs" if n < len(self) else ""
+        note = " · ".join(filter(None, [str(self.source), self.note, cut]))
+        title = f"{self.source.address}.{self.matrix}, {self.sign} of all token pairs"
+        return draw_pairs(title, note, SIDES[self.matrix], shown)
 
 
 SIDES = {"VO": ("attended to", "written"), "QK": ("query", "key")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -14,15 +14,15 @@ from lexray.compare.align.page import grids
 from lexray.compare.align.similarity import Similarity, diagonal
 from lexray.compare.align.tokens import SharedTokens
 from lexray.errors import LexrayError
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Heat, Panel, Panels
 from lexray.result.format import show_percent
 from lexray.result.page import fragment
 from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
 from lexray.space.kinds import GROUPS, Kind
 
-if TYPE_CHECKING:
-    from lexray.result.charts.panels import Panels
-
+NAMES: dict[Kind, str] = {"key": "FF keys", "gate": "FF gates", "value": "FF values"}
 NUMBERS_UP_TO = 10
 """Columns of a table of numbers; the similarities of deeper models are shaded in the terminal."""
 SHADES = " ░▒▓█"
@@ -178,10 +178,27 @@ class Alignment(Result, Sequence[GroupAlignment]):
         }
 
     def plot(self) -> Panels:
-        """Heat maps, one for each group: embedding space above, feature space below."""
-        from lexray.compare.align.plots import heat_maps
+        """S of every group, as in Fig. 3 of the paper, embedding space above, feature space below;
+        assigned cells are marked by a dot."""
+        groups = self.groups
+        spaces = list(zip(*(group.spaces for group in groups), strict=True))
+        panels = tuple(
+            self._panel(NAMES.get(group.kind, f"W_{group.kind}"), similarity)
+            for row in spaces
+            for group, similarity in zip(groups, row, strict=True)
+        )
+        title = f"Which layer does what: {self.a.model} and {self.b.model}"
+        said = f"{self.note} · each panel from its least to its largest · dots: assigned"
+        return Panels(title, said, panels, across=len(groups))
 
-        return heat_maps(self)
+    def _panel(self, name: str, similarity: Similarity) -> Panel:
+        share = show_percent(similarity.share, 0)
+        return Panel(
+            f"{name}, {similarity.space} space: {share}",
+            (Heat(similarity.S.tolist(), similarity.assignment),),
+            Axis(f"layer of {self.b.model}", whole=True),
+            Axis(f"layer of {self.a.model}", whole=True, down=True),
+        )
 
 
 def _assign(similarity: Similarity) -> dict[int, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +25,13 @@ from lexray.errors import LexrayError
 from lexray.files import read_json_lines
 from lexray.model.model import Model
 from lexray.progress import track
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Level, Line, Panel, Panels, Series
 from lexray.result.format import show_percent
 from lexray.result.table import Result, Table
 
-if TYPE_CHECKING:
-    from lexray.result.charts.panels import Panels
-
+COLOURS = ("positive", "negative", "third", "fifth", "fourth", "sixth", "seventh", "faint")
+DASHES = ("solid", "dash", "dot", "dashdot")
 CALIBRATION = 32
 """Texts on which sizes are measured where a recipe asks for it."""
 REACHED = 0.7
@@ -219,10 +220,29 @@ class Sweep(Result):
         }
 
     def plot(self) -> Panels:
-        """Curves with their intervals; `.save("sweep.pdf")` writes the figure to a file."""
-        from lexray.compare.stitch.plots import curves
-
-        return curves(self)
+        """Curves like the paper's Fig. 4, a colour for each variant, a dash for each fine-tuned
+        model, intervals as bars; `.save("sweep.pdf")` writes the figure to a file."""
+        names = [point.b for point in self.ceilings]
+        series: list[Series] = []
+        for i, recipe in enumerate(self.recipes):
+            for j, name in enumerate(names):
+                points = sorted((p for p in self.of(recipe) if p.b == name), key=lambda p: p.after)
+                label = recipe if len(names) == 1 else f"{recipe} → {name}"
+                line = Line(
+                    [p.after for p in points],
+                    [p.accuracy for p in points],
+                    label,
+                    COLOURS[i % len(COLOURS)],
+                    DASHES[j % len(DASHES)],
+                    spread=[p.interval for p in points],
+                )
+                series.append(line)
+        series.append(Level(self.majority, "the most frequent class", "faint", "dot"))
+        series += [Level(p.accuracy, f"{p.b} by itself", "ink", "dot") for p in self.ceilings]
+        title = f"{self.a} stitched to the last {self.layers} layers of {', '.join(names)}"
+        height = Axis("accuracy, with 95 % intervals", percent=True)
+        panel = Panel("", tuple(series), Axis(f"after layer of {self.a}", whole=True), height)
+        return Panels(title, "", (panel,))
 
 
 def _score(point: Point) -> float:
