@@ -24,8 +24,9 @@ demo: setup
 quick: setup
 	$(PYTEST) --quick $(SPREAD) $(T)
 
+# All but what needs a browser, which is make browser's.
 test: setup
-	$(PYTEST) $(SPREAD)
+	$(PYTEST) -m "not browser" $(SPREAD)
 
 check: setup
 	$(BIN)/ruff check .
