@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lexray.flow.caption import SPEAKS, caption, heads_clause, stream_clause
+from lexray.flow.caption import SPEAKS, caption, fold, heads_clause, stream_clause
 from lexray.result.theme import standing
 from tests.flow import synthetic
 
@@ -54,12 +54,17 @@ def test_the_heads(seed: int) -> None:
         assert graph.run.tokens[most] == found[3]
     listed = [[w.shown for w in h.projection.top] for h in heads if h.projection]
     every = {word for words in listed for word in words}
-    worth = {w: sum(1 / (1 + own.index(w)) for own in listed if w in own) for w in every}
+    worth = {
+        w: (
+            sum(own.count(w) for own in listed),
+            sum(1 / (1 + at) for own in listed for at, word in enumerate(own) if word == w),
+        )
+        for w in every
+    }
     named = found[4].split(", ")
-    assert len(named) == max(2, len(heads))
-    assert min(worth[word] for word in named) >= max(
-        (worth[word] for word in every - set(named)), default=0.0
-    )
+    assert len(named) == max(2, len(heads)) == len(set(map(fold, named)))
+    others = [word for word in every if fold(word) not in map(fold, named)]
+    assert min(worth[word] for word in named) >= max(map(worth.get, others), default=(0, 0.0))
     assert (len(heads) > 1) == clause.startswith("Heads") == (" writes " not in clause)
 
 

@@ -65,13 +65,21 @@ def speakers(graph: FlowGraph) -> list[Node]:
 
 
 def common_words(heads: Sequence[Node]) -> list[str]:
-    """What heads write: the words that stand highest in their lists taken together, as many as
-    there are heads, and at least two."""
-    score: dict[str, float] = {}
+    """What heads write: the words that most of them list, and of these the ones that stand highest;
+    as many as there are heads, and at least two."""
+    score: dict[str, tuple[int, float]] = {}
     for node in heads:
         for i, word in enumerate(node.projection.top if node.projection else ()):
-            score[word.shown] = score.get(word.shown, 0.0) + 1 / (i + 1)
-    return sorted(score, key=lambda word: -score[word])[: max(2, len(heads))]
+            lists, height = score.get(word.shown, (0, 0.0))
+            score[word.shown] = lists + 1, height + 1 / (i + 1)
+    best = sorted(score, key=lambda word: score[word], reverse=True)
+    once = {fold(word): word for word in reversed(best)}
+    return [word for word in best if once[fold(word)] == word][: max(2, len(heads))]
+
+
+def fold(word: str) -> str:
+    """A word without its leading space and capitals: ·Japan, Japan and japan are one."""
+    return word.lstrip("·").lower() or word
 
 
 def looked_at(graph: FlowGraph, head: Node) -> int | None:

@@ -619,3 +619,28 @@ def test_the_panel_pushes_the_picture_aside(show: Opener, graph: FlowGraph) -> N
     page.locator("[data-node]").first.click(force=True)
     stage, panel = (page.locator(name).bounding_box() for name in (".lf-stage", ".lf-panel"))
     assert stage["x"] + stage["width"] <= panel["x"] + 1
+
+
+def test_filters_lay_the_picture_out_again(show: Opener, graph: FlowGraph) -> None:
+    """Without the rows of W_O the block is narrower, nothing overlaps, lines end at their boxes."""
+    page = show(graph)
+    width = "document.querySelector('.lf-stream').getAttribute('width')"
+    before = float(page.evaluate(width))
+    shapes = page.evaluate(SHAPES)
+    page.click("text=Filter")
+    page.uncheck('.lf-kinds input[value="o_neuron"]')
+    page.uncheck('.lf-kinds input[value="query"]')
+    page.uncheck('.lf-kinds input[value="key"]')
+    assert float(page.evaluate(width)) < before - 250
+    boxes = page.evaluate(SHAPES)
+    for i, a in enumerate(boxes):
+        for b in boxes[i + 1 :]:
+            apart = a["x"] + a["width"] <= b["x"] or b["x"] + b["width"] <= a["x"]
+            below = a["y"] + a["height"] <= b["y"] or b["y"] + b["height"] <= a["y"]
+            assert apart or below, (a["node"], b["node"])
+    for id in ("o_neuron", "others"):
+        page.set_checked(f'.lf-kinds input[value="{id}"]', id == "o_neuron")
+    page.check('.lf-kinds input[value="others"]')
+    page.check('.lf-kinds input[value="query"]')
+    page.check('.lf-kinds input[value="key"]')
+    assert page.evaluate(SHAPES) == shapes, "as it was"

@@ -42,6 +42,7 @@ class Flow {
     this.graph.measure(this.state.by, this.state.target);
     this.words = new Words(this.graph, this.state);
     this.lit = null;
+    this.found = new Set();
     this.build();
     this.picture = new Picture(this.graph, this.svg, this.state);
     this.picture.arrange();
@@ -249,7 +250,14 @@ class Flow {
   // ------------------------------------------------------------ filters and search
 
   filter() {
+    const { hidden, head, sign, least } = this.state;
+    const active = hidden.size > 0 || head !== "" || sign !== "" || least > 0;
     this.gone = this.graph.hide(this.state);
+    if (active || this.picture.gone) {
+      this.picture.leaveOut(active ? this.gone : null);
+      this.redraw();
+      if (!this.camera.moved) this.camera.fit();
+    }
     this.showFiltered();
     this.writeHash();
   }

@@ -1,6 +1,7 @@
 // The picture: draws the shapes that lexray.flow.draw.layout has placed, and moves about in them.
 
 import { cardShare, mix } from "./graph.js";
+import { relay } from "./relay.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEAVY = 2000; // boxes and lines on screen; more are not drawn anew for every frame
@@ -39,6 +40,7 @@ export class Picture {
     this.boxes = new Map();
     this.wires = new Map();
     this.drawn = this.groups.map(() => null);
+    this.leaveOut(null);
   }
 
   // Runs of at least two quiet blocks, none open or unfolded: which segments they take away.
@@ -84,7 +86,17 @@ export class Picture {
 
   form(i) {
     const segment = this.layout.segments[i];
-    return segment.open && this.state.open.has(segment.layer) ? segment.open : segment.closed;
+    const open = segment.open && this.state.open.has(segment.layer);
+    if (!open) return segment.closed;
+    if (!this.gone) return segment.open;
+    if (!this.relaid.has(i)) this.relaid.set(i, relay(segment.open, this.gone, this.graph));
+    return this.relaid.get(i);
+  }
+
+  // Lays open blocks out again without these nodes and edges; with null as they were.
+  leaveOut(gone) {
+    this.gone = gone;
+    this.relaid = new Map();
   }
 
   // Draws what has changed its form and puts everything in its place.
@@ -201,7 +213,7 @@ export class Picture {
   }
 
   drawnOpen(i) {
-    return this.form(i) === this.layout.segments[i].open;
+    return this.form(i) !== this.layout.segments[i].closed;
   }
 
   label([x, y, role, text, anchor]) {
