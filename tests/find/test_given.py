@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -154,11 +154,11 @@ def test_hostile_and_odd_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("")
     save_file({"one": torch.zeros(2), "two": torch.zeros(2)}, tmp_path / "two.safetensors")
     for name, message in {
-        "object.npy": "no .npy file of numbers",
+        "object.npy": "holds no numbers but '|O'",
         "words.npy": "holds no numbers",
-        "cut.npy": "no .npy file of numbers",
+        "cut.npy": "no .npy file, or its header is cut off",
         "rows.json": "not of one length",
-        "text.json": "holds no numbers",
+        "text.json": "something else than a list of numbers",
         "words.txt": "something else than numbers",
         "x.parquet": "is no file of vectors; those end in .npy",
         "two.safetensors": "which tensor is it.*'one', 'two'",
@@ -171,3 +171,44 @@ def test_hostile_and_odd_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LexrayError, match="has no names"):
         load_vectors(tmp_path / "words.txt", "three")
     assert load_vectors(tmp_path / "empty.txt").numel() == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    {
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3, ": "cannot be read",
+        "-" * 9000: "cannot be read",
+        "(" * 9000: "cannot be read",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000, 24)}": "is truncated",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 24)}": "no vector and no matrix",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': 24}": "no vector and no matrix",
+        "{'descr': '<f1', 'fortran_order': False, 'shape': (24,)}": "no numbers but '<f1'",
+        "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (24,)}": "no vector",
+        "{'descr': 'V999999999', 'fortran_order': False, 'shape': (24,)}": "no numbers",
+    }.items(),
+)
+def test_headers_of_npy_files(tmp_path: Path, header: str, message: str) -> None:
+    """None of them reaches numpy's own reader, which ends in errors of its tokenizer, or memory."""
+    raw = header.encode()
+    data = b"\x93NUMPY\x01\x00" + len(raw).to_bytes(2, "little") + raw + bytes(96)
+    (tmp_path / "x.npy").write_bytes(data)
+    with pytest.raises(LexrayError, match=message):
+        load_vectors(tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["<f2", ">f4", "<f8", ">i2", "|u1"])
+def test_numpy_writes_what_is_read(tmp_path: Path, dtype: str, order: Literal["C", "F"]) -> None:
+    x = np.asarray(np.arange(12).reshape(3, 4), dtype, order=order)
+    np.save(tmp_path / "x.npy", x)
+    assert load_vectors(tmp_path / "x.npy").tolist() == x.tolist()
+
+
+def test_a_list_of_words_takes_no_room(tmp_path: Path) -> None:
+    """numpy would make each as long as the longest: 40 GB here."""
+    (tmp_path / "x.json").write_text(json.dumps(["x" * 100_000, *["y"] * 100_000]))
+    with pytest.raises(LexrayError, match="something else than a list of numbers"):
+        load_vectors(tmp_path / "x.json")
+    (tmp_path / "y.json").write_text(f"[1, {10**400}]")
+    with pytest.raises(LexrayError, match="too large"):
+        load_vectors(tmp_path / "y.json")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import struct
 import zipfile
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -27,7 +27,8 @@ from lexray.model.model import Model
 from lexray.vocabulary.vocabulary import Vocabulary
 from tests.families import zoo
 from tests.families.gguf.writer import Converted, convert
-from tests.fuzz.spoil import VALUES, spoil_bytes, spoil_text
+from tests.fuzz import given, words
+from tests.fuzz.spoil import VALUES, each, spoil_bytes, spoil_header, spoil_text
 
 FAMILIES = sorted({"llama", "gpt2", *(variant.name for variant in zoo.VARIANTS[::3])})
 """Whose configs are spoiled."""
@@ -88,6 +89,8 @@ def make_sound(folder: Path) -> None:
     (folder / "adapter" / "adapter_config.json").write_text(json.dumps(config))
     for name in ("llama", "gpt2"):
         sound_gguf(name).save(folder / f"{name}.gguf")
+    words.make_sound(folder)
+    given.make_sound(folder)
 
 
 def sound_gguf(name: str) -> Converted:
@@ -132,18 +135,6 @@ def use_vocabulary(vocabulary: Vocabulary) -> None:
     each(show, encode, *facts)
 
 
-def each(*acts: Callable[[], object]) -> None:
-    """Does all of them, also after one was refused; the first refusal counts."""
-    refused = []
-    for act in acts:
-        try:
-            act()
-        except LexrayError as error:
-            refused.append(error)
-    if refused:
-        raise refused[0]
-
-
 def spoil_config(sound: Path, folder: Path, random: Random) -> Path:
     source = random.choice(sorted((sound / "families").iterdir()))
     return _with(source, folder, "config.json", lambda raw: spoil_text(raw, random))
@@ -161,14 +152,8 @@ def spoil_tokenizer(sound: Path, folder: Path, random: Random) -> Path:
 
 
 def spoil_safetensors(sound: Path, folder: Path, random: Random) -> Path:
-    def spoil(raw: bytes) -> bytes:
-        (length,) = struct.unpack("<Q", raw[:8])
-        if random.random() < 0.3:
-            return spoil_bytes(raw, random, 8 + length)
-        header = spoil_text(raw[8 : 8 + length], random)
-        return struct.pack("<Q", len(header)) + header + raw[8 + length :]
-
-    return _with(sound / "families" / "llama", folder, "model.safetensors", spoil)
+    llama = sound / "families" / "llama"
+    return _with(llama, folder, "model.safetensors", lambda raw: spoil_header(raw, random))
 
 
 def spoil_index(sound: Path, folder: Path, random: Random) -> Path:
@@ -230,26 +215,40 @@ def _with(source: Path, folder: Path, name: str, spoil: Callable[[bytes], bytes]
     return folder
 
 
-KINDS: dict[str, Callable[[Path, Path, Random], Path]] = {
-    "config": spoil_config,
-    "tokenizer": spoil_tokenizer,
-    "safetensors": spoil_safetensors,
-    "index": spoil_index,
-    "gguf": spoil_gguf,
-    "bin": spoil_bin,
-    "adapter": spoil_adapter,
+def use_tokenizer(path: Path) -> None:
+    """The words of a folder that has no weights."""
+    use_vocabulary(Vocabulary.from_files(lambda name: _asset(path.parent, name)))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a kind of file is spoiled, from sound ones into an empty folder, and how it is used."""
+
+    spoil: Callable[[Path, Path, Random], Path]
+    use: Callable[[Path], None] = exercise
+
+
+KINDS = {
+    "config": Kind(spoil_config),
+    "tokenizer": Kind(spoil_tokenizer, use_tokenizer),
+    "sentencepiece": Kind(words.spoil_sentencepiece, use_tokenizer),
+    "tekken": Kind(words.spoil_tekken, use_tokenizer),
+    "older": Kind(words.spoil_older, use_tokenizer),
+    "safetensors": Kind(spoil_safetensors),
+    "index": Kind(spoil_index),
+    "gguf": Kind(spoil_gguf),
+    "bin": Kind(spoil_bin),
+    "adapter": Kind(spoil_adapter),
+    "dictionary": Kind(given.spoil_dictionary, given.use_dictionary),
+    "vectors": Kind(given.spoil_vectors, given.use_vectors),
 }
 
 
 def run(kind: str, seed: int, sound: Path, folder: Path) -> str:
     """Makes one case in an empty folder and opens it: "opened" or "refused"; a crash is raised."""
-    path = KINDS[kind](sound, folder, Random(f"{kind} {seed}"))
+    path = KINDS[kind].spoil(sound, folder, Random(f"{kind} {seed}"))
     try:
-        if kind == "tokenizer":
-            vocabulary = Vocabulary.from_files(lambda name: _asset(folder, name))
-            use_vocabulary(vocabulary)
-        else:
-            exercise(path)
+        KINDS[kind].use(path)
     except LexrayError as error:
         if len(str(error)) > 5000:
             raise ValueError("an error that nobody can read") from error

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from copy import deepcopy
 from random import Random
 from typing import Any
+
+from lexray.errors import LexrayError
 
 NUMBERS = [0, 1, -1, 2, 7, 255, 65536, 2**31 - 1, 2**31, 2**32, 2**53, 2**63, 2**64 - 1, 10**30]
 TEXTS = [
@@ -125,3 +128,24 @@ def spoil_bytes(raw: bytes, random: Random, within: int | None = None) -> bytes:
             case 6 if random.random() < 0.3:
                 del data[at:]
     return bytes(data)
+
+
+def spoil_header(raw: bytes, random: Random) -> bytes:
+    """A safetensors file, by the tree of its header or by its bytes."""
+    (length,) = struct.unpack("<Q", raw[:8])
+    if random.random() < 0.3:
+        return spoil_bytes(raw, random, 8 + length)
+    header = spoil_text(raw[8 : 8 + length], random)
+    return struct.pack("<Q", len(header)) + header + raw[8 + length :]
+
+
+def each(*acts: Callable[[], object]) -> None:
+    """Does all of them, also after one was refused; the first refusal counts."""
+    refused = []
+    for act in acts:
+        try:
+            act()
+        except LexrayError as error:
+            refused.append(error)
+    if refused:
+        raise refused[0]

@@ -40,7 +40,7 @@ GROWS = {
     "charsmap": [
         {
             "type": "Precompiled",
-            "precompiled_charsmap": b64encode(b"\0\0\0\0" + b"x" * 10**4).decode(),
+            "precompiled_charsmap": b64encode(b"\4\0\0\0" + b"\0" * 4 + b"x" * 10**4).decode(),
         }
     ],
 }
@@ -53,6 +53,23 @@ def test_steps_that_would_fill_the_memory(steps: list[dict[str, Any]]) -> None:
     assert found.shown(0) == "a", "what needs no encoding is read all the same"
     with pytest.raises(LexrayError, match=r"times as long|no tokenizer has|character"):
         found.encode("a")
+
+
+@pytest.mark.parametrize("data", [b"\0\0\xb0\xc1", b"\5\0\0\0" + bytes(9), b"\0\0\0\0x"])
+def test_a_trie_that_is_not_there(data: bytes) -> None:
+    """For the first, `tokenizers` asks for 6.5 GB and ends the process."""
+    step = {"type": "Precompiled", "precompiled_charsmap": b64encode(data).decode()}
+    with pytest.raises(LexrayError, match="bytes for its trie and has"):
+        vocabulary(normalizer=step).encode("a")
+    metadata = {
+        "tokenizer.ggml.model": "t5",
+        "tokenizer.ggml.tokens": ["<unk>", "a"],
+        "tokenizer.ggml.scores": [0.0, 0.0],
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.precompiled_charsmap": list(data),
+    }
+    with pytest.raises(LexrayError, match="bytes for its trie and has"):
+        Vocabulary(GgufSource(metadata)).encode("a")
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -21,7 +21,7 @@ Box = tuple[tuple[int, int], ...]
 """The part of a tensor to read: (start, stop) for each of its axes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorInfo:
     """What is known of a tensor before it is read."""
 

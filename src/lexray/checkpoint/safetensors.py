@@ -52,7 +52,7 @@ LFS_POINTER = b"version "
 """How the small text starts that Git leaves in place of a large file."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry(TensorInfo):
     """A tensor in a file: its first and last byte, counted from the start of the file."""
 
@@ -75,6 +75,7 @@ def header_length(first: bytes, size: int, where: str) -> int:
     return int(length)
 
 
+@without_collector()
 def parse_header(raw: bytes, size: int, where: str) -> dict[str, Entry]:
     """The tensors that a header names, each checked against the file's `size`."""
     broken = f"{where} has a corrupt safetensors header: it"
@@ -86,8 +87,10 @@ def parse_header(raw: bytes, size: int, where: str) -> dict[str, Entry]:
         parse_json(raw, broken, _unique)  # slower: says so if a name occurs twice
     header.pop("__metadata__", None)
     begin = 8 + len(raw)
-    with without_collector():
-        entries = {name: _entry(name, spec, begin, size, where) for name, spec in header.items()}
+    layouts: dict[str, Layout] = {}
+    entries = {
+        name: _entry(name, spec, begin, size, where, layouts) for name, spec in header.items()
+    }
     _refuse_overlaps(entries, where)
     return entries
 
@@ -103,36 +106,49 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _entry(name: str, spec: Any, begin: int, size: int, where: str) -> Entry:
+Layout = tuple[tuple[int, ...], torch.dtype, int]
+"""A shape, a dtype, and the bytes that they take: 10⁵ tensors have a handful of them."""
+
+
+def _entry(
+    name: str, spec: Any, begin: int, size: int, where: str, layouts: dict[str, Layout]
+) -> Entry:
+    """One tensor; `layouts` are those that were found sound before."""
     match spec:
-        case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(stop)]} if {
-            *map(type, shape),
-            type(start),
-            type(stop),
-        } == {int} and min(start, stop, *shape) >= 0:
+        case {"dtype": str(kind), "shape": [*shape], "data_offsets": [start, stop]} if (
+            type(start) is int and type(stop) is int and start >= 0 <= stop
+        ):
             pass
         case _:
             raise _corrupt(where, f"the entry of {brief(name)}")
-    if kind not in DTYPES:
-        raise LexrayError(
-            f"{where}: {brief(name)} has the unknown dtype {brief(kind)}; known: {[*DTYPES]}"
-        )
+    known = f"{kind}{shape}"  # 4, 4.0 and true are the same in a dict, but not here
+    layout = layouts.get(known)
+    if layout is None:
+        layout = layouts[known] = _layout(name, kind, shape, where)
+    sizes, dtype, length = layout
     if begin + stop > size:
         raise LexrayError(
             f"{where} is truncated: {brief(name)} should end at byte {begin + stop}, "
             f"the file has {size}; download it again"
         )
-    dtype = DTYPES[kind]
-    if stop - start != _bytes(shape, dtype.itemsize):
+    if stop - start != length:
         what = f"{brief(name)}, {kind} of shape {shape[:8]}, cannot fill bytes {start} to {stop}"
         raise _corrupt(where, what)
-    return Entry(tuple(shape), dtype, begin + start, begin + stop)
+    return Entry(sizes, dtype, begin + start, begin + stop)
+
+
+def _layout(name: str, kind: str, shape: list[Any], where: str) -> Layout:
+    if not {*map(type, shape)} <= {int} or min(shape, default=0) < 0:
+        raise _corrupt(where, f"the entry of {brief(name)}")
+    if kind not in DTYPES:
+        raise LexrayError(
+            f"{where}: {brief(name)} has the unknown dtype {brief(kind)}; known: {[*DTYPES]}"
+        )
+    return tuple(shape), DTYPES[kind], _bytes(shape, DTYPES[kind].itemsize)
 
 
 def _bytes(shape: list[int], itemsize: int) -> int:
     """How many bytes a shape takes; -1 for one that no tensor can have."""
-    if len(shape) < 4 and max(shape, default=0) < 2**19:
-        return prod(shape) * itemsize  # nearly all tensors: nothing can overflow
     if len(shape) > MAX_AXES or any(n >= 2**63 for n in shape):
         return -1
     if prod(n for n in shape if n) * itemsize >= 2**63:
@@ -141,8 +157,12 @@ def _bytes(shape: list[int], itemsize: int) -> int:
 
 
 def _refuse_overlaps(entries: dict[str, Entry], where: str) -> None:
-    filled = sorted((e.start, e.stop, name) for name, e in entries.items() if e.stop > e.start)
-    for (_, stop, one), (start, _, other) in pairwise(filled):
+    filled = [(e.start, e.stop) for e in entries.values() if e.stop > e.start]
+    filled.sort()
+    if all(stop <= start for (_, stop), (start, _) in pairwise(filled)):
+        return
+    named = sorted((e.start, e.stop, name) for name, e in entries.items() if e.stop > e.start)
+    for (_, stop, one), (start, _, other) in pairwise(named):
         if start < stop:
             raise _corrupt(where, f"{brief(one)} overlaps {brief(other)}")
 

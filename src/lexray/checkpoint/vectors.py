@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lexray.checkpoint.fields import brief
@@ -18,6 +23,10 @@ from lexray.checkpoint.safetensors import SafetensorsFile
 from lexray.errors import LexrayError
 
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
+HEADER = 1 << 16
+"""Bytes of a .npy file in which its header has to end; those of numbers have about a hundred."""
+PLAIN = re.compile("[<>|=]?(f[248]|[iu][1248])")
+"""Numbers in numpy's notation."""
 
 
 def load_vectors(path: Path, name: str | None = None) -> Float[Tensor, "*shape"]:
@@ -47,12 +56,54 @@ def is_vector_file(where: str) -> bool:
 def _numpy(path: Path, name: str | None) -> Tensor:
     try:
         with open_plain(path) as file:
-            found = np.lib.format.read_array(file, allow_pickle=False)
+            size = os.fstat(file.fileno()).st_size
+            head = _NumpyHeader.parse(file.read(HEADER), path)
+            length = head.count * head.dtype.itemsize
+            if length > size - head.length:
+                raise LexrayError(
+                    f"{path} is truncated: its {head.shape} {head.dtype} take {length:,} bytes, "
+                    f"there are {size - head.length:,}"
+                )
+            file.seek(head.length)
+            flat = np.frombuffer(file.read(length), head.dtype)
     except OSError as error:
         raise LexrayError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError, MemoryError) as error:
-        raise LexrayError(f"{path} is no .npy file of numbers: {brief(str(error))}") from error
-    return _numbers(found, path)
+    return _numbers(flat.reshape(head.shape, order="F" if head.by_column else "C"))
+
+
+@dataclass(frozen=True)
+class _NumpyHeader:
+    """What a .npy file says of its numbers, in bounds: numpy's own reader may end in any error."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    by_column: bool
+    length: int
+
+    @property
+    def count(self) -> int:
+        return prod(self.shape)
+
+    @classmethod
+    def parse(cls, first: bytes, path: Path) -> _NumpyHeader:
+        """From a file's first bytes: the magic bytes, a version, a length, and a Python dict."""
+        wide = first[6:7] >= b"\x02"
+        begin = 12 if wide else 10
+        length = begin + int.from_bytes(first[8:begin], "little")
+        if first[:6] != b"\x93NUMPY" or length > len(first):
+            raise LexrayError(f"{path} is no .npy file, or its header is cut off")
+        try:
+            found = ast.literal_eval(first[begin:length].decode("latin-1").strip())
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+            raise LexrayError(f"{path} has a .npy header that cannot be read") from error
+        match found:
+            case {"descr": str(descr), "shape": (*shape,), "fortran_order": bool(by_column)} if (
+                all(type(n) is int and 0 <= n < 2**48 for n in shape) and len(shape) < 3
+            ):
+                if PLAIN.fullmatch(descr) is not None:
+                    return cls(np.dtype(descr), tuple(shape), by_column, length)
+                raise LexrayError(f"{path} holds no numbers but {brief(descr)}")
+        raise LexrayError(f"{path} holds no vector and no matrix of numbers")
 
 
 def _safetensors(path: Path, name: str | None) -> Tensor:
@@ -61,35 +112,53 @@ def _safetensors(path: Path, name: str | None) -> Tensor:
     if name is None and len(names) == 1:
         name = names[0]
     if name not in file.entries:
-        asked = "which tensor is it?" if name is None else f"there is no {name!r} in it;"
+        asked = "which tensor is it?" if name is None else f"there is no {brief(name)} in it;"
         raise LexrayError(f"{path}: {asked} it has {', '.join(map(brief, names[:20]))}")
-    found = file.read(name, tuple((0, n) for n in file.entries[name].shape))
+    entry = file.entries[name]
+    if entry.dtype in (torch.bool, torch.complex64):
+        raise LexrayError(f"{path}: {brief(name)} holds no numbers but {entry.dtype}")
+    found = file.read(name, tuple((0, n) for n in entry.shape))
     return found if found.dtype == torch.float64 else found.float()
 
 
 def _json(path: Path, name: str | None) -> Tensor:
-    return _numbers(parse_json(read_plain(path), str(path)), path)
+    """A list of numbers, or of lists of as many numbers each."""
+    found = parse_json(read_plain(path), str(path))
+    nested = isinstance(found, list) and bool(found) and isinstance(found[0], list)
+    rows = found if nested else [found]
+    for row in rows:
+        if not isinstance(row, list) or not {*map(type, row)} <= {int, float}:
+            raise LexrayError(f"{path} holds something else than a list of numbers, or of such")
+    return _rows(rows if nested else found, path)
 
 
 def _text(path: Path, name: str | None) -> Tensor:
     """A vector a line, or one vector with a number a line; commas, semicolons or spaces between."""
     lines = read_plain(path).decode("utf-8", "replace").replace(",", " ").replace(";", " ")
     rows = [line.split() for line in lines.splitlines() if line.strip()]
-    try:
-        numbers = [[float(number) for number in row] for row in rows]
-    except ValueError as error:
-        raise LexrayError(f"{path} holds something else than numbers: {error}") from error
+    numbers = [[_number(word, path) for word in row] for row in rows]
     single = len(numbers) > 1 and all(len(row) == 1 for row in numbers)
-    return _numbers(list(chain(*numbers)) if single or len(numbers) == 1 else numbers, path)
+    return _rows(list(chain(*numbers)) if single or len(numbers) == 1 else numbers, path)
 
 
-def _numbers(found: Any, path: Path) -> Tensor:
+def _number(word: str, path: Path) -> float:
     try:
-        array = np.asarray(found)
+        return float(word)
     except ValueError as error:
-        raise LexrayError(f"{path}: its rows are not of one length") from error
-    if array.dtype.kind not in "fiu":
-        raise LexrayError(f"{path} holds no numbers but {array.dtype}")
+        raise LexrayError(f"{path} holds something else than numbers: {brief(word)}") from error
+
+
+def _rows(found: list[Any], path: Path) -> Tensor:
+    """Numbers, or lists of numbers, which have to be of one length."""
+    if len({len(row) for row in found if isinstance(row, list)}) > 1:
+        raise LexrayError(f"{path}: its rows are not of one length")
+    try:
+        return _numbers(np.asarray(found, np.float64))
+    except (ValueError, OverflowError) as error:
+        raise LexrayError(f"{path} holds numbers that are too large") from error
+
+
+def _numbers(array: Shaped[np.ndarray, "*shape"]) -> Float[Tensor, "*shape"]:
     return torch.from_numpy(array.astype(np.float64 if array.dtype == np.float64 else np.float32))
 
 

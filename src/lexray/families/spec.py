@@ -20,7 +20,7 @@ from lexray.families.rotary import Rotary
 ALL = slice(None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Linear:
     """y = x W + b, read as W: (inputs, outputs) whatever its orientation on disk.
 

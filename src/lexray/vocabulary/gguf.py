@@ -170,6 +170,7 @@ class GgufSource(TokenSource):
             raise LexrayError(
                 f"GGUF tokenizers of kind {brief(self.kind)} cannot encode; {known} can"
             )
+        charsmap_growth(self._charsmap)  # raises for what would end the process
         with rust(f"the tokenizer of {self.name} is damaged"):
             tokenizer = builders[self.kind]()
             self._add_tokens(tokenizer)

@@ -117,9 +117,16 @@ def _size_precompiled(step: Fields) -> int:
 def charsmap_growth(data: bytes) -> int:
     """The longest text that SentencePiece's map puts in a character's place.
 
-    The texts lie behind the length of a trie and the trie, and are split by zeros.
+    The texts lie behind the length of a trie and the trie, and are split by zeros. `tokenizers`
+    makes room for as long a trie as is claimed, and ends the process where there is none.
     """
-    texts = data[4 + int.from_bytes(data[:4], "little") :]
+    end = 4 + int.from_bytes(data[:4], "little")
+    if data and (end > len(data) or end % 4 or end == 4):
+        raise LexrayError(
+            f"a precompiled_charsmap claims {end - 4:,} bytes for its trie and has "
+            f"{max(0, len(data) - 4):,}"
+        )
+    texts = data[end:]
     longest = max(1, *map(len, texts.split(b"\0")))
     if longest > MOST_GROWTH:
         raise LexrayError(f"a precompiled_charsmap puts {longest:,} bytes in a character's place")

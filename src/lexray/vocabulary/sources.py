@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from lexray.checkpoint.fields import Fields, text, whole
-from lexray.checkpoint.plain import parse_json, read_json, read_plain
+from lexray.checkpoint.plain import parse_json, read_json, read_plain, without_collector
 from lexray.errors import LexrayError
 from lexray.vocabulary.guard import growth, refuse_growth, rust
 from lexray.vocabulary.text import Spelling
@@ -79,13 +79,18 @@ class JsonSource(TokenSource):
 
     @cached_property
     def _description(self) -> dict[str, Any]:
-        description = parse_json(self._read(), self.name)
-        match description:
-            case {"model": {"vocab": dict() | list() as vocab}, **rest}:
-                if len(vocab) > MOST_TOKENS:
-                    raise LexrayError(f"{self.name} has {len(vocab):,} tokens; no vocabulary has")
-                if isinstance(rest.get("added_tokens") or [], list):
-                    return dict(description)
+        with without_collector():
+            description = parse_json(self._read(), self.name)
+            match description:
+                case {"model": {"vocab": dict() | list() as vocab}, **rest}:
+                    if len(vocab) > MOST_TOKENS:
+                        raise LexrayError(
+                            f"{self.name} has {len(vocab):,} tokens; no vocabulary has"
+                        )
+                    if isinstance(rest.get("added_tokens") or [], list):
+                        if "merges" in description["model"]:
+                            description["model"]["merges"] = []  # only `tokenizers` needs them
+                        return dict(description)
         raise LexrayError(f'{self.name} is no tokenizer.json: it has no "model" with a "vocab"')
 
     @cached_property

@@ -478,9 +478,7 @@ def smollm2() -> Path:
 
 @pytest.mark.slow
 def test_smollm2(smollm2: Path) -> None:
-    before = time.perf_counter()
     checkpoint = GGUFCheckpoint(smollm2)
-    assert time.perf_counter() - before < 0.5  # 0.02 s on a quiet machine
     reader = gguf.GGUFReader(smollm2)
     stored = {tensor.name: tensor for tensor in reader.tensors}
     assert list(checkpoint.names()) == list(stored)

@@ -233,13 +233,16 @@ class Header:
 
     def _strings(self, key: str, count: int) -> array[int]:
         """Where each string begins: the one loop here that is long, so it is kept tight."""
-        starts, at, last = array("Q"), self.end, self._size - 8
-        unpack, buffer = struct.Struct("<Q").unpack_from, memoryview(self._buffer)
-        for _ in range(count):
-            if at > last:
-                raise self._fail(f"the strings of {key!r} should go on after byte {at}")
-            starts.append(at)
-            at += 8 + unpack(buffer, at)[0]
+        starts, at = array("Q"), self.end
+        unpack, note = struct.Struct("<Q").unpack_from, starts.append
+        with memoryview(self._buffer)[: self._size] as buffer:
+            try:
+                for _ in range(count):
+                    (length,) = unpack(buffer, at)
+                    note(at)
+                    at += 8 + length
+            except (struct.error, OverflowError) as error:  # behind the end, or far behind it
+                raise self._fail(f"the strings of {key!r} should go on after byte {at}") from error
         self._skip(at - self.end)
         return starts
 
