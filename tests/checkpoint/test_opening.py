@@ -297,7 +297,7 @@ def test_adapters_open_with_their_base(tmp_path: Path) -> None:
 def test_adapters_open_with_another_base(tmp_path: Path, opened: bool) -> None:
     base, adapter, _ = adapted(tmp_path, target_modules=["q_proj"])
     base = base.rename(tmp_path / "moved")
-    with pytest.raises(LexrayError, match=r"cannot be opened: .*give its base model with base="):
+    with pytest.raises(LexrayError, match=r"cannot be opened: .*BASE --adapter "):
         open_checkpoint(adapter)
     checkpoint = open_checkpoint(adapter, base=open_checkpoint(base) if opened else base)
     assert NAME in checkpoint.names()
@@ -320,7 +320,7 @@ def test_a_base_for_what_is_no_adapter(tmp_path: Path) -> None:
 def test_adapters_without_a_usable_base(tmp_path: Path, target: Any) -> None:
     _, adapter, _ = adapted(tmp_path, target_modules=["q_proj"])
     name_base(adapter, str(adapter) if target == "itself" else target)
-    with pytest.raises(LexrayError, match=r"with base="):
+    with pytest.raises(LexrayError, match=r"BASE --adapter "):
         open_checkpoint(adapter)
 
 
@@ -352,7 +352,7 @@ def test_an_adapter_does_not_choose_a_path_of_the_users(
     monkeypatch.chdir(tmp_path)
     for name in (str(base), "../base", "link", "base"):
         name_base(adapter, name)
-        with pytest.raises(LexrayError, match=r"outside its own folder.*with base="):
+        with pytest.raises(LexrayError, match=r"outside its own folder.*BASE --adapter "):
             open_checkpoint(adapter)
     assert NAME in open_checkpoint(adapter, base="base").names()
 

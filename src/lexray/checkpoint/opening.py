@@ -146,8 +146,16 @@ def _base(
     except LexrayError as error:
         raise LexrayError(
             f"{folder} is an adapter of {source}, which cannot be opened: {error}; "
-            "give its base model with base="
+            f"{_remedy(folder)}"
         ) from error
+
+
+def _remedy(folder: Path) -> str:
+    """How a user says which model is under an adapter."""
+    return (
+        f"open the base model that you mean with this adapter on top: BASE --adapter {folder} on "
+        f"the command line, adapter={str(folder)!r} in Python"
+    )
 
 
 def _find_base(folder: Path) -> tuple[Location, str | None]:
@@ -155,15 +163,14 @@ def _find_base(folder: Path) -> tuple[Location, str | None]:
     settings = adapter_config(folder)
     name = text(settings.get("base_model_name_or_path"))
     if not name:
-        raise LexrayError(f"{folder / ADAPTER_CONFIG} names no base model; give it with base=")
+        raise LexrayError(f"{folder / ADAPTER_CONFIG} names no base model; {_remedy(folder)}")
     own = folder / name
     if exists(own) and own.resolve().is_relative_to(folder.resolve()):
         return own, None
     if exists(Path(name).expanduser()) or exists(own):
         raise LexrayError(
             f"{folder} names the base model {name!r}, a path on this machine outside its own "
-            "folder, which an adapter may not choose; if you mean it, name it yourself with base= "
-            f"(on the command line: open that model with --adapter {folder})"
+            f"folder, which an adapter may not choose; {_remedy(folder)}"
         )
     return name, settings.text("revision")
 
