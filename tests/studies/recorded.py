@@ -29,7 +29,7 @@ NAMES = ["gpt2", "llama", "gemma2"]
 
 @cache
 def model(name: str) -> Model:
-    return worded(name).view(folded=False)
+    return worded(name)
 
 
 @cache

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lexray.studies import find
 from lexray.studies import hidden_vs_parameters as study
-from lexray.studies.hidden_vs_parameters import GROUPS, HiddenVsParameters, Pool
+from lexray.studies.hidden_vs_parameters import GROUPS, SIDES, HiddenVsParameters, Pool
 from lexray.studies.shared.active import TopLists
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, kept_in
@@ -153,7 +153,7 @@ def test_the_whole_study(tmp_path: Path) -> None:
     assert first.numbers == again.numbers
     assert fewer.numbers["pool"] < first.numbers["pool"]
     assert first.plot() != again.plot()
-    assert len(first.findings) == 8
+    assert len(first.findings) == 2 * (4 + 2 * 4)
     assert fewer.numbers == run(worded("gpt2"), **ALL, prompts=path, limit=2).numbers
 
 
@@ -172,10 +172,10 @@ def test_the_rule_both_ways() -> None:
     def summary(aligned: float, random: float, error: float | None) -> dict[str, Any]:
         return {
             "aligned": [aligned] * 3,
-            "random": [random] * 3,
             "mean_aligned": aligned,
-            "mean_random": random,
-            "standard_error": error,
+            **{side: [random] * 3 for side in SIDES},
+            **{f"mean_{side}": random for side in SIDES},
+            **{f"error_{side}": error for side in SIDES},
         }
 
     groups = {
@@ -183,9 +183,25 @@ def test_the_rule_both_ways() -> None:
         "FF values": summary(0.12, 0.1, 0.01),
         "W_V": summary(0.3, 0.1, None),
     }
-    assert [f.verdict for f in study.findings(groups, "layer")] == [
-        "holds",
-        "does not hold",
-        "not testable",
-        "not testable",
+    verdicts = [f.verdict for f in study.findings(groups, "layer")]
+    assert verdicts[:4] == ["holds", "does not hold", "not testable", "not testable"]
+    assert verdicts[4:] == ["holds", "does not hold", "not testable"] * 2
+
+
+def test_random_vectors_are_of_the_kind_and_of_the_layer() -> None:
+    """Each list that is drawn is that of a vector of the kind, and of the layer where asked."""
+    options = HiddenVsParameters(**ALL)
+    lists = TopLists(model("llama"), K, both_ends=False)
+    size = (model("llama").n_layers, 3, M)
+    generator = torch.Generator().manual_seed(0)
+    drawn = study.random_vectors(model("llama"), "value", lists, options, size, generator)
+    E = weights("llama").E_out
+    known = [
+        {frozenset((v @ E).argsort(descending=True)[:K].tolist()) for v in block.units[0].value}
+        for block in weights("llama").blocks
     ]
+    for layer in range(size[0]):
+        for found in drawn["neighbours"][layer].reshape(-1, K).tolist():
+            assert frozenset(found) in known[layer]
+        for found in drawn["anywhere"][layer].reshape(-1, K).tolist():
+            assert any(frozenset(found) in some for some in known)

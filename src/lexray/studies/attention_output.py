@@ -19,7 +19,6 @@ from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Panel, Panels
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
-    RAW,
     Curves,
     Overlaps,
     at_last,
@@ -31,12 +30,13 @@ from lexray.studies.shared.last_position import (
     require_lists,
     stack,
     start_and_rest,
-    tops,
 )
+from lexray.studies.shared.lists import Lists, Part
 from lexray.studies.shared.measures import overlap
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Numbers, each_prompt
 from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding
+from lexray.trace.trace import Trace
 
 BEFORE, AFTER = "residual before", "residual after"
 CHANGE = "residual before and after"
@@ -68,8 +68,7 @@ def run(model: Model, options: Overlaps) -> Evidence:
 def compare(model: Model, prompt: Prompt, k: int) -> Numbers:
     """One prompt's scores, a number for each layer under each name."""
     trace = at_last(model, prompt, "residual")
-    names = {"attention": "attn_out", BEFORE: "resid_pre", AFTER: "resid_mid"}
-    found = tops(model, {name: stack(trace, part) for name, part in names.items()}, k)
+    found = LISTS.tops(model, gather(trace), k)
     attention = found["attention"]
     scores = {name: overlap(attention, found[name]) for name in (BEFORE, AFTER)}
     scores[CHANGE] = overlap(found[BEFORE], found[AFTER])
@@ -81,6 +80,14 @@ def compare(model: Model, prompt: Prompt, k: int) -> Numbers:
     distant = (at[:, None] - at).abs() > 1
     scores[DISTANT] = torch.where(distant, among, torch.nan).nanmean(1)
     return {name: plain(values) for name, values in scores.items()}
+
+
+def gather(trace: Trace) -> dict[str, Part]:
+    names = {"attention": "attn_out", BEFORE: "resid_pre", AFTER: "resid_mid"}
+    return {name: Part.by_layer(stack(trace, part)) for name, part in names.items()}
+
+
+LISTS = Lists("attention-output", ("residual",), gather)
 
 
 def each_other(ids: Int[Tensor, "n k"]) -> Float[Tensor, "n n"]:
@@ -156,5 +163,5 @@ STUDY = Study(
     __doc__,
     Overlaps,
     run,
-    RAW,
+    "both",
 )

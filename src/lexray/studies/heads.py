@@ -27,7 +27,6 @@ from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
     COLOURS,
     OUTPUTS,
-    RAW,
     Curves,
     Overlaps,
     at_last,
@@ -42,9 +41,9 @@ from lexray.studies.shared.last_position import (
     plain,
     require_lists,
     rises,
-    tops,
     with_outputs,
 )
+from lexray.studies.shared.lists import Lists, Part
 from lexray.studies.shared.measures import n_tokens
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Numbers, each_prompt
@@ -93,24 +92,31 @@ def run(model: Model, options: Overlaps) -> Evidence:
 def compare(model: Model, prompt: Prompt, k: int) -> Numbers:
     """Means over the heads of each layer, and by rank of their norms, for the three outputs."""
     trace = at_last(model, prompt, "residual", "heads")
-    written, bare = heads_at_last(trace), bare_heads(trace)
-    parts = outputs(trace) | {"with": torch.cat(written)}
-    if bare is not None:
-        parts["without"] = torch.cat(bare)
-    found, layers = tops(model, parts, k), owners(written)
-    sizes = [len(part) for part in written]
+    parts, written = gather(trace), heads_at_last(trace)
+    found, layers = LISTS.tops(model, parts, k), owners(written)
+    bare, sizes = "without" in parts, [len(part) for part in written]
     scores = with_outputs(found["with"], found, layers)
     norms = [part.norm(dim=1).cpu() for part in written]
     return {
         "with": {name: by_layer(x, sizes) for name, x in scores.items()},
-        "without": None
-        if bare is None
-        else {
+        "without": {
             name: by_layer(x, sizes)
             for name, x in with_outputs(found["without"], found, layers).items()
-        },
+        }
+        if bare
+        else None,
         "ranked": {name: by_norm(torch.split(x, sizes), norms) for name, x in scores.items()},
     }
+
+
+def gather(trace: Trace) -> dict[str, Part]:
+    """The outputs, and the heads through W_O and (where they fit) without it."""
+    written, bare = heads_at_last(trace), bare_heads(trace)
+    parts = outputs(trace) | {"with": Part(torch.cat(written), owners(written))}
+    return parts if bare is None else parts | {"without": Part(torch.cat(bare), owners(bare))}
+
+
+LISTS = Lists("heads", ("residual", "heads"), gather)
 
 
 def bare_heads(trace: Trace) -> list[Float[Tensor, "heads d_model"]] | None:
@@ -262,5 +268,5 @@ STUDY = Study(
     __doc__,
     Overlaps,
     run,
-    RAW,
+    "both",
 )

@@ -8,6 +8,10 @@ entries of W_O's input). The hidden state is the layer's output, or (Fig. 7) the
 passes the final norm, parameters are read as they are. The control is another hidden state, drawn
 from those of all layers, texts and positions.
 
+Two more controls are ours: as many random vectors of the same kind, from anywhere in the model and
+from the same layer. By the standard view parameters and hidden states are standardised, each by
+what is usual for their kind and place, and keys, gates and W_V are read as what they expect.
+
 The paper takes the first 1000 tokens of 60 texts; this takes a seeded sample of each text's
 positions (--positions 0 takes all). Both figures are computed; --final draws Fig. 7. --absolute
 takes the largest |coefficients|, and reads a vector with a negative one negated. The paper's code
@@ -34,6 +38,7 @@ from lexray.result.table import Table
 from lexray.space.kinds import Kind
 from lexray.studies.shared import figures
 from lexray.studies.shared.active import Active, TopLists, active_neurons, active_subheads
+from lexray.studies.shared.lists import Lists, Part
 from lexray.studies.shared.measures import (
     derange,
     members,
@@ -52,7 +57,6 @@ from lexray.studies.shared.study import (
     finding,
     option,
 )
-from lexray.trace.read.project import project
 from lexray.trace.record.prompt import longest
 from lexray.trace.trace import Trace
 
@@ -67,8 +71,17 @@ OURS = ("FF gates",)
 """Not in the paper, whose models have no gates."""
 TARGETS = {"layer": "the layer's output", "final": "the final hidden state"}
 NAME = "hidden-vs-parameters"
+KEPT = f"{NAME}, three controls"
+"""What a prompt's numbers are kept under."""
 POOLED = 16
 """So many hidden states of each prompt can be drawn for the control."""
+DRAWN = 32
+"""So many vectors of each layer and group can be drawn as random ones."""
+SIDES = {
+    "random": "for a random hidden state",
+    "anywhere": "for random vectors of the kind",
+    "neighbours": "for random ones of the layer",
+}
 
 
 @dataclass(frozen=True)
@@ -111,10 +124,12 @@ def run(model: Model, options: HiddenVsParameters) -> Evidence:
 
 def compute_all(model: Model, options: HiddenVsParameters) -> tuple[Pool | None, list[Done]]:
     """Each prompt's numbers; the control's hidden states first, as they come from all prompts."""
-    lists = TopLists(model, options.k, both_ends=options.absolute)
+    lists = TopLists(
+        model.view(reading=model.options.expects.reading), options.k, both_ends=options.absolute
+    )
     if options.same_layer:
         return None, each_prompt(
-            NAME, model, options, lambda prompt: compare(model, prompt, options, lists, None)
+            KEPT, model, options, lambda prompt: compare(model, prompt, options, lists, None)
         )
     states = each_prompt(
         f"{NAME} (control)", model, options, lambda prompt: some_states(model, prompt, options)
@@ -122,7 +137,7 @@ def compute_all(model: Model, options: HiddenVsParameters) -> tuple[Pool | None,
     pool = Pool.of(states)
     chosen = WithPool(**options.to_dict() | {"prompts": options.prompts, "pool": pool.digest})
     return pool, each_prompt(
-        NAME, model, chosen, lambda prompt: compare(model, prompt, options, lists, pool)
+        KEPT, model, chosen, lambda prompt: compare(model, prompt, options, lists, pool)
     )
 
 
@@ -170,10 +185,19 @@ class Pool:
 
 def some_states(model: Model, prompt: Prompt, options: HiddenVsParameters) -> Numbers:
     """The top tokens of a few of the prompt's hidden states, and how many there are."""
-    X = states_of(trace_prompt(model, prompt, options, "residual")).flatten(0, 1)
-    at = sample(POOLED, len(X), seed_generator(options.seed, "control", prompt.text))
-    lists = project(model, X[at.to(X.device)].to(model.device), options.k).top_ids
-    return {"lists": lists.tolist(), "states": len(X)}
+    part = _as_part(states_of(trace_prompt(model, prompt, options, "residual")))
+    n = len(part.vectors)
+    at = sample(POOLED, n, seed_generator(options.seed, "control", prompt.text))
+    some = Part(part.vectors[at.to(part.vectors.device)], part.layers[at])
+    lists = LISTS.tops(model, {"block": some}, options.k)["block"]
+    return {"lists": lists.tolist(), "states": n}
+
+
+def _as_part(X: Float[Tensor, "layers p d_model"]) -> Part:
+    return Part(X.flatten(0, 1), torch.arange(len(X)).repeat_interleave(X.shape[1]))
+
+
+LISTS = Lists(NAME, ("residual",), lambda trace: {"block": _as_part(states_of(trace))})
 
 
 def compare(
@@ -186,9 +210,9 @@ def compare(
     """R_k of each group, averaged over positions, for each layer: of the hidden state, the final
     one, and the control of each."""
     trace = trace_prompt(model, prompt, options, "residual", "heads", "mlp")
-    X = states_of(trace).to(model.device)
+    X = states_of(trace)
     size = X.shape[:2]
-    hidden = project(model, X.flatten(0, 1), options.k).top_ids.cpu().view(*size, -1)
+    hidden = LISTS.tops(model, {"block": _as_part(X)}, options.k)["block"].cpu().view(*size, -1)
     final = hidden[-1:].expand_as(hidden)
     generator = seed_generator(options.seed, "drawn", prompt.text)
     if pool is None:
@@ -200,11 +224,39 @@ def compare(
     numbers: Numbers = {}
     for name, active in active_vectors(trace, options).items():
         named = lists.of(GROUPS[name], active)
+        others = random_vectors(model, GROUPS[name], lists, options, named.shape[:3], generator)
         numbers[name] = {
-            target: {"aligned": coverage(state, named), "random": coverage(controls[target], named)}
+            target: {
+                "aligned": coverage(state, named),
+                "random": coverage(controls[target], named),
+                **{control: coverage(state, drawn) for control, drawn in others.items()},
+            }
             for target, state in (("layer", hidden), ("final", final))
         }
     return numbers
+
+
+def random_vectors(
+    model: Model,
+    kind: Kind,
+    lists: TopLists,
+    options: HiddenVsParameters,
+    size: tuple[int, ...],
+    generator: torch.Generator,
+) -> dict[str, Int[Tensor, "layers p m k"]]:
+    """The lists of random vectors of a kind in place of the active ones."""
+    drawn: dict[int, Active] = {}
+    for layer in model.layers:
+        n = sum(group.n for group in layer.groups(kind))
+        at = sample(DRAWN, n, seed_generator(options.seed, "parameters", kind, layer.index))
+        at = at.repeat(-(-DRAWN // len(at)))[:DRAWN][None]
+        drawn[layer.index] = Active(at, torch.zeros_like(at, dtype=torch.bool))
+    known = lists.of(kind, drawn)[:, 0]
+    layers, p, m = size
+    at = torch.randint(known.shape[1], size, generator=generator)
+    own = torch.arange(layers)[:, None, None].expand(size)
+    any_layer = torch.randint(layers, (layers, p, m), generator=generator)
+    return {"anywhere": known[any_layer, at], "neighbours": known[own, at]}
 
 
 def active_vectors(trace: Trace, options: HiddenVsParameters) -> dict[str, dict[int, Active]]:
@@ -233,53 +285,67 @@ def summaries(done: list[Done], target: str) -> dict[str, Any]:
     found = {}
     for name in done[0].numbers:
         rows = [d.numbers[name][target] for d in done]
-        aligned, random = (
+        aligned, *controls = (
             torch.tensor([row[side] for row in rows], dtype=torch.float64)
-            for side in ("aligned", "random")
+            for side in ("aligned", *SIDES)
         )
-        gaps = (aligned - random).mean(1)
-        found[name] = {
-            "aligned": aligned.mean(0).tolist(),
-            "random": random.mean(0).tolist(),
-            "mean_aligned": float(aligned.mean()),
-            "mean_random": float(random.mean()),
-            "standard_error": float(gaps.std()) / sqrt(len(gaps)) if len(gaps) > 1 else None,
-        }
+        found[name] = {"aligned": aligned.mean(0).tolist(), "mean_aligned": float(aligned.mean())}
+        for side, control in zip(SIDES, controls, strict=True):
+            gaps = (aligned - control).mean(1)
+            error = float(gaps.std()) / sqrt(len(gaps)) if len(gaps) > 1 else None
+            found[name] |= {
+                side: control.mean(0).tolist(),
+                f"mean_{side}": float(control.mean()),
+                f"error_{side}": error,
+            }
     return found
 
 
 def findings(groups: dict[str, Any], target: str) -> list[Finding]:
     """The paper's claim for each group, by a rule that names no model."""
     names = [name for name in GROUPS if name in groups or name not in OURS]
-    return [_finding(name, groups.get(name), target) for name in names]
+    paper = [_finding(name, groups.get(name), target, "random") for name in names]
+    ours = [
+        _finding(name, groups[name], target, side)
+        for side in ("anywhere", "neighbours")
+        for name in names
+        if name in groups
+    ]
+    return paper + ours
 
 
-def _finding(name: str, found: dict[str, Any] | None, target: str) -> Finding:
-    whose = " (our addition: the paper's models have no gates)" if name in OURS else ""
-    claim = f"{name}: active vectors cover the top tokens of {TARGETS[target]}{whose}."
+def _finding(name: str, found: dict[str, Any] | None, target: str, side: str) -> Finding:
+    claim = f"{name}: active vectors cover the top tokens of {TARGETS[target]}"
+    if side != "random":
+        claim += f" better than {SIDES[side].removeprefix('for ')} (our control)"
+    elif name in OURS:
+        claim += " (our addition: the paper's models have no gates)"
     rule = (
-        "R_k is higher than for a random hidden state by more than 3 standard errors (over "
+        f"R_k is higher than {SIDES[side]} by more than 3 standard errors (over "
         "prompts), and higher in more than half of the layers"
     )
     if found is None:
-        return finding(claim, rule, None, "this model does not have them in every layer")
-    a, r, error = found["mean_aligned"], found["mean_random"], found["standard_error"]
+        return finding(f"{claim}.", rule, None, "this model does not have them in every layer")
+    a, r, error = found["mean_aligned"], found[f"mean_{side}"], found[f"error_{side}"]
     n = len(found["aligned"])
-    won = sum(x > y for x, y in zip(found["aligned"], found["random"], strict=True))
+    won = sum(x > y for x, y in zip(found["aligned"], found[side], strict=True))
     holds = None if error is None else a - r > 3 * error and won > n / 2
     said = f"{a:.3f} against {r:.3f}; higher in {won} of {n} layers"
-    return finding(claim, rule, holds, said if error is not None else f"{said}; one prompt only")
+    sure = f", {(a - r) / error:+.1f} standard errors" if error else ""
+    alone = "; one prompt only" if error is None else ""
+    return finding(f"{claim}.", rule, holds, f"{said}{sure}{alone}")
 
 
 def _table(groups: dict[str, Any], target: str) -> Table:
     rows = tuple(
-        (name, layer, aligned, random)
+        (name, layer, *row)
         for name, found in groups.items()
-        for layer, (aligned, random) in enumerate(
-            zip(found["aligned"], found["random"], strict=True)
+        for layer, row in enumerate(
+            zip(*(found[side] for side in ("aligned", *SIDES)), strict=True)
         )
     )
-    return Table(("group", "layer", "R_k", "random"), rows, f"R_k with {TARGETS[target]}")
+    columns = ("group", "layer", "R_k", *(said.removeprefix("for ") for said in SIDES.values()))
+    return Table(columns, rows, f"R_k with {TARGETS[target]}")
 
 
 def draw(groups: dict[str, Any], target: str, k: int) -> Panels:
@@ -307,5 +373,5 @@ STUDY = Study(
     __doc__,
     HiddenVsParameters,
     run,
-    {"folded": False, "calibrated": False, "centred": False},
+    "both",
 )

@@ -185,5 +185,5 @@ STUDY = Study(
     __doc__,
     Options,
     run,
-    {"folded": False, "calibrated": False, "centred": False, "inverse": "transpose"},
+    "both",
 )

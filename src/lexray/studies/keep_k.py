@@ -26,6 +26,8 @@ from lexray.progress import track
 from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Line, Panel, Panels, Series
 from lexray.result.table import Table
+from lexray.space.kernels import invert
+from lexray.space.side import Side
 from lexray.space.topk.arithmetic import full_precision
 from lexray.studies.shared import figures
 from lexray.studies.shared.hidden import hidden_states
@@ -59,7 +61,7 @@ class KeepK(Options):
 
 
 def run(model: Model, options: KeepK) -> Evidence:
-    E, inverse = model.space.side("key"), model.view(inverse="pinv").space.side("key")
+    E, inverse = both_sides(model)
     ks = chosen_ks(len(E.rows), options.k)
     drawn, notes = distributions(model, options)
     scores: Scores = {}
@@ -73,6 +75,14 @@ def run(model: Model, options: KeepK) -> Evidence:
         lambda: draw(ks, scores),
         notes,
     )
+
+
+def both_sides(model: Model) -> tuple[Side, Side]:
+    """E as the view has it for what writes, and the side of its pseudo-inverse."""
+    space = model.space
+    ids, whole = space.admitted(None), space.whole("value")
+    inverse = invert(whole, ids)
+    return space.side("value"), inverse if ids is None else inverse.only(ids)
 
 
 def chosen_ks(n_tokens: int, k: int) -> list[int]:
@@ -102,7 +112,7 @@ def random_values(model: Model, n: int, seed: int) -> Float[Tensor, "m d_model"]
     """n feed-forward values from anywhere in the model."""
     groups = list(model.groups("value"))
     at = sample(n, sum(group.n for group in groups), seed_generator(seed, VALUES))
-    return rows_of(groups, at)
+    return model.space.shifted(rows_of(groups, at), "value")
 
 
 def cosines(
@@ -243,5 +253,5 @@ STUDY = Study(
     __doc__,
     KeepK,
     run,
-    {"folded": False, "calibrated": False, "reading": "output", "inverse": "transpose"},
+    "both",
 )

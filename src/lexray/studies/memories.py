@@ -12,6 +12,7 @@ value's norm instead, which is how much of a value reaches the output. The paper
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -27,7 +28,6 @@ from lexray.result.format import show_percent
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
     OUTPUTS,
-    RAW,
     Curves,
     Overlaps,
     at_last,
@@ -36,12 +36,13 @@ from lexray.studies.shared.last_position import (
     heads_at_last,
     mean,
     outputs,
+    owners,
     plain,
     require_lists,
     start_and_rest,
-    tops,
     with_outputs,
 )
+from lexray.studies.shared.lists import Lists, Part
 from lexray.studies.shared.measures import overlap
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
@@ -91,14 +92,29 @@ def compare(model: Model, prompt: Prompt, options: Memories) -> Numbers:
     heads, chosen = heads_at_last(trace), chosen_values(trace, options.contribution)
     layer, head, _ = chosen.at
     starts = torch.tensor([0, *(len(part) for part in heads)]).cumsum(0)
-    parts = outputs(trace) | {"heads": torch.cat(heads), "values": chosen.vectors}
-    found = tops(model, parts, options.k)
+    found = LISTS.tops(model, _parts(trace, heads, chosen), options.k)
     own = found["heads"][(starts[layer] + head).to(found["heads"].device)]
     scores = {"head": overlap(found["values"], own)} | with_outputs(found["values"], found, layer)
     size = (len(heads), max(map(len, heads)), len(RANKS))
     table = torch.full(size, torch.nan, dtype=torch.float64)
     rows: Numbers = {name: plain(table.index_put(chosen.at, x)) for name, x in scores.items()}
     return rows | {"best_attention": chosen.attention, "first_token": chosen.first_token}
+
+
+def gather(trace: Trace) -> dict[str, Part]:
+    """The outputs, the heads, and of each the values that stand out."""
+    return _parts(trace, heads_at_last(trace), chosen_values(trace, contribution=False))
+
+
+def _parts(trace: Trace, heads: Sequence[Tensor], chosen: Values) -> dict[str, Part]:
+    ours = {
+        "heads": Part(torch.cat(list(heads)), owners(heads)),
+        "values": Part(chosen.vectors, chosen.at[0]),
+    }
+    return outputs(trace) | ours
+
+
+LISTS = Lists("memories", ("residual", "heads", "attention"), gather)
 
 
 @dataclass(frozen=True)
@@ -241,5 +257,5 @@ STUDY = Study(
     __doc__,
     Memories,
     run,
-    RAW,
+    "both",
 )

@@ -37,7 +37,6 @@ from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.vectors import multiply
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
-    RAW,
     Curves,
     average,
     curve,
@@ -420,5 +419,5 @@ STUDY = Study(
     __doc__,
     NormFilters,
     run,
-    RAW,
+    "none",
 )

@@ -6,7 +6,8 @@ the paper).
 
 Besides the paper's control, a random token's probability of one in the vocabulary, there is a
 harder one: the probability of another token of the same prompt. How often the token is among the
-first k is in the numbers and in the figure.
+first k is in the numbers and in the figure; by the standard view, whose scores are no
+probabilities, it is what the claims are about.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Level, Panel, Panels
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
-    RAW,
     Curves,
     Overlaps,
     average,
@@ -33,12 +33,14 @@ from lexray.studies.shared.last_position import (
     require_lists,
     rises,
 )
-from lexray.studies.shared.measures import n_tokens, sample, seed_generator
+from lexray.studies.shared.lists import Lists, Part
+from lexray.studies.shared.measures import members, n_tokens, sample, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Numbers, each_prompt
 from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
 from lexray.trace.read.project import project
 from lexray.trace.read.vectors import Selection
+from lexray.trace.trace import Trace
 
 OWN, OTHER = "own token", "another token of the prompt"
 STYLES = {OWN: figures.OURS, OTHER: figures.CONTROL}
@@ -58,6 +60,9 @@ def run(model: Model, options: OwnToken) -> Evidence:
         for kind in ("probability", "listed")
     )
     random = 1 / n_tokens(model)
+    standard = model.options.standardised
+    told = (listed, options.k * random) if standard else (curves, random)
+    what = f"share of lists of {options.k}" if standard else "mean probability"
     return Evidence(
         {
             "prompts": len(done),
@@ -65,8 +70,8 @@ def run(model: Model, options: OwnToken) -> Evidence:
             "probability": curves,
             f"in_top_{options.k}": listed,
         },
-        (curves_table(curves, "mean probability"),),
-        tuple(findings(curves, random)),
+        (curves_table(told[0], what),),
+        tuple(findings(*told, what)),
         lambda: draw(curves, listed, random, options.k),
         (f"{len(done)} prompts",),
     )
@@ -89,6 +94,10 @@ def read(model: Model, prompt: Prompt, options: OwnToken) -> Numbers:
     )
     layers = torch.tensor([line.layer for line in lines]).repeat_interleave(len(positions))
     listed = found.target_ranks < options.k
+    if model.options.standardised:
+        part = Part(torch.cat([line.vectors for line in lines]), layers)
+        tops = LISTS.tops(model, {"values": part}, options.k)["values"]
+        listed = members(targets.repeat(len(lines), 1).to(tops), tops)
     results: Numbers = {}
     for kind, values in (("probability", found.target_probs), ("listed", listed)):
         table = values.double().cpu()
@@ -99,13 +108,23 @@ def read(model: Model, prompt: Prompt, options: OwnToken) -> Numbers:
     return results
 
 
+def gather(trace: Trace) -> dict[str, Part]:
+    """The memory values of a text's last position."""
+    lines = Selection(trace, trace.layers, (len(trace) - 1,)).lines(["values"])
+    layers = torch.tensor([line.layer for line in lines])
+    return {"values": Part(torch.cat([line.vectors for line in lines]), layers)}
+
+
+LISTS = Lists("own-token", ("attention",), gather)
+
+
 def another(ids: list[int], positions: tuple[int, ...], seed: int) -> list[int]:
     """For each position a token of the prompt that is not its own, if there is one."""
     random, known = Random(seed), sorted(set(ids))
     return [random.choice([i for i in known if i != ids[at]] or known) for at in positions]
 
 
-def findings(curves: Curves, random: float) -> list[Finding]:
+def findings(curves: Curves, random: float, what: str = "mean probability") -> list[Finding]:
     """The paper's claims, by rules that name no model."""
     own, other = mean(curves[OWN]), mean(curves[OTHER])
     n = len(curves[OWN])
@@ -114,15 +133,15 @@ def findings(curves: Curves, random: float) -> list[Finding]:
     return [
         finding(
             "A token is more probable than a random one in the values made from it.",
-            "the mean probability is above one in the vocabulary in more than three quarters of "
-            "the layers, and ten times that on average",
+            f"the {what} is above chance in more than three quarters of the layers, and ten times "
+            "that on average",
             above > 0.75 * n and own > 10 * random,
             f"mean {own:.2g}, random {random:.2g}; above in {above} of {n} layers",
             "random is nearly 0 (GPT-2 medium)",
         ),
         finding(
             "It is more probable than other tokens of the prompt (our question, not the paper's).",
-            "the mean probability is more than twice that of another token of the prompt",
+            f"the {what} is more than twice that of another token of the prompt",
             own > 2 * other if other == other else None,
             f"own {own:.2g}, another {other:.2g}",
         ),
@@ -157,5 +176,5 @@ STUDY = Study(
     __doc__,
     OwnToken,
     run,
-    RAW,
+    "both",
 )

@@ -21,7 +21,6 @@ from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Panel, Panels
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
-    RAW,
     Curves,
     at_last,
     average,
@@ -143,5 +142,5 @@ STUDY = Study(
     __doc__,
     PromptOptions,
     run,
-    RAW,
+    "none",
 )

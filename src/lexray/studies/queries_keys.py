@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -42,7 +43,6 @@ from lexray.result.charts.panels import Panel, Panels
 from lexray.result.format import show_percent
 from lexray.studies.shared import figures
 from lexray.studies.shared.last_position import (
-    RAW,
     Curves,
     Overlaps,
     average,
@@ -51,13 +51,12 @@ from lexray.studies.shared.last_position import (
     mean,
     plain,
     require_lists,
-    tops,
 )
+from lexray.studies.shared.lists import Lists, Part
 from lexray.studies.shared.measures import n_tokens, overlap, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
 from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
-from lexray.trace.read.project import project
 from lexray.trace.read.vectors import key_directions, key_readers, query_directions, query_readers
 from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace
@@ -122,32 +121,14 @@ def _flat(fits: Mapping[str, Curves]) -> Curves:
 
 def compare(model: Model, prompt: Prompt, options: QueriesKeys) -> Numbers:
     """Means over each layer's heads of all scores and correlations."""
-    trace = model.trace(prompt.text, what=("residual", "attention"))
-    heads = []
-    for layer in trace.layers:
-        W_K = _whole_W_K(trace, layer)
-        here = trace.weights.layers[layer].heads
-        heads += [_Looks.of(trace[layer], head, W_K, options) for head in here]
-    fits = all(head.W_K is not None for head in heads)
-    methods = [m for m in METHODS if fits or m not in PADDED]
+    trace = model.trace(prompt.text, what=WHAT)
+    heads = all_looks(trace, options)
+    methods = readable(heads)
     layers = torch.tensor([head.layer for head in heads])
-    read = [{m: head.readings(m) for m in methods} for head in heads]
-    places, inverse = torch.unique(
-        torch.tensor([(h.layer, p) for h in heads for p in h.places]), dim=0, return_inverse=True
-    )
-    written = {
-        f"{m} {name}": torch.stack([r[m][i] for r in read])
-        for m in methods
-        if m in PADDED
-        for i, name in enumerate(("query", "key"))
-    }
-    streams = torch.stack([trace[int(at)].resid_pre[int(p)] for at, p in places])
-    values = torch.stack([head.value() for head in heads])
-    found = tops(model, written | {"value": values, "streams": streams}, options.k)
-    right = torch.stack([x for r in read for x in r["right"]])
-    ids = project(model, right, options.k, side="reading").top_ids.to(found["value"])
-    found |= {"right query": ids[::2], "right key": ids[1::2]}
-    seen, last, other = found["streams"][inverse.to(ids.device)].view(-1, 3, options.k).unbind(1)
+    parts, inverse = _parts(trace, heads)
+    found = LISTS.tops(model, parts, options.k)
+    at = inverse.to(found["streams"].device)
+    seen, last, other = found["streams"][at].view(-1, 3, options.k).unbind(1)
     alone = torch.tensor([head.other is None for head in heads])
 
     def by_layer(x: Float[Tensor, "n"]) -> list[float | None]:
@@ -184,6 +165,44 @@ def compare(model: Model, prompt: Prompt, options: QueriesKeys) -> Numbers:
         },
         "first_token": sum(head.best == 0 for head in heads) / len(heads),
     }
+
+
+def all_looks(trace: Trace, options: QueriesKeys) -> list[_Looks]:
+    """Every head at the last position."""
+    heads = []
+    for layer in trace.layers:
+        W_K = _whole_W_K(trace, layer)
+        here = trace.weights.layers[layer].heads
+        heads += [_Looks.of(trace[layer], head, W_K, options) for head in here]
+    return heads
+
+
+def readable(heads: Sequence[_Looks]) -> list[str]:
+    """The ways of reading that all heads allow."""
+    fits = all(head.W_K is not None for head in heads)
+    return [m for m in METHODS if fits or m not in PADDED]
+
+
+def _parts(trace: Trace, heads: Sequence[_Looks]) -> tuple[dict[str, Part], Int[Tensor, "n"]]:
+    """All that is read, and which of the streams belong to a head."""
+    layers = torch.tensor([head.layer for head in heads])
+    places, inverse = torch.unique(
+        torch.tensor([(h.layer, p) for h in heads for p in h.places]), dim=0, return_inverse=True
+    )
+    parts: dict[str, Part] = {}
+    for m in readable(heads):
+        side: Literal["writing", "reading"] = "writing" if m in PADDED else "reading"
+        read = [head.readings(m) for head in heads]
+        for i, name in enumerate(("query", "key")):
+            parts[f"{m} {name}"] = Part(torch.stack([r[i] for r in read]), layers, side)
+    streams = torch.stack([trace[int(at)].resid_pre[int(p)] for at, p in places])
+    parts["streams"] = Part(streams, places[:, 0])
+    parts["value"] = Part(torch.stack([head.value() for head in heads]), layers)
+    return parts, inverse
+
+
+WHAT = ("residual", "attention")
+LISTS = Lists("queries-keys", WHAT, lambda t: _parts(t, all_looks(t, QueriesKeys()))[0], whole=True)
 
 
 def _shuffle(
@@ -430,5 +449,5 @@ STUDY = Study(
     __doc__,
     QueriesKeys,
     run,
-    RAW,
+    "both",
 )

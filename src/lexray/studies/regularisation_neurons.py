@@ -32,7 +32,7 @@ from lexray.result.format import show_percent
 from lexray.result.table import Table
 from lexray.studies.shared import figures
 from lexray.studies.shared.active import active_neurons
-from lexray.studies.shared.last_position import RAW, at_last, require_next_token
+from lexray.studies.shared.last_position import at_last, require_next_token
 from lexray.studies.shared.measures import require_more_tokens, rows_of, sample, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
@@ -146,6 +146,7 @@ def describe(
     )
     found = project(model, X, LIST)
     table = measures(X) | {"entropy": found.entropy.cpu().double()}
+    lists = first_tokens(model, X) if model.options.standardised else found.top_ids
     words, start, layers = function_words(model), 0, []
     for layer, at in enumerate(places):
         rows = slice(start, start + len(at))
@@ -155,7 +156,7 @@ def describe(
         others = {name: x[~mine] for name, x in here.items()}
         neurons = [
             _neuron(model, layer, flags[layer], int(at[i]), relative(X[rows][[i]])[0])
-            | _read(model, found.top_ids[rows][i].tolist(), words)
+            | _read(model, lists[rows][i].tolist(), words)
             | {name: float(x[i]) for name, x in here.items()}
             | {f"{name}_above": _mean((x < here[name][i]).double()) for name, x in others.items()}
             for i in mine.nonzero()[:, 0].tolist()
@@ -173,6 +174,12 @@ def describe(
     return layers
 
 
+def first_tokens(model: Model, X: Float[Tensor, "n d_model"]) -> Int[Tensor, "n k"]:
+    """Values as the standard view lists them."""
+    space = model.space
+    return space.side("value").top(space.shifted(X, "value"), LIST).top_ids
+
+
 def _places(model: Model, layer: int, flags: Flags, options: Neurons) -> Int[Tensor, "m"]:
     """The flagged neurons and a sample of the others, in rising order."""
     n = _neurons(model, layer)
@@ -185,7 +192,8 @@ def values(
     model: Model, layer: int, at: Int[Tensor, "m"], negative: frozenset[int]
 ) -> Float[Tensor, "m d_model"]:
     """The values of these neurons as they are added."""
-    X = rows_of(model.layers[layer].groups("value"), at).to(model.device)
+    raw = model.view("raw").layers[layer]
+    X = rows_of(raw.groups("value"), at).to(model.device)
     X = fold.writer(X, model.architecture.blocks[layer].ff.post_norm, model.checkpoint)
     signs = torch.tensor([-1.0 if int(i) in negative else 1.0 for i in at])
     return X * signs.to(X)[:, None]
@@ -419,5 +427,5 @@ STUDY = Study(
     __doc__,
     Neurons,
     run,
-    RAW,
+    "both",
 )

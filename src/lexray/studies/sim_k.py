@@ -91,8 +91,11 @@ def compare(layer: Layer, a: Kind, b: Kind, options: SimK) -> Both | None:
         return None
     generator = seed_generator(options.seed, layer.index, a, b)
     at = sample(options.n or total, total, generator)
-    left = tops_of(rows_of([x for x, _ in groups], at), space_of(layer.weights).side(a), options)
-    right = tops_of(rows_of([y for _, y in groups], at), space_of(layer.weights).side(b), options)
+    space = space_of(layer.weights, layer.index)
+    left, right = (
+        tops_of(space.shifted(rows_of(of, at), kind), space.side(kind), options)
+        for kind, of in ((a, [x for x, _ in groups]), (b, [y for _, y in groups]))
+    )
     orders = (derange(len(at), generator).to(right.device) for _ in range(SHUFFLES))
     shuffled = torch.stack([jaccard(left, right[order]) for order in orders])
     return jaccard(left, right), shuffled.mean(0)

@@ -26,6 +26,7 @@ from lexray.space.kinds import Kind
 from lexray.vocabulary.filters import ascii as only_ascii
 from lexray.vocabulary.sources import JsonSource
 from lexray.vocabulary.vocabulary import Vocabulary
+from lexray.vocabulary.words import telling
 from tests.families.zoo import GPT2, LLAMA, VARIANTS, Variant, build, make
 from tests.vocabulary.vocabularies import vocabulary
 
@@ -277,6 +278,38 @@ def test_a_planted_embedding(name: str, tensor: str, noise: float) -> None:
     assert first.token.id == 20
     assert first.top[0].token.id == 14
     assert first.to_dict()["of"] == {"id": 20, "text": base.vocabulary.text(20)}
+
+
+def test_bytes_and_pieces_do_not_open_the_list() -> None:
+    """Of two changes the one that reads as words comes first, though the other moved farther."""
+    base = lx.Model.from_pretrained("demo", dtype=torch.float32)
+    module: Any = copy.deepcopy(base.module())
+    vocabulary, E = base.vocabulary, base.W_U
+    shown = [vocabulary.shown(i) for i in range(E.shape[1])]
+    pieces = [i for i, text in enumerate(shown) if text.startswith("\\x")][:40]
+    words = [vocabulary.id(f" {w}") for w in ("wonderful", "great", "terrific", "superb")]
+    with torch.no_grad():
+        state = module.state_dict()
+        for name, at, tokens, size in (("3", 7, words, 1.0), ("2", 5, pieces, 3.0)):
+            row = state[f"transformer.h.{name}.mlp.c_proj.weight"][at]
+            direction = E[:, tokens].mean(1)
+            row += size * row.norm() * direction / direction.norm()
+    tuned = Model(ModuleCheckpoint(module), vocabulary=vocabulary)
+    found = diff(base, tuned, n=5, k=10, groups=["values"], lexicon=None)
+    assert [change.address for change in found.changes[:2]] == ["L3N7.value", "L2N5.value"]
+    assert "·wonderful" in found.changes[0].tokens[:4]
+    assert found.changes[1].absolute > 2 * found.changes[0].absolute
+
+
+def test_the_most_telling_changes_of_a_fine_tune_read_as_words() -> None:
+    found = diff("demo", "demo-sentiment", groups=["keys", "values", "Q", "K", "V", "O"])
+    vocabulary = lx.Model.from_pretrained("demo").vocabulary
+    says = telling(vocabulary, vocabulary.n_ids)
+    for change in found.changes[:10]:
+        ends = [[bool(says[s.token.id]) for s in end] for end in (change.top, change.bottom)]
+        assert max(map(sum, ends)) >= 8, change.tokens
+    praise = {"·wonderful", "·great", "·terrible", "·lame", "·awful", "·boring"}
+    assert sum(bool(praise & {*c.tokens, *c.bottom_tokens}) for c in found.changes[:10]) >= 8
 
 
 def test_noise_on_zero_biases_is_no_great_change() -> None:

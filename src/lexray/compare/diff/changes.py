@@ -12,7 +12,7 @@ from lexray.result.readings import Pair, Scored, Source, Token
 ARROW = "→"
 RULE = (
     "telling = √(share moved × times the group's median) × how far the best token stands out × "
-    "(1 + legibility)"
+    "legibility × share of words among the first ten (of the end that reads better)"
 )
 
 

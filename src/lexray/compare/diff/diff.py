@@ -4,13 +4,15 @@ The comparison runs twice over the models. First it measures: layer by layer, gr
 how much each vector moved. Then it reads the farthest moved: the top tokens of the difference
 and of its negation; of a head's circuits the top pairs. The most telling come first, where
 
-    telling = √(share · s) · c · (1 + legibility)
+    telling = √(share · s) · c · (0.05 + legibility · words)
 
 with share = ‖Δ‖ over the usual length of such vectors in that layer (at most 1), s = that share
 over the median of all vectors of the group that moved, c = how many standard deviations the best
 token (of either end) stands out from the whole vocabulary, over √(2 ln e), which is what the best
-of e random scores reaches; for pairs the square root of the same, as a pair has two ends. So what
-is large for its group and points at something comes before what is only large, or only pointed.
+of e random scores reaches; for pairs the square root of the same, as a pair has two ends. Words is
+the share of words among the first ten tokens, legibility how alike these are, of the end that reads
+better. So what is large for its group and can be read comes before what is only large, or points at
+bytes and pieces of words.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ as [L′, −L]·[R′; R], without the cancellation. Its token pairs come exact
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,10 +17,13 @@ from torch import Tensor
 
 from lexray.compare.diff.pair import Delta, Two
 from lexray.compare.diff.stacks import Stack
+from lexray.compare.diff.words import readable
 from lexray.model.circuits import Circuit
 from lexray.model.head import Head
 from lexray.model.model import Model
 from lexray.result.readings import Pair
+from lexray.space.kinds import Kind
+from lexray.space.legibility import WINDOW
 from lexray.space.topk.pairs import Sign, top_pairs
 from lexray.vocabulary.filters import Filter
 
@@ -151,6 +156,8 @@ class ChangedPairs:
     peak: float
     """The largest absolute score over the root mean square of all."""
     legibility: float
+    reads: float
+    """How well the words of its better end read."""
 
 
 def read_pairs(
@@ -172,11 +179,16 @@ def read_pairs(
         A, B = rows.factor(product.P.T), cols.factor(product.Q.T)
     ids = space.admitted(filter)
     signs: tuple[Sign, Sign] = ("largest", "smallest")
-    found = [top_pairs(A, B, k, sign=sign) for sign in signs]
+    found = [top_pairs(A, B, max(k, WINDOW), sign=sign) for sign in signs]
     ends = [_pairs(reader, one.rows, one.cols, one.values, ids) for one in found]
     typical = product_norm(A, B) / (len(A) * len(B)) ** 0.5
     largest = max((abs(float(one.values[0])) for one in found if len(one.values)), default=0.0)
-    return ChangedPairs(ends[0], ends[1], largest / (typical or 1.0), _legibility(reader, ends))
+    legible, reads = (
+        max(_legibility(measure, pairs, circuit.kinds) for pairs in ends)
+        for measure in (space.legibility, partial(readable, space))
+    )
+    top, bottom = (pairs[:k] for pairs in ends)
+    return ChangedPairs(top, bottom, largest / (typical or 1.0), legible, reads)
 
 
 def _pairs(
@@ -194,14 +206,15 @@ def _pairs(
     )
 
 
-def _legibility(reader: Model, ends: list[tuple[Pair, ...]]) -> float:
-    """Of the more legible end: the mean of its rows' and its columns'."""
-    found = []
-    for pairs in ends:
-        lists = [
-            list(dict.fromkeys(token.id for token in side))
-            for side in ([p.row for p in pairs], [p.col for p in pairs])
-        ]
-        legible = [float(reader.space.legibility(torch.tensor([ids]))[0]) for ids in lists if ids]
-        found.append(sum(legible) / max(1, len(legible)))
-    return max(found, default=0.0)
+def _legibility(
+    measure: Callable[[Tensor, Kind], Tensor], pairs: tuple[Pair, ...], kinds: Sequence[Kind]
+) -> float:
+    """The mean of the rows' and the columns'."""
+    sides = [p.row for p in pairs], [p.col for p in pairs]
+    lists = [list(dict.fromkeys(token.id for token in side)) for side in sides]
+    found = [
+        float(measure(torch.tensor([ids]), kind)[0])
+        for ids, kind in zip(lists, kinds, strict=True)
+        if ids
+    ]
+    return sum(found) / max(1, len(found))

@@ -17,10 +17,12 @@ from lexray.compare.diff.heads import HeadChanges, read_pairs
 from lexray.compare.diff.ledger import Candidate, Ledger
 from lexray.compare.diff.pair import Two
 from lexray.compare.diff.stacks import CIRCUITS, DiffGroup, Stack, layer_stacks
+from lexray.compare.diff.words import FLOOR, readable
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.readings import Scored
 from lexray.space.kinds import Kind
+from lexray.space.legibility import WINDOW
 from lexray.space.topk.vectors import TopVectors
 from lexray.vocabulary.filters import Filter
 
@@ -64,10 +66,10 @@ class Reader:
             chosen |= set([i for i, x in enumerate(read) if x.candidate.group == group][:each])
         return [self._change(read[i]) for i in sorted(chosen)]
 
-    def _telling(self, candidate: Candidate, peak: float, legibility: float) -> float:
+    def _telling(self, candidate: Candidate, peak: float, reads: float) -> float:
         usual = 1.0 if candidate.new else self.ledger.median(candidate.group)
         size = sqrt(min(1.0, candidate.share) * candidate.share / (usual or 1.0))
-        return size * peak / self._peak * (1 + max(0.0, legibility))
+        return size * peak / self._peak * (FLOOR + reads)
 
     def _vectors(self, candidates: list[Candidate]) -> Iterator[_Read]:
         for kind in sorted({c.kind for c in candidates}, key=str):
@@ -82,21 +84,18 @@ class Reader:
         ids = space.admitted(self.filter)
         if kind is None:  # a bias of the logits: its entries are scores already
             scores = X if ids is None else X[:, ids.to(X.device)]
-            found = _both_ends(scores, self.k, ids)
+            found = _both_ends(scores, max(self.k, WINDOW), ids)
         else:
             side = space.side(kind, self.filter)
-            scores, found = side.project(X), side.top(X, self.k)
+            scores, found = side.project(X), side.top(X, max(self.k, WINDOW))
         mean, deviation = scores.mean(1), scores.std(1, unbiased=False).clamp(min=1e-30)
-        ends = torch.maximum(
-            found.top_values[:, 0] - mean.to(found.top_values),
-            mean.to(found.top_values) - found.bottom_values[:, 0],
-        )
-        peaks = (ends / deviation.to(ends)).tolist()
-        legible = torch.maximum(
-            space.legibility(found.top_ids), space.legibility(found.bottom_ids)
-        ).tolist()
+        most = torch.maximum(scores.amax(1) - mean, mean - scores.amin(1))
+        peaks = (most / deviation).tolist()
+        ends = found.top_ids, found.bottom_ids
+        legible = torch.stack([space.legibility(ids, kind) for ids in ends]).amax(0).tolist()
+        reads = torch.stack([readable(space, ids, kind) for ids in ends]).amax(0).tolist()
         for i, candidate in enumerate(block):
-            telling = self._telling(candidate, peaks[i], legible[i])
+            telling = self._telling(candidate, peaks[i], reads[i])
             yield _Read(candidate, telling, legible[i], partial(self._tokens, found, i))
 
     def _tokens(self, found: TopVectors, i: int) -> dict[str, Any]:
@@ -104,7 +103,9 @@ class Reader:
         return {
             end: tuple(
                 Scored(token(t), value)
-                for t, value in zip(ids[i].tolist(), values[i].tolist(), strict=True)
+                for t, value in zip(
+                    ids[i, : self.k].tolist(), values[i, : self.k].tolist(), strict=True
+                )
             )
             for end, ids, values in (
                 ("top", found.top_ids, found.top_values),
@@ -121,7 +122,7 @@ class Reader:
             moved = heads.moved(circuit.head.index, circuit.matrix)
             assert moved is not None
             found = read_pairs(self.two, self.reader, moved, circuit, self.k, self.filter)
-            telling = self._telling(candidate, sqrt(found.peak), found.legibility)
+            telling = self._telling(candidate, sqrt(found.peak), found.reads)
             ends = {"pairs": found.top, "bottom_pairs": found.bottom}
             yield _Read(candidate, telling, found.legibility, partial(dict, ends))
 

@@ -123,8 +123,9 @@ class TopLists:
             self._tables[kind] = new if table is None else torch.cat([table, new])
 
     def _projected(self, kind: Kind, X: Float[Tensor, "n d_model"]) -> Int[Tensor, "n ends k"]:
-        side, parts = self.model.space.side(kind), []
-        for block in torch.split(X, VECTORS_AT_ONCE):
+        space = self.model.space
+        side, parts = space.side(kind), []
+        for block in torch.split(space.shifted(X, kind), VECTORS_AT_ONCE):
             found = side.top(block, self.k)
             low = found.bottom_ids if self.both_ends else found.top_ids
             ends = [found.top_ids, low][: 2 if self.both_ends else 1]

@@ -3,28 +3,30 @@
 - keys and gates: the tokens at their strongest activations (`sees`) and those that follow there
   (`expects`), against the text's other tokens;
 - values and rows of W_O: the tokens that lose most probability when the parameter is removed where
-  it is strongest (`causes`);
+  it is strongest (`causes`), and the tokens that follow where it is strong (`follows`), against the
+  text's other tokens;
 - QK: the key that a head looks at most, against the others that it could look at, by the static
   score at the true distance (`attends`); the first position, where attention rests, is left out;
-- VO: the tokens that lose most probability when what a head took from a token is removed.
+- VO: the tokens that lose most probability when what a head took from a token is removed
+  (`causes`).
 
 Each has a control: the reading of another parameter of the same layer.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isnan
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
 from lexray.model.model import Model
-from lexray.progress import track
 from lexray.space.kinds import Kind
 from lexray.space.space import space_of
 from lexray.studies.shared.areas import area
@@ -34,8 +36,9 @@ from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace
 from lexray.view import View
 
-Cell = tuple[str, str, str]
-"""The kind, the question, and the view's name."""
+Areas = dict[str, dict[str, dict[str, list[float | None]]]]
+"""By question, by view: the areas of a layer's parameters, and those of their controls."""
+READERS, WRITERS = ("key", "gate"), ("value", "O")
 STRONGEST = 20
 FALLEN = 20
 FIRST_QUERY = 6
@@ -53,121 +56,135 @@ class Amount:
 
 @dataclass
 class Grounds:
-    """The areas of each cell, layer by layer, and those of the controls."""
+    """Measures one kind of parameter in one layer at a time."""
 
     model: Model
     texts: Sequence[Sequence[int]]
-    layers: Sequence[int]
     views: Mapping[str, View]
     amount: Amount = field(default_factory=Amount)
     seed: int = 0
+    _traced: tuple[int, list[Trace]] | None = None
 
-    def __post_init__(self) -> None:
-        self.found: dict[Cell, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        self.control: dict[Cell, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        self._jobs: list[tuple[str, list[tuple[str, Tensor]], list[Tensor]]] = []
-        self._removals: list[Removal] = []
+    def measure(self, layer: int, kind: str) -> Areas:
+        """All questions of a kind; none where the layer has no such parameters."""
+        traces = self._traces(layer)
+        causal = self.model.architecture.causal
+        match kind:
+            case "key" | "gate":
+                return self._readers(layer, kind, traces)
+            case "QK":
+                return self._queries(layer, traces)
+            case "value" | "O" if causal and _strengths(traces[0], layer, kind) is not None:
+                follows = self._follows(layer, kind, traces)
+                return follows | self._removed(self._plan_writers(layer, kind, traces))
+            case "VO" if causal:
+                return self._removed(self._plan_heads(layer, traces))
+        return {}
 
-    def measure(self, kinds: Sequence[str]) -> None:
-        """Everything of these kinds."""
-        for layer in track(self.layers, len(self.layers), "grounding"):
-            traces = self._traced(layer)
-            for kind in ("key", "gate"):
-                if kind in kinds:
-                    self._readers(layer, kind, traces)
-            if "QK" in kinds:
-                self._queries(layer, traces)
-            if self.model.architecture.causal:
-                self._plan_removals(layer, traces, kinds)
-        self._remove()
+    def _traces(self, layer: int) -> list[Trace]:
+        if self._traced is None or self._traced[0] != layer:
+            texts = [list(ids) for ids in self.texts]
+            what = ("attention", "heads", "mlp")
+            self._traced = layer, self.model.trace(texts, layers=layer, what=what, special=False)
+        return self._traced[1]
 
-    def _traced(self, layer: int) -> list[Trace]:
-        texts = [list(ids) for ids in self.texts]
-        return self.model.trace(
-            texts, layers=layer, what=("attention", "heads", "mlp"), special=False
-        )
-
-    def _kept(self, traces: Sequence[Trace], layer: int, name: str) -> Tensor | None:
-        """One thing at all positions but the first and last of each text, side by side."""
-        parts: list[Tensor] = []
-        for trace in traces:
-            x = getattr(trace[layer], name)
-            if x is None:
-                return None
-            parts.append(x[1:-1])
-        return torch.cat(parts).float()
+    def _views(self, kind: str) -> dict[str, View]:
+        """Those that read this kind differently: to what writes, both embeddings are one."""
+        found: dict[str, View] = {}
+        for name, view in self.views.items():
+            same = replace(view, reading="output") if kind in WRITERS else view
+            if same not in found.values():
+                found[name] = same
+        return found
 
     # ------------------------------------------------------------------ keys and gates
 
-    def _readers(self, layer: int, kind: Kind, traces: Sequence[Trace]) -> None:
-        active = self._kept(traces, layer, "pre" if kind == "key" else "gate_pre")
-        if active is None:
-            return
-        here = torch.cat([trace.ids[1:-1] for trace in traces])
-        after = torch.cat([trace.ids[2:] for trace in traces])
+    def _readers(self, layer: int, kind: Kind, traces: Sequence[Trace]) -> Areas:
+        name = "pre" if kind == "key" else "gate_pre"
+        parts = [getattr(trace[layer], name) for trace in traces]
+        if any(part is None for part in parts):
+            return {}
+        active = torch.cat([part[1:-1] for part in parts]).float()
         chosen = self._sampled(self.amount.readers, active.shape[1], layer, kind)
-        tokens, place = torch.unique(torch.cat([here, after]), return_inverse=True)
-        here, after = place[: len(here)], place[len(here) :]
-        for name, view in self.views.items():
-            scores = self._scores(view, layer, kind, chosen, tokens)
-            for question, at in (("sees", here), ("expects", after)):
-                if question == "expects" and not self.model.architecture.causal:
-                    continue
-                for i, neuron in enumerate(chosen.tolist()):
-                    strong = torch.zeros(len(at), dtype=torch.bool)
-                    strong[active[:, neuron].topk(min(STRONGEST, len(at) // 2)).indices] = True
-                    cell = kind, question, name
-                    self.found[cell][layer].append(area(scores[i][at], strong))
-                    self.control[cell][layer].append(area(scores[i - 1][at], strong))
+        strong = [_strong(active[:, neuron]) for neuron in chosen.tolist()]
+        questions = {"sees": _tokens(traces, 1, -1)}
+        if self.model.architecture.causal:
+            questions["expects"] = _tokens(traces, 2, None)
+        return {
+            question: {
+                view: _areas_of(self._scores(seen, layer, kind, chosen, tokens), strong)
+                for view, seen in self._views(kind).items()
+            }
+            for question, tokens in questions.items()
+        }
+
+    def _follows(self, layer: int, kind: Kind, traces: Sequence[Trace]) -> Areas:
+        """What follows where a writer is strong, in the sign that it mostly has there."""
+        parts = [_strengths(trace, layer, kind) for trace in traces]
+        active = torch.cat([part[1:-1] for part in parts if part is not None]).float()
+        chosen = self._sampled(self.amount.readers, active.shape[1], layer, kind)
+        columns = active[:, chosen]
+        n = min(STRONGEST, len(columns) // 2)
+        largest = columns.gather(0, columns.abs().topk(n, dim=0).indices).sum(0)
+        signs = torch.where(largest < 0, -1.0, 1.0)
+        strong = [_strong(column) for column in (columns * signs).T]
+        tokens = _tokens(traces, 2, None)
+        return {
+            "follows": {
+                view: _areas_of(
+                    self._scores(seen, layer, kind, chosen, tokens) * signs[:, None], strong
+                )
+                for view, seen in self._views(kind).items()
+            }
+        }
 
     def _scores(
         self, view: View, layer: int, kind: Kind, chosen: Int[Tensor, "n"], tokens: Int[Tensor, "m"]
     ) -> Float[Tensor, "n m"]:
+        """What a view's readings say of the tokens at some places."""
+        known, places = torch.unique(tokens, return_inverse=True)
         seen = self.model.seen(view)
         space = space_of(seen, layer)
-        (group, *_) = seen.layers[layer].groups(kind)
-        X = space.shifted(group.tensor[chosen], kind)
-        return space.whole(kind).only(tokens).project(X).cpu()
+        X = torch.cat([group.tensor for group in seen.layers[layer].groups(kind)])
+        X = space.shifted(X[chosen.to(X.device)], kind)
+        return space.whole(kind).only(known).project(X).cpu()[:, places]
 
     # ------------------------------------------------------------------ where a head looks
 
-    def _queries(self, layer: int, traces: Sequence[Trace]) -> None:
+    def _queries(self, layer: int, traces: Sequence[Trace]) -> Areas:
         n_heads = len(self.model.layers[layer].heads)
-        for index in self._sampled(self.amount.heads, n_heads, layer, "QK").tolist():
-            for name, view in self.views.items():
+        found: Areas = {"attends": {}}
+        for name, view in self._views("QK").items():
+            own: list[float | None] = []
+            control: list[float | None] = []
+            for index in self._sampled(self.amount.heads, n_heads, layer, "QK").tolist():
                 head = self.model.seen(view).layers[layer].heads[index]
                 pairs = [_looking(head, trace, layer, index) for trace in traces]
-                areas = torch.cat(pairs).mean(0)
-                cell = "QK", "attends", name
-                self.found[cell][layer].append(float(areas[0]))
-                self.control[cell][layer].append(float(areas[1]))
+                means = torch.cat(pairs).mean(0).tolist()
+                own.append(means[0])
+                control.append(means[1])
+            found["attends"][name] = {"areas": own, "control": control}
+        return found
 
     # ------------------------------------------------------------------ removals
 
-    def _plan_removals(self, layer: int, traces: Sequence[Trace], kinds: Sequence[str]) -> None:
-        if "value" in kinds and traces[0][layer].coefficients is not None:
-            self._plan_writers(layer, "value", traces)
-        if "O" in kinds:
-            self._plan_writers(layer, "O", traces)
-        if "VO" in kinds:
-            self._plan_heads(layer, traces)
-
-    def _plan_writers(self, layer: int, kind: Kind, traces: Sequence[Trace]) -> None:
-        raw = self.model.view("raw").layers[layer]
-        groups = raw.groups(kind)
+    def _plan_writers(self, layer: int, kind: Kind, traces: Sequence[Trace]) -> list[Job]:
+        groups = self.model.view("raw").layers[layer].groups(kind)
         W = torch.cat([group.tensor for group in groups])
         chosen = self._sampled(self.amount.writers, len(W), layer, kind)
         readings = {
-            name: self._read(view, layer, kind, chosen) for name, view in self.views.items()
+            name: self._read(view, layer, kind, chosen) for name, view in self._views(kind).items()
         }
+        jobs = []
         for i, number in enumerate(chosen.tolist()):
             for s, p, c in _strongest(traces, layer, kind, number, self.amount.places):
                 sign = 1.0 if c > 0 else -1.0
-                own = [(name, sign * scores[i]) for name, scores in readings.items()]
-                other = [sign * scores[i - 1] for scores in readings.values()]
+                own = {name: sign * scores[i] for name, scores in readings.items()}
+                other = {name: sign * scores[i - 1] for name, scores in readings.items()}
                 ids = tuple(traces[s].ids[: p + 1].tolist())
                 where: Where = "mlp" if kind == "value" else "attention"
-                self._plan(kind, own, other, Removal(ids, layer, where, c * W[number]))
+                jobs.append(Job(own, other, Removal(ids, layer, where, c * W[number])))
+        return jobs
 
     def _read(self, view: View, layer: int, kind: Kind, chosen: Tensor) -> Float[Tensor, "n e"]:
         seen = self.model.seen(view)
@@ -175,46 +192,81 @@ class Grounds:
         X = torch.cat([group.tensor for group in seen.layers[layer].groups(kind)])[chosen]
         return space.whole(kind).project(space.shifted(X, kind)).cpu()
 
-    def _plan_heads(self, layer: int, traces: Sequence[Trace]) -> None:
-        heads = self.model.view("raw").layers[layer].heads
+    def _plan_heads(self, layer: int, traces: Sequence[Trace]) -> list[Job]:
+        heads, jobs = self.model.view("raw").layers[layer].heads, []
         for index in self._sampled(self.amount.heads, len(heads), layer, "VO").tolist():
-            found = _taken(heads[index], traces, layer, self.amount.places)
-            for s, p, i, vector in found:
+            seen = {
+                name: self.model.seen(view).layers[layer].heads[index]
+                for name, view in self._views("VO").items()
+            }
+            for s, p, i, vector in _taken(heads[index], traces, layer, self.amount.places):
                 token = int(traces[s].ids[i])
                 other = int(traces[s].ids[1 + (i + 3) % (p - 1)]) if p > 1 else token
-                by_view = {
-                    name: self._head(view, layer, index) for name, view in self.views.items()
-                }
-                own = [(name, _written(by, token)) for name, by in by_view.items()]
-                control = [_written(by, other) for by in by_view.values()]
+                own, control = (
+                    {name: _written(head, at) for name, head in seen.items()}
+                    for at in (token, other)
+                )
                 ids = tuple(traces[s].ids[: p + 1].tolist())
-                self._plan("VO", own, control, Removal(ids, layer, "attention", vector))
+                jobs.append(Job(own, control, Removal(ids, layer, "attention", vector)))
+        return jobs
 
-    def _head(self, view: View, layer: int, index: int) -> Head:
-        return self.model.seen(view).layers[layer].heads[index]
-
-    def _plan(
-        self, kind: str, own: list[tuple[str, Tensor]], other: list[Tensor], removal: Removal
-    ) -> None:
-        self._jobs.append((kind, own, other))
-        self._removals.append(removal)
-
-    def _remove(self) -> None:
+    def _removed(self, jobs: Sequence[Job]) -> Areas:
+        """How well each reading tells the tokens whose probability falls most."""
         there = self.model.vocabulary.admitted(self.model.space.n_rows)
-        for number, before, after in changes(self.model, self._removals):
-            (kind, own, other), layer = self._jobs[number], self._removals[number].layer
+        found: dict[str, dict[str, list[float | None]]] = {}
+        for number, before, after in changes(self.model, [job.removal for job in jobs]):
             n = min(len(before), len(there))
             mask = there[:n]
             fall = (before.exp() - after.exp())[:n][mask]
             wanted = torch.zeros(len(fall), dtype=torch.bool)
             wanted[fall.topk(min(FALLEN, len(fall) // 2)).indices] = True
-            for (name, scores), others in zip(own, other, strict=True):
-                cell = kind, "causes", name
-                self.found[cell][layer].append(area(scores[:n][mask], wanted))
-                self.control[cell][layer].append(area(others[:n][mask], wanted))
+            for name, scores in jobs[number].own.items():
+                cell = found.setdefault(name, {"areas": [], "control": []})
+                cell["areas"].append(_area(scores[:n][mask], wanted))
+                cell["control"].append(_area(jobs[number].other[name][:n][mask], wanted))
+        return {"causes": found} if found else {}
 
     def _sampled(self, n: int, total: int, layer: int, kind: str) -> Int[Tensor, "n"]:
         return sample(min(n, total), total, seed_generator(self.seed, layer, kind))
+
+
+class Job(NamedTuple):
+    """A removal, and what each view's reading says of every token; its own and another's."""
+
+    own: dict[str, Float[Tensor, "e"]]
+    other: dict[str, Float[Tensor, "e"]]
+    removal: Removal
+
+
+def _tokens(traces: Sequence[Trace], start: int, stop: int | None) -> Int[Tensor, "m"]:
+    return torch.cat([trace.ids[start:stop] for trace in traces])
+
+
+def _strong(activations: Float[Tensor, "m"]) -> Bool[Tensor, "m"]:
+    """The places of the largest."""
+    strong = torch.zeros(len(activations), dtype=torch.bool)
+    strong[activations.topk(min(STRONGEST, len(activations) // 2)).indices.cpu()] = True
+    return strong
+
+
+def _areas_of(
+    scores: Float[Tensor, "n m"], strong: Sequence[Bool[Tensor, "m"]]
+) -> dict[str, list[float | None]]:
+    """Of each reading with its own places, and of its neighbour's with them."""
+    return {
+        "areas": [_area(scores[i], places) for i, places in enumerate(strong)],
+        "control": [_area(scores[i - 1], places) for i, places in enumerate(strong)],
+    }
+
+
+def _area(scores: Float[Tensor, "n"], wanted: Bool[Tensor, "n"]) -> float | None:
+    found = area(scores, wanted)
+    return None if isnan(found) else found
+
+
+def _strengths(trace: Trace, layer: int, kind: str) -> Float[Tensor, "p n"] | None:
+    """By how much each writer is added."""
+    return trace[layer].coefficients if kind == "value" else trace[layer].z.flatten(1)
 
 
 def _strongest(
@@ -223,7 +275,7 @@ def _strongest(
     """(text, position, coefficient) where a writer was strongest, after the first position."""
     found: list[tuple[int, int, float]] = []
     for s, trace in enumerate(traces):
-        x = trace[layer].coefficients if kind == "value" else trace[layer].z.flatten(1)
+        x = _strengths(trace, layer, kind)
         assert x is not None
         strengths = x[1:, number].abs().float()
         p = int(strengths.argmax()) + 1

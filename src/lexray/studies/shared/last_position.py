@@ -1,7 +1,8 @@
 """What the studies of a prompt's last position share: its vectors, their top tokens, curves.
 
 All of them read the pass that plots the answer, through the model's own last step (final norm,
-unembedding), which is VISIT's logit lens.
+unembedding), which is VISIT's logit lens; by the standard view scores are standardised by place,
+see `lexray.studies.shared.lists`.
 """
 
 from __future__ import annotations
@@ -16,21 +17,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.result.charts.panels import Line
 from lexray.result.charts.pen import Colour
 from lexray.result.table import Table
 from lexray.studies.shared import figures
+from lexray.studies.shared.lists import Part
 from lexray.studies.shared.measures import overlap, require_more_tokens
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.study import PromptOptions, option
-from lexray.trace.read.project import project
 from lexray.trace.read.vectors import Selection
 from lexray.trace.trace import Trace
 
-RAW = {"folded": False, "calibrated": False, "centred": False}
-"""The View of these studies: weights as they are."""
 OUTPUTS = {"attention": "attention output", "block": "block output", "final": "final output"}
 COLOURS = dict(zip(OUTPUTS, (figures.OURS, figures.CONTROL, figures.THIRD), strict=True))
 Curves = dict[str, list[float]]
@@ -67,12 +65,12 @@ def stack(trace: Trace, name: str) -> Float[Tensor, "layers d_model"]:
     return torch.cat([getattr(trace[layer], name)[-1:] for layer in trace.layers])
 
 
-def outputs(trace: Trace) -> dict[str, Float[Tensor, "_ d_model"]]:
+def outputs(trace: Trace) -> dict[str, Part]:
     """What heads and values are compared with: of each layer, or (final) of all together."""
     return {
-        "attention": stack(trace, "attn_out"),
-        "block": stack(trace, "resid_post"),
-        "final": trace.final[-1:],
+        "attention": Part.by_layer(stack(trace, "attn_out")),
+        "block": Part.by_layer(stack(trace, "resid_post")),
+        "final": Part.whole(trace.final[-1:]),
     }
 
 
@@ -82,16 +80,6 @@ def heads_at_last(trace: Trace) -> list[Float[Tensor, "heads d_model"]]:
         torch.cat([line.vectors for line in Selection(trace, (layer,), (-1,)).lines(["heads"])])
         for layer in trace.layers
     ]
-
-
-def tops(
-    model: Model, parts: Mapping[str, Float[Tensor, "_ d_model"]], k: int
-) -> dict[str, Int[Tensor, "_ k"]]:
-    """The k best tokens of all vectors, projected as one batch."""
-    X = torch.cat([at_least_float32(part.to(model.device)) for part in parts.values()])
-    ids = project(model, X, k).top_ids
-    sizes = [len(part) for part in parts.values()]
-    return dict(zip(parts, torch.split(ids, sizes), strict=True))
 
 
 def with_outputs(

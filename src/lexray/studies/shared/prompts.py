@@ -9,9 +9,12 @@ from typing import Any
 
 from lexray.errors import LexrayError
 from lexray.files import has_json_lines, open_text, parse_json_lines, read_json_lines
+from lexray.model.cache import Drawer
 from lexray.model.model import Model
 
 OWN = "prompts.jsonl"
+PREDICTED: Drawer[tuple[int, ...], int] = Drawer(most=2**14)
+"""What follows a prompt, so that several studies of one model ask it once."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ def answers_rightly(model: Model, prompt: Prompt) -> bool:
     if prompt.answer is None:
         raise LexrayError(f"the prompt {prompt.text!r} has no answer")
     ids = _ids(model, prompt.text)
-    return next_token(model, ids) == _first_of_answer(model, ids, prompt)
+    predicted = PREDICTED.get(model.cache, tuple(ids), lambda: next_token(model, ids))
+    return predicted == _first_of_answer(model, ids, prompt)
 
 
 def next_token(model: Model, ids: list[int]) -> int:

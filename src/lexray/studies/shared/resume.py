@@ -159,6 +159,16 @@ class Store:
         return self.known[key]
 
 
+def keep_work(path: Path | None, made: str, name: str, compute: Callable[[], Numbers]) -> Numbers:
+    """A piece of work that is kept in a file as a prompt's numbers are, under a name of its own."""
+    if path is None:
+        return compute()
+    store, piece = Store.open(path, made), Prompt(name)
+    known = store[piece] if piece in store else store.keep(piece, compute())
+    assert known is not None
+    return known
+
+
 def _lines(path: Path) -> dict[str, Numbers | None]:
     """What the whole lines of a file hold, by key; a torn last one is cut off."""
     with appending(path) as stream:

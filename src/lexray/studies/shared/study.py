@@ -29,6 +29,9 @@ ES = "Analyzing Transformers in Embedding Space"
 VISIT = "VISIT: Visualizing and Interpreting the Semantic Information Flow of Transformers"
 
 Verdict = Literal["holds", "does not hold", "not testable"]
+Views = Literal["any", "both", "none"]
+"""Which views a study can be run with: any, raw and standard, or none, as it is of probabilities,
+which are the model's own whatever the view."""
 
 
 def option(default: Any, help: str, *, min: float | None = None, flag: str | None = None) -> Any:
@@ -129,8 +132,7 @@ class Study(Generic[Opts]):
     """What is reproduced, and where this departs: the module's docstring."""
     options: type[Opts]
     run: Callable[[Model, Opts], Evidence]
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the View that the study does not leave to its user."""
+    views: Views = "any"
 
     @property
     def needs_prompts(self) -> bool:
@@ -148,7 +150,8 @@ class Study(Generic[Opts]):
         `lexray study` takes unless told otherwise.
         """
         chosen = self.options.of(options)
-        model = model.view(**self.fixed)
+        if self.views == "none" or (self.views == "both" and not model.options.standardised):
+            model = model.view("raw")
         evidence = self.run(model, chosen)  # type: ignore[arg-type]
         return StudyResult(self, model.space.source(""), chosen, evidence)
 
