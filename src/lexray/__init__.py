@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from lexray.compare.diff.diff import diff
     from lexray.compare.stitch.stitch import stitch
     from lexray.dictionary.dictionary import Dictionary
-    from lexray.effects.patching import knockout, patching
+    from lexray.effects.knockout import knockout
+    from lexray.effects.patching import patching
     from lexray.families import family
     from lexray.model.model import Model
     from lexray.result import plots
@@ -35,7 +36,7 @@ _WHERE = {
     "align": "lexray.compare.align.align",
     "diff": "lexray.compare.diff.diff",
     "family": "lexray.families",
-    "knockout": "lexray.effects.patching",
+    "knockout": "lexray.effects.knockout",
     "partners": "lexray.compare.align.partners",
     "patching": "lexray.effects.patching",
     "stitch": "lexray.compare.stitch.stitch",

@@ -10,7 +10,8 @@ import torch
 
 from lexray.edits import add, cut, patch
 from lexray.effects.aim import Aim, own_actions
-from lexray.effects.patching import around, knockout, patching
+from lexray.effects.knockout import around, knockout
+from lexray.effects.patching import patching
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.trace.apply.gradients import gradients

@@ -130,7 +130,7 @@ def _pair(text: str | None) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class SecondOptions(OtherOptions):
-    """The run to compare with: another prompt, another model, or both."""
+    """The run to compare with: another prompt, another model, or both; never edited."""
 
     compare: Annotated[
         str | None, option("Another prompt: a difference graph.", COMPARE, metavar="PROMPT")
@@ -279,7 +279,7 @@ def _traces(
 ) -> list[Trace]:
     """One or two runs."""
     model = run.open()
-    found = [_trace(model, prompt, where, run.special)]
+    found = [_trace(model, prompt, where, run.special, run.edits)]
     if second.other is None and (given := second.given()):
         raise LexrayError(f"{', '.join(given)} is about a second model; say which with --other")
     if second.compare is not None or second.other is not None:
@@ -289,7 +289,13 @@ def _traces(
     return found
 
 
-def _trace(model: Model, prompt: str, where: WhereOptions, special: bool) -> Trace:
+def _trace(
+    model: Model,
+    prompt: str,
+    where: WhereOptions,
+    special: bool,
+    edits: list[str] | None = None,
+) -> Trace:
     """A run of which only what the graph needs is kept: one position, with all keys and values."""
     from lexray.trace.record.plan import choose
 
@@ -298,7 +304,9 @@ def _trace(model: Model, prompt: str, where: WhereOptions, special: bool) -> Tra
     blocks = model.architecture.blocks
     if any(part.sum_norm for block in blocks for part in (block.attention, block.ff)):
         layers = tuple(range(min(layers), model.n_layers))
-    return model.trace(prompt, layers=layers, positions=[where.position], special=special)
+    return model.trace(
+        prompt, layers=layers, positions=[where.position], special=special, edits=edits
+    )
 
 
 def _graph(traces: list[Trace], options: dict[str, Any]) -> Flow:

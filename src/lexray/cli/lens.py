@@ -40,6 +40,15 @@ class RunOptions(PlacedOptions):
             "With the tokens that the tokenizer adds (BOS, [CLS]).", MODEL, "--special/--no-special"
         ),
     ] = True
+    edits: Annotated[
+        list[str] | None,
+        option(
+            "Change the run: 'ablate L23H4', 'scale L29N50 by 3', 'cut [3]->[-1]'; several with "
+            "semicolons. Repeatable.",
+            MODEL,
+            metavar="EDITS",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,9 @@ class LensOptions:
         self.refuse_idle(kinds)
         layers = numbers("--layers", self.layers)
         model = run.open().view(reading=self.reading)
-        trace = model.trace(prompt, layers=layers, what=what_for(kinds), special=run.special)
+        trace = model.trace(
+            prompt, layers=layers, what=what_for(kinds), special=run.special, edits=run.edits
+        )
         return trace.lens(
             kinds,
             target=target.target,
@@ -218,7 +229,7 @@ def contributions(
     lexray contributions demo "She went to the" --sources -o parts.csv
     """
     plot.check()
-    trace = run.open().trace(prompt, positions=[position], special=run.special)
+    trace = run.open().trace(prompt, positions=[position], special=run.special, edits=run.edits)
     found = trace.contributions(
         target, position, against=against, first=first, sources=sources, shown=limit
     )

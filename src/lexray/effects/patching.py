@@ -7,23 +7,26 @@ Denoising puts what a clean run had into a corrupted one and asks how much of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
+from rich.console import RenderableType
 from torch import Tensor
 
-from lexray.edits.values import Edit, cut, patch
+from lexray.edits.values import Edit, patch
 from lexray.effects.aim import Aim, own_actions, recorded_logits, rough
+from lexray.effects.grids import number_grid
 from lexray.effects.plots import draw_cells, scatter, signed_map
 from lexray.effects.removals import rerun_each
 from lexray.errors import LexrayError
 from lexray.result.charts.cells import Cells
 from lexray.result.charts.panels import Panels
 from lexray.result.readings import Source, Token
-from lexray.result.table import Cell, Result, Table
+from lexray.result.table import TEXT_WIDTH, Cell, Result, Table
+from lexray.trace.read.grid import Grid
 from lexray.trace.read.targets import Wanted
 from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
@@ -84,21 +87,17 @@ class Patching(Result):
             for i in order
         ]
 
-    def tables(self) -> list[Table]:
-        if len(self.columns) <= 16:
-            rows: list[tuple[Cell, ...]] = [
-                (name, *(float(f"{v:.2f}") for v in line))
-                for name, line in zip(self.lines, self.exact.tolist(), strict=True)
-            ]
-            return [Table(("", *self._unique()), tuple(rows), self.title, self._note)]
-        listed: list[tuple[Cell, ...]] = list(self.top())
-        return [Table(("layer", "where", "share"), tuple(listed), self.title, self._note)]
+    def grid(self) -> Grid:
+        return number_grid(self.title, self._note, self.columns, self.lines, self.exact)
 
-    def _unique(self) -> list[str]:
-        """Tables need columns that differ."""
-        return [
-            f"{i} {name}" if self.of != "heads" else name for i, name in enumerate(self.columns)
-        ]
+    def tables(self) -> list[Table]:
+        return [self.grid().fitting(TEXT_WIDTH).table()]
+
+    def __rich__(self) -> RenderableType:
+        return self.grid()
+
+    def _repr_html_(self) -> str:
+        return self.grid().to_html()
 
     def csv_tables(self) -> list[Table]:
         columns = ("line", "column", "number", "exact", "approximate")
@@ -146,7 +145,7 @@ class Patching(Result):
                 for i, line in enumerate(self.lines)
                 for j, column in enumerate(self.columns)
             ]
-            panels.append(scatter("exact", "by the gradient", points, slope=1.0))
+            panels.append(scatter("exact", "by the gradient", points, slope=1.0, same="the same"))
         return Panels(self.title, self._note, tuple(panels))
 
 
@@ -307,121 +306,3 @@ class _Grid:
         for i, p in enumerate(self.positions):
             found[i] = ends[0] - ends[1] if p == aim.position else 0.0
         return found
-
-
-@dataclass(frozen=True)
-class Knockout(Result):
-    """Attention to each position, cut in a window of layers: what is left of the answer."""
-
-    source: Source
-    aim: Aim
-    window: int
-    probability: float
-    """Of the target, as it was."""
-    tokens: tuple[Token, ...]
-    positions: tuple[int, ...]
-    layers: tuple[int, ...]
-    """The middle of each window."""
-    change: Float[Tensor, "layers positions"]
-    """Of the target's probability, relative to what it was."""
-    note: str = ""
-
-    @property
-    def title(self) -> str:
-        return (
-            f"{self.aim.target.shown}: change of its probability ({self.probability:.3g}) when "
-            f"position {self.aim.position} cannot look at one, in {self.window} layers around"
-        )
-
-    @property
-    def _note(self) -> str:
-        return " · ".join(filter(None, [self.source.model, "-1: all is lost", self.note]))
-
-    def tables(self) -> list[Table]:
-        columns = ("", *(f"{p} {self.tokens[p].shown}" for p in self.positions))
-        rows: list[tuple[Cell, ...]] = [
-            (f"L{n}", *(float(f"{v:.2f}") for v in line))
-            for n, line in zip(self.layers, self.change.tolist(), strict=True)
-        ]
-        return [Table(columns, tuple(rows), self.title, self._note)]
-
-    def csv_tables(self) -> list[Table]:
-        rows: list[tuple[Cell, ...]] = [
-            (n, p, self.tokens[p].text, float(self.change[i, j]))
-            for i, n in enumerate(self.layers)
-            for j, p in enumerate(self.positions)
-        ]
-        return [Table(("layer", "position", "token", "change"), tuple(rows))]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **self.source.to_dict(),
-            **self.aim.to_dict(),
-            "window": self.window,
-            "probability": self.probability,
-            "tokens": [token.to_dict() for token in self.tokens],
-            "positions": list(self.positions),
-            "layers": list(self.layers),
-            "change": self.change.tolist(),
-            "note": self.note,
-        }
-
-    def plot(self) -> Cells:
-        columns = [(str(p), self.tokens[p].shown) for p in self.positions]
-        names = [f"L{n}" for n in self.layers]
-        meaning = "relative change of the probability"
-        return draw_cells(self.title, self._note, columns, names, self.change, meaning)
-
-
-def knockout(
-    trace: Recording,
-    target: Wanted | None = None,
-    position: int = -1,
-    *,
-    window: int = 5,
-    layers: Some = None,
-    sources: Some = None,
-    first: bool = False,
-    renormalise: bool = False,
-) -> Knockout:
-    """Cuts what one position sees of each other one, in windows of layers.
-
-    As in "Dissecting Recall of Factual Associations" (arXiv 2304.14767): `window` layers around
-    each of `layers`; `sources` are the positions that are no longer seen.
-
-    >>> lx.knockout(trace, " good", window=2).change.shape
-    torch.Size([4, 3])
-    """
-    model = trace.model
-    if not 1 <= window <= model.n_layers:
-        raise LexrayError(f"a window has 1 to {model.n_layers} layers, not {window}")
-    aim = Aim.of(trace, target, position, first=first)
-    seen = choose(
-        sources, aim.position + 1 if model.architecture.causal else len(trace), "position"
-    )
-    chosen = choose(layers, model.n_layers, "layer")
-    edits: list[Edit] = [
-        cut(
-            p,
-            aim.position,
-            [f"L{m}" for m in around(n, window, model.n_layers)],
-            renormalise=renormalise,
-        )
-        for n in chosen
-        for p in seen
-    ]
-    logits = dict(rerun_each(trace, list(dict.fromkeys(edits)), aim, "cutting attention"))
-    before = float(aim.probability(recorded_logits(trace, aim)))
-    after = torch.tensor([float(aim.probability(logits[edit])) for edit in edits])
-    change = (after - before).view(len(chosen), len(seen)) / max(before, 1e-30)
-    notes = " · ".join(filter(None, [*aim.notes, rough(trace)]))
-    source = model.space.source("knockout")
-    return Knockout(
-        source, aim, window, before, trace.tokens, tuple(seen), tuple(chosen), change, notes
-    )
-
-
-def around(layer: int, window: int, n_layers: int) -> Sequence[int]:
-    """The layers of a window, cut at the ends of the model."""
-    start = layer - (window - 1) // 2
-    return range(max(0, start), min(n_layers, start + window))

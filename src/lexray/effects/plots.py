@@ -12,8 +12,10 @@ from lexray.result.charts.cells import Cells, Square
 from lexray.result.charts.panels import Columns, Dots, Heat, Line, Panel, Panels
 from lexray.result.format import show_number
 
-LABELLED = 8
+LABELLED = 10
 """How many points of a scatter have their name beside them."""
+
+JUST = "removing it takes what it had added, no more and no less"
 
 
 def as_lists(grid: Float[Tensor, "lines columns"]) -> list[list[float | None]]:
@@ -40,7 +42,9 @@ def draw_effects(
         bars = Columns(places, list(change), "change", "positive", listed=False, said=said)
         panels.append(Panel("change when removed", (bars,), Axis("number", whole=True), Axis()))
     if known:
-        panels.append(scatter("added directly", "change when removed", known, slope=-1.0))
+        panels.append(
+            scatter("added directly", "change when removed", known, slope=-1.0, same=JUST)
+        )
     return Panels(title, note, tuple(panels))
 
 
@@ -49,18 +53,39 @@ def signed_map(title: str, grid: Float[Tensor, "lines columns"], columns: str, l
     return Panel(title, (heat,), Axis(columns, whole=True), Axis(lines, whole=True))
 
 
-def scatter(x: str, y: str, points: Sequence[tuple[str, float, float]], *, slope: float) -> Panel:
+def scatter(
+    x: str, y: str, points: Sequence[tuple[str, float, float]], *, slope: float, same: str
+) -> Panel:
     """Named points, and the line on which both say the same."""
-    order = sorted(points, key=lambda point: -(abs(point[1]) + abs(point[2])))
+    named = _apart(points)
     series: list[Dots | Line] = []
-    for some, named in ((order[LABELLED:], False), (order[:LABELLED], True)):
+    for chosen in (False, True):
+        some = [point for point in points if (point[0] in named) == chosen]
         if some:
             xs, ys = [p[1] for p in some], [p[2] for p in some]
-            dots = Dots(xs, ys, "", ["positive"], [p[0] for p in some], named=named)
+            dots = Dots(xs, ys, "", ["positive"], [p[0] for p in some], named=chosen)
             series.append(dots)
     low, high = min(p[1] for p in points), max(p[1] for p in points)
-    line = Line([low, high], [slope * low, slope * high], "the same", "faint", "dash", 1.0, False)
-    return Panel(f"{x} against {y}", (line, *series), Axis(x), Axis(y))
+    line = Line([low, high], [slope * low, slope * high], same, "faint", "dash", 1.0, False)
+    return Panel(f"{x} and {y}", (line, *series), Axis(x), Axis(y))
+
+
+def _apart(points: Sequence[tuple[str, float, float]]) -> set[str]:
+    """The points furthest out in either direction, as long as their names do not meet."""
+    wide = max((abs(p[1]) for p in points), default=0.0) or 1.0
+    high = max((abs(p[2]) for p in points), default=0.0) or 1.0
+    order = sorted(points, key=lambda p: -max(abs(p[1]) / wide, abs(p[2]) / high))
+    found: list[tuple[str, float, float]] = []
+    for point in order:
+        meets = any(
+            abs(point[1] - other[1]) < 0.25 * wide and abs(point[2] - other[2]) < 0.08 * high
+            for other in found
+        )
+        if not meets:
+            found.append(point)
+        if len(found) == LABELLED:
+            break
+    return {point[0] for point in found}
 
 
 def draw_cells(

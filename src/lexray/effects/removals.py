@@ -110,19 +110,15 @@ class Effects(Result, Sequence[Removed]):
     @property
     def _note(self) -> str:
         left = len(self.removed) - self.shown
+        more = [f"{left} smaller changes not shown"] if left > 0 else []
+        return " · ".join([*self._facts, *more])
+
+    @property
+    def _facts(self) -> list[str]:
         was = f"before: probability {self.said.probability:.3g}, rank {self.said.rank}"
-        return " · ".join(
-            filter(
-                None,
-                [
-                    self.source.model,
-                    f"mean of {self.n_prompts} prompts" if self.n_prompts > 1 else was,
-                    f"to {self.to}" if self.to != "zero" else "",
-                    f"{left} smaller changes not shown" if left > 0 else "",
-                    self.note,
-                ],
-            )
-        )
+        means = f"mean of {self.n_prompts} prompts" if self.n_prompts > 1 else was
+        to = f"to {self.to}" if self.to != "zero" else ""
+        return [fact for fact in (self.source.model, means, to, self.note) if fact]
 
     def csv_tables(self) -> list[Table]:
         columns = ("component", "layer", "index", "direct", "change", "probability", "rank")
@@ -161,7 +157,7 @@ class Effects(Result, Sequence[Removed]):
         """A heat map of the changes, and direct contributions against them."""
         return draw_effects(
             self.title,
-            self._note,
+            " · ".join(self._facts),
             self.grid,
             [self._label(r) for r in self.removed],
             [r.direct for r in self.removed],

@@ -1,0 +1,266 @@
+"""`lexray ablate`, `patch`, `steer` and `check`: change a run, and see what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from lexray.cli.groups import expand, option
+from lexray.cli.lens import TARGET, WHERE, Prompt, RunOptions
+from lexray.cli.output import OutputOptions
+from lexray.cli.parse import numbers
+from lexray.cli.plotting import PlotOptions
+from lexray.errors import LexrayError
+
+if TYPE_CHECKING:
+    from lexray.effects.effect import Effect
+    from lexray.effects.knockout import Knockout
+    from lexray.effects.removals import Effects
+    from lexray.model.model import Model
+    from lexray.trace.trace import Trace
+
+HOW = "How it is changed"
+EVERY = ("heads", "neurons", "layers", "attention", "mlps", "positions")
+
+
+def register(app: typer.Typer) -> None:
+    for command in (ablate, patch, steer, check):
+        app.command()(expand(command))
+
+
+@dataclass(frozen=True)
+class AimOptions:
+    """What is looked at in the answer."""
+
+    target: Annotated[
+        str | None, option('Whose logit: " Tokyo"; by default the most probable token.', TARGET)
+    ] = None
+    against: Annotated[
+        str | None, option("Another token; the difference of the two logits.", TARGET)
+    ] = None
+    first: Annotated[bool, option("Of a word of several tokens, take the first.", TARGET)] = False
+    position: Annotated[int, option("Where it is predicted; -1 is the last.", TARGET)] = -1
+
+
+@dataclass(frozen=True)
+class AblateOptions:
+    """What is put in the place of what is removed, and where."""
+
+    to: Annotated[
+        Literal["zero", "mean"],
+        option("To zero, or to the mean over the prompt's other positions.", HOW),
+    ] = "zero"
+    layers: Annotated[str | None, option("Only those of these layers: 3, 20-29.", WHERE)] = None
+    positions: Annotated[str | None, option("Removed only there; -1 is the last.", WHERE)] = None
+    window: Annotated[
+        int | None,
+        option("With positions: attention to each is cut in so many layers around each.", HOW),
+    ] = None
+
+    def every(self, trace: Trace, what: str, aim: AimOptions) -> Effects | Knockout:
+        layers = numbers("--layers", self.layers)
+        positions = numbers("--positions", self.positions)
+        if self.window is not None:
+            from lexray.effects.knockout import knockout
+
+            if what != "positions":
+                raise LexrayError(f"--window is for positions, not for {what}")
+            return knockout(
+                trace,
+                aim.target,
+                aim.position,
+                window=self.window,
+                layers=layers,
+                sources=positions,
+                first=aim.first,
+            )
+        return trace.effects(
+            what,
+            aim.target,
+            aim.position,
+            against=aim.against,
+            first=aim.first,
+            layers=layers,
+            positions=positions,
+            to=self.to,
+        )
+
+    def together(self, trace: Trace, what: list[str], aim: AimOptions) -> Effect:
+        from lexray.edits import ablate as remove
+
+        at = numbers("--positions", self.positions)
+        edits = [remove(site, to=self.to, positions=at) for site in what]
+        return trace.effect(edits, aim.target, aim.position, against=aim.against, first=aim.first)
+
+
+def open_exact(run: RunOptions) -> Model:
+    """In float32 unless another dtype is asked for: changes are small, and halves crawl on CPUs."""
+    return replace(run, dtype=run.dtype or "float32").open()
+
+
+def ablate(
+    run: RunOptions,
+    prompt: Prompt,
+    how: AblateOptions,
+    aim: AimOptions,
+    plot: PlotOptions,
+    output: OutputOptions,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WHAT",
+            help="Places that are removed together (L23H4, L23.mlp, L29N50, L12), or one of "
+            "heads, neurons, layers, attention, mlps, positions: each in turn. By default heads.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int, option("How many lines, the largest changes first.", None, "--limit", "-n", min=1)
+    ] = 15,
+) -> None:
+    """What the answer depends on: parts of the model removed, together or each in turn.
+
+    lexray ablate smollm2 "The capital of Japan is the city of" --target " Tokyo"
+
+    lexray ablate smollm2 "The capital of Japan is the city of" L23H4 L23H5 --target " Tokyo"
+
+    lexray ablate smollm2 "The capital of Japan is the city of" positions --window 9
+    """
+    plot.check()
+    output.check()
+    wanted = what or ["heads"]
+    every = [name for name in wanted if name in EVERY]
+    if every and len(wanted) > 1:
+        raise LexrayError(f"{every[0]} are removed each in turn; name nothing else beside them")
+    trace = open_exact(run).trace(prompt, special=run.special, edits=run.edits)
+    if not every:
+        if plot.plot is not None:
+            raise LexrayError("--plot is for maps: heads, neurons, layers, … each in turn")
+        output.show(how.together(trace, wanted, aim))
+        return
+    found = how.every(trace, wanted[0], aim)
+    plot.draw(found)
+    output.show(found if how.window else replace(found, shown=limit))  # type: ignore[arg-type]
+
+
+def patch(
+    run: RunOptions,
+    clean: Annotated[str, typer.Argument(metavar="CLEAN", help="A prompt, in quotes.")],
+    corrupted: Annotated[
+        str, typer.Argument(metavar="CORRUPTED", help="Another one of the same length.")
+    ],
+    aim: AimOptions,
+    plot: PlotOptions,
+    output: OutputOptions,
+    of: Annotated[
+        str,
+        option("residual, attention, mlp, heads, or head-positions.", HOW),
+    ] = "residual",
+    noising: Annotated[
+        bool, option("Put the corrupted run into the clean one, not the reverse.", HOW)
+    ] = False,
+    layers: Annotated[str | None, option("Only these layers: 3, 20-29 or 0,5,-1.", WHERE)] = None,
+    positions: Annotated[str | None, option("Only these positions.", WHERE)] = None,
+    gradient: Annotated[
+        bool, option("Also the gradient's estimate.", HOW, "--gradient/--no-gradient")
+    ] = True,
+) -> None:
+    """Where two prompts differ in what makes the model answer differently.
+
+    lexray patch smollm2 "When Mary and John went to the store, John gave a drink to" "When Mary
+    and John went to the store, Mary gave a drink to" --of heads --target " Mary" --against " John"
+    """
+    plot.check()
+    output.check()
+    from lexray.effects.patching import patching
+
+    model = open_exact(run)
+    one, other = (
+        model.trace(text, special=run.special, edits=run.edits) for text in (clean, corrupted)
+    )
+    found = patching(
+        one,
+        other,
+        aim.target,
+        aim.position,
+        of=of.replace("-", " "),
+        way="noising" if noising else "denoising",
+        against=aim.against,
+        first=aim.first,
+        layers=numbers("--layers", layers),
+        positions=numbers("--positions", positions),
+        approximate=gradient,
+    )
+    plot.draw(found)
+    output.show(found)
+
+
+def steer(
+    run: RunOptions,
+    prompt: Prompt,
+    output: OutputOptions,
+    add: Annotated[
+        list[str] | None,
+        option(
+            'A vector and where it is added: "8*L29N50.value@L29", "4*[\\" Paris\\"]@L12". '
+            "Repeatable.",
+            HOW,
+            metavar="VECTOR@PLACE",
+        ),
+    ] = None,
+    n: Annotated[int, option("How many new tokens.", None, "-n", min=1)] = 20,
+) -> None:
+    """Continues a prompt with and without a change, each token with both probabilities.
+
+    lexray steer smollm2 "I think that" --add "8*L29N50.value@L29" -n 40
+
+    lexray steer smollm2 "The capital of Japan is" --edits "ablate L23H4; ablate L23H5"
+    """
+    output.check()
+    edits = [f"add {text}" for text in add or ()] + list(run.edits or ())
+    if not edits:
+        raise LexrayError('nothing is changed: give --add "8*L29N50.value@L29", or --edits')
+    output.show(open_exact(run).generate(prompt, n, edits, special=run.special))
+
+
+def check(
+    run: RunOptions,
+    address: Annotated[
+        list[str], typer.Argument(metavar="ADDRESS", help="Neurons and heads: L26N777, L25H1.")
+    ],
+    output: OutputOptions,
+    text: Annotated[
+        Path | None, option("Run this text; else one that comes along.", None, metavar="FILE")
+    ] = None,
+    prompt: Annotated[
+        list[str] | None, option("Run this prompt instead of a text. Repeatable.", None)
+    ] = None,
+    amplify: Annotated[bool, option("Double the parameter, not remove it.", HOW)] = False,
+    places: Annotated[int, option("At how many places each is changed.", None, min=1)] = 4,
+    others: Annotated[int, option("How many others of its layer to compare.", None, min=0)] = 8,
+    k: Annotated[int, option("How many tokens that move most.", None, "-k", min=1)] = 20,
+) -> None:
+    """Does a parameter's reading predict what moves when it is removed?
+
+    lexray check smollm2 L26N777 L25H1
+    """
+    output.check()
+    from lexray.studies.grounding import own_text
+
+    if run.edits:
+        raise LexrayError("--edits has no effect here; what is changed is the parameter itself")
+    given: str | list[str] = prompt or _read(text) or own_text()
+    how = "amplify" if amplify else "remove"
+    model = open_exact(run)
+    output.show(model.check(address, given, k=k, how=how, places=places, others=others))
+
+
+def _read(path: Path | None) -> str | None:
+    from lexray.files import open_text
+
+    if path is None:
+        return None
+    with open_text(path) as stream:
+        return stream.read()

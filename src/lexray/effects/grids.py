@@ -1,0 +1,34 @@
+"""Numbers by lines and columns as a coloured grid, for terminals and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.result.format import show_number
+from lexray.trace.read.grid import Grid, GridCell
+
+
+def number_grid(
+    title: str,
+    note: str,
+    columns: Sequence[str],
+    names: Sequence[str],
+    values: Float[Tensor, "lines columns"],
+) -> Grid:
+    """Two digits in each cell; the deeper its colour, the further from zero."""
+    largest = float(values.nan_to_num().abs().max()) or 1.0
+    lines = tuple(
+        tuple(
+            GridCell(_short(v), abs(v) / largest, f"{name} {column}: {show_number(v)}")
+            for column, v in zip(columns, line, strict=True)
+        )
+        for name, line in zip(names, values.nan_to_num().tolist(), strict=True)
+    )
+    return Grid(title, "", tuple(columns), tuple(names), lines, note)
+
+
+def _short(value: float) -> str:
+    return "0" if abs(value) < 0.005 else f"{value:.2f}"
