@@ -80,9 +80,12 @@ def _powers(scale: Scale, most: int) -> list[tuple[float, str]]:
     last = math.floor(math.log10(scale.high) + 1e-9)
     step = max(1, -(-(last - first + 1) // max(1, most)))
     powers = list(range(first, last + 1, step))
-    if not powers:  # within one power of ten: its ends
-        return [(v, f"{v:.2g}") for v in (scale.low * 1.05, scale.high / 1.05)]
-    return [(10.0**p, f"{10.0**p:g}" if -4 < p < 6 else f"1e{p}") for p in powers]
+    if len(powers) > 2:
+        return [(10.0**p, f"{10.0**p:g}" if -4 < p < 6 else f"1e{p}") for p in powers]
+    between = [f * 10.0**p for p in range(first - 1, last + 1) for f in (1, 2, 5)]
+    inside = [v for v in between if scale.low <= v <= scale.high]
+    few = inside or [scale.low * 1.05, scale.high / 1.05]  # within a step: its ends
+    return [(v, f"{v:.2g}") for v in few]
 
 
 def _write(value: float, step: float, axis: Axis) -> str:
