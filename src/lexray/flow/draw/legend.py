@@ -117,8 +117,8 @@ NODES = LegendLine(
 CHANGED = LegendLine(
     "target rose / stayed / fell",
     "A box is a vector in both runs. Green: the target word stands higher in this run than in the "
-    "other. Red: it stands lower. Grey: no change. Words with + are listed in this run alone, those "
-    "with − in the other alone; where first words differ, both stand there: this run | the other.",
+    "other. Red: it stands lower. Grey: no change. Words with + are in this run alone, those "
+    "with − in the other alone; where first words differ, both stand there, this run | the other.",
     ("good", "neutral", "bad"),
     is_node=True,
 )
