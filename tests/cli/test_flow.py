@@ -119,3 +119,22 @@ def test_opening_shows_the_page(
 )
 def test_mistakes(llama: Path, options: list[str], said: str) -> None:
     assert said in mistake("flow", llama, PROMPT, *options)
+
+
+def test_a_saved_graph_is_drawn_without_its_model(llama: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "flow.json"
+    assert lexray("flow", llama, PROMPT, *FEW, "--layers", "1", "-o", saved).code == 0
+    for ending in ("svg", "html", "attribution.json"):
+        path = tmp_path / f"drawn.{ending}"
+        assert lexray("draw", saved, "-o", path).code == 0
+        assert path.stat().st_size > 1000
+    graph = Flow.from_json(saved.read_text())
+    head = next(node.address for node in graph.nodes if node.kind == "head")
+    figure = tmp_path / "figure.svg"
+    ran = lexray("draw", saved, "--paper", "--pin", f"my head={head}", "-o", figure)
+    assert (ran.code, ran.err) == (0, "")
+    assert figure.read_text() == graph.pin(**{"my head": [str(head)]}).to_svg(paper=True)
+    assert "say where to draw it" in mistake("draw", saved)
+    assert "cannot read" in mistake("draw", tmp_path / "none.json", "-o", figure)
+    figure.write_text("{}")
+    assert "no flow graph" in mistake("draw", figure, "-o", tmp_path / "x.svg")

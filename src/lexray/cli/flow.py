@@ -241,7 +241,7 @@ def flow(
     lexray flow smollm2 "The capital of Japan is" --compare "The capital of France is" --open
     """
     path = output.output
-    _check_ending(path)
+    check_ending(path)
     picture.check(path)
     output.check()
     options: dict[str, Any] = {
@@ -266,7 +266,7 @@ def flow(
         picture.show(graph, path)
 
 
-def _check_ending(path: Path | None) -> None:
+def check_ending(path: Path | None) -> None:
     """A picture of a kind that flow does not write is refused before anything is run."""
     if path is not None and path.suffix.lower() in REFUSED:
         raise LexrayError(
