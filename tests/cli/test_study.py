@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from lexray import studies
+from lexray.result.table import Table
+from lexray.studies.shared.study import StudyResult
 from tests.cli.running import answer, lexray, mistake
 from tests.studies import counting
 
@@ -111,6 +113,18 @@ def test_a_report(gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert json.loads((folder / "keep-k.json").read_text())["options"]["seed"] == 5
     assert len(json.loads((folder / "letters.json").read_text())["numbers"]["rows"]) == 3
     assert str(folder / "index.html") in ran.err
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_report_with_raw_cells(
+    gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bool
+) -> None:
+    monkeypatch.setattr(studies, "MODULES", {"isotropy": studies.MODULES["isotropy"]})
+    monkeypatch.setattr(StudyResult, "csv_tables", lambda self: [Table(("a",), (("=1+1",),))])
+    ran = lexray("study", "all", gpt2, "-o", tmp_path, *["--csv-raw"] * raw)
+    assert ran.code == 0
+    cell = (tmp_path / "isotropy.csv").read_text().splitlines()[1]
+    assert cell == ("=1+1" if raw else "'=1+1")
 
 
 def test_mistakes(gpt2: Path, tmp_path: Path) -> None:

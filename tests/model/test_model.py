@@ -379,6 +379,7 @@ def test_the_last_registered_family_wins(saved: Path, monkeypatch: pytest.Monkey
         ({"num_hidden_layers": -3}, "it speaks of 0 layers"),
         ({"num_hidden_layers": 10**9}, "speaks of 1000000000 layers, .*which is no model"),
         ({"num_attention_heads": 10**9}, "1000000000 heads .*which is no model"),
+        ({"num_attention_heads": 1000}, "speaks of 1000 heads in 24 dimensions"),
         ({"vocab_size": 10**12}, "it speaks of 1000000000000 tokens"),
         ({"intermediate_size": -1}, "it speaks of -1 neurons per layer"),
         ({"num_attention_heads": 3}, "3 heads cannot share 2 heads of keys and values"),

@@ -28,6 +28,16 @@ class Format(StrEnum):
     HTML = "html"
 
 
+CsvRaw = Annotated[
+    bool,
+    option(
+        "CSV with every token as it is; by default an apostrophe stands before = + - @, "
+        "which spreadsheets would run.",
+        OUTPUT,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class OutputOptions:
     """How to show a result, and where."""
@@ -38,14 +48,7 @@ class OutputOptions:
     ] = None
     output: Annotated[Path | None, option("Write to this file.", OUTPUT, "--output", "-o")] = None
 
-    csv_raw: Annotated[
-        bool,
-        option(
-            "CSV with every token as it is; by default an apostrophe stands before = + - @, "
-            "which spreadsheets would run.",
-            OUTPUT,
-        ),
-    ] = False
+    csv_raw: CsvRaw = False
 
     def show(self, result: Result, limit: int | None = None) -> None:
         show(result, self.format, self.output, limit=limit, csv_raw=self.csv_raw)

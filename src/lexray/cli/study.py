@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from lexray.clean import clean
 from lexray.cli.groups import expand, option
 from lexray.cli.options import ReadingOptions
-from lexray.cli.output import OUTPUT, Format, OutputOptions, show
+from lexray.cli.output import OUTPUT, CsvRaw, Format, OutputOptions, show
 from lexray.cli.streams import say, tell
 from lexray.errors import LexrayError
 from lexray.files import write_whole
@@ -111,12 +111,13 @@ def _all() -> Command:
     """The command that runs every study."""
     from lexray.studies.shared.study import PromptOptions
 
-    def run(model: ReadingOptions, options: Any, output: Folder) -> None:
+    def run(model: ReadingOptions, options: Any, output: Folder, csv_raw: CsvRaw = False) -> None:
         from lexray.studies.shared.page import page, tally
 
         folder, opened = output, model.open_as_papers_do()
         _make(folder)
-        sections = [_section(name, opened, asdict(options), folder) for name in _names()]
+        chosen = asdict(options)
+        sections = [_section(name, opened, chosen, folder, csv_raw) for name in _names()]
         write_whole(folder / REPORT, page(sections, f"{opened.name}: does it hold?", files=True))
         say(clean(tally(sections), sys.stdout.encoding) + "\n")
         tell(str(folder / REPORT))
@@ -131,7 +132,9 @@ def _names() -> list[str]:
     return list(MODULES)
 
 
-def _section(name: str, model: Model, options: dict[str, Any], folder: Path) -> Section:
+def _section(
+    name: str, model: Model, options: dict[str, Any], folder: Path, csv_raw: bool
+) -> Section:
     """A study's part of the report, its files written; if it cannot be run, why."""
     from lexray.studies import find
     from lexray.studies.shared.page import Untestable
@@ -144,7 +147,7 @@ def _section(name: str, model: Model, options: dict[str, Any], folder: Path) -> 
     except LexrayError as error:
         return Untestable(study, str(error))
     write_whole(folder / f"{name}.json", result.to_json() + "\n")
-    write_whole(folder / f"{name}.csv", result.to_csv())
+    write_whole(folder / f"{name}.csv", result.to_csv(safe=not csv_raw))
     return result
 
 

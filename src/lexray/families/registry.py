@@ -130,6 +130,7 @@ class Family:
 
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads", "num_key_value_heads")
+WIDTHS = ("hidden_size", "n_embd")
 EXPERTS = ("num_experts", "num_local_experts")
 PARTS = 500_000
 """Heads and experts in all layers: several times what the largest models have."""
@@ -148,15 +149,17 @@ NONSENSE = (
 
 def _refuse_endless(config: Config, n_tensors: int) -> None:
     """Raises for a config whose description alone would fill the memory."""
-    layers, heads, experts = (
+    layers, heads, experts, width = (
         max((n for key in keys if isinstance(n := config.get(key), int)), default=1)
-        for keys in (LAYERS, HEADS, EXPERTS)
+        for keys in (LAYERS, HEADS, EXPERTS, WIDTHS)
     )
     if layers * max(heads + experts, 1) > PARTS:
         raise LexrayError(
             f"the config speaks of {layers} layers, {heads} heads and {experts} experts, which is "
             f"no model; {CORRECT}"
         )
+    if heads > width > 1:
+        raise LexrayError(f"the config speaks of {heads} heads in {width} dimensions; {CORRECT}")
     if layers > max(n_tensors, MANY_LAYERS):
         raise LexrayError(
             f"the config speaks of {layers} layers, but the checkpoint has only {n_tensors} "
