@@ -11,7 +11,18 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
-from benchmarks import align, cold_start, flow, heads, lens, opening, pairs, readme, vectors
+from benchmarks import (
+    align,
+    cold_start,
+    effects,
+    flow,
+    heads,
+    lens,
+    opening,
+    pairs,
+    readme,
+    vectors,
+)
 
 RESULTS = Path(__file__).parent / "results.json"
 MATRICES = 540
@@ -29,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "align": align.run,
     "lens": lens.run,
     "flow": flow.run,
+    "effects": effects.run,
     "heads": heads.run,
     "pairs": real_pairs,
 }

@@ -34,6 +34,11 @@ ROWS = [
         "{:.2f}×",
     ),
     (
+        "effects.ratio",
+        "all 270 heads of SmolLM2 removed in turn: faster than a loop of whole forward passes",
+        "{:.1f}×",
+    ),
+    (
         "align.gpt2_ratio",
         "align the FF keys of two models of GPT-2 small's size: faster than projecting them",
         "{:.0f}×",

@@ -25,6 +25,10 @@ SMALLER = {
     '"cm", "kg", "inches"': '"film", "movie", "plot"',
     "The capital of Japan is the city of": "This movie was",
     " Tokyo": " great",
+    "The capital of France is the city of": "That film was",
+    "L23H4; ablate L23H5": "L3H4; ablate L3H3",
+    "L23.attn": "L3.attn",
+    "L29N50": "L3N50",
 }
 """What the README says of SmolLM2, said of a model of four layers."""
 

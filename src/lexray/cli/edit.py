@@ -49,7 +49,7 @@ def edit(
     from lexray.edits import read_edits
     from lexray.effects.edited import compare_edited
     from lexray.files import open_text
-    from lexray.studies.grounding import own_text
+    from lexray.studies.shared.text import own_text
 
     if output.output is None and lora:
         raise LexrayError("--lora writes an adapter: say where with -o FOLDER")

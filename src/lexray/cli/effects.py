@@ -247,7 +247,7 @@ def check(
     lexray check smollm2 L26N777 L25H1
     """
     output.check()
-    from lexray.studies.grounding import own_text
+    from lexray.studies.shared.text import own_text
 
     if run.edits:
         raise LexrayError("--edits has no effect here; what is changed is the parameter itself")
