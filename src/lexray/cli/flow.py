@@ -251,6 +251,7 @@ def flow(
         "candidates": words.candidate or [],
         **shown.options(),
         "filter": tokens.filter(),
+        "text": run.usual_text(),
     }
     drawn = path is not None and path.suffix.lower() in PICTURES and output.format is None
     printed = not drawn and (path is not None or not picture.open)

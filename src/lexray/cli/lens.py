@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -15,6 +16,7 @@ from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
+    from lexray.model.model import Model
     from lexray.trace.read.lens import Lens
 
 WHERE, TARGET = "Where", "Which token"
@@ -49,6 +51,30 @@ class RunOptions(PlacedOptions):
             metavar="EDITS",
         ),
     ] = None
+    raw: Annotated[bool, option("Words by probability alone, the papers' way.", READING)] = False
+    text: Annotated[
+        Path | None,
+        option(
+            "Measure on this text what places usually carry; else on one that comes along.",
+            READING,
+            metavar="FILE",
+        ),
+    ] = None
+
+    def open(self) -> Model:
+        model = super().open()
+        return model.view("raw") if self.raw else model
+
+    def usual_text(self) -> str | None:
+        """The text by which words are standardised, if one was given."""
+        if self.text is None:
+            return None
+        if self.raw:
+            raise LexrayError("--raw reads words by probability alone; leave --text out")
+        from lexray.files import open_text
+
+        with open_text(self.text) as stream:
+            return stream.read()
 
 
 @dataclass(frozen=True)
@@ -134,6 +160,7 @@ class LensOptions:
             norm=self.norm,
             transform=self.transform,
             filter=tokens.filter(),
+            text=run.usual_text(),
         )
 
     def refuse_idle(self, kinds: tuple[str, ...]) -> None:
@@ -231,7 +258,13 @@ def contributions(
     plot.check()
     trace = run.open().trace(prompt, positions=[position], special=run.special, edits=run.edits)
     found = trace.contributions(
-        target, position, against=against, first=first, sources=sources, shown=limit
+        target,
+        position,
+        against=against,
+        first=first,
+        sources=sources,
+        shown=limit,
+        text=run.usual_text(),
     )
     plot.draw(found)
     output.show(found)

@@ -113,6 +113,9 @@ class Projection:
     """For each of the graph's `candidates`, in their order."""
     entropy: float
     """In nats."""
+    how: str = "as it is"
+    """How its words were found: by probability, or "standardised": by how the vector differs from
+    what its place usually carries. Probabilities and ranks are the model's own."""
 
 
 @dataclass(frozen=True)

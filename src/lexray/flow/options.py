@@ -35,6 +35,7 @@ class FlowOptions(TypedDict, total=False):
     static: bool | None
     k: int
     filter: Filter | None
+    text: str | None
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Options:
     """How many tokens at either end of a reading."""
     filter: Filter | None = None
     """Which tokens are listed; probabilities and ranks are among all."""
+    text: str | None = None
+    """Over which text it is measured what places usually carry; None: over lexray's own."""
 
     @classmethod
     def check(cls, **given: Any) -> Options:
@@ -125,7 +128,8 @@ class Options:
             "neurons": self.most_neurons,
         }
         words = "" if self.filter is None else self.filter.describe()
-        return asdict(replace(self, filter=None)) | counts | {"filter": words}
+        text = "lexray's own" if self.text is None else f"{len(self.text):,} characters"
+        return asdict(replace(self, filter=None)) | counts | {"filter": words, "text": text}
 
 
 def _check_count(name: str, count: Any) -> None:

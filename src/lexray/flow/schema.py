@@ -16,7 +16,9 @@
     nodes       [{id, kind, layer, label, address, head, position, norm, count, reading, static,
                 other, other_norm}, …]: what a node does not have is left out.
                 reading and other: {top: [[id, probability], …], bottom: the same, entropy,
-                places: [[rank from 1, probability], …] in the order of `candidates`};
+                places: [[rank from 1, probability], …] in the order of `candidates`, how: its
+                words are those of the largest probabilities ("as it is"), or of the largest
+                differences from what its place usually carries ("standardised")};
                 static: {top: [[id, score], …], bottom: the same}, the parameter itself as the
                 model's `view` reads it
     edges       [{source, target, kind, score, sign, entropy, value, other_score, added}, …]:
@@ -197,14 +199,19 @@ def _projection_to(seen: Projection | None) -> dict[str, Any] | None:
     if seen is None:
         return None
     places = [[place.rank, _number_to(place.probability)] for place in seen.places]
-    return _ends_to(seen) | {"places": places, "entropy": _number_to(seen.entropy)}
+    return _ends_to(seen) | {
+        "places": places,
+        "entropy": _number_to(seen.entropy),
+        "how": seen.how,
+    }
 
 
 def _projection_from(data: dict[str, Any] | None, shown: dict[int, str]) -> Projection | None:
     if data is None:
         return None
     places = tuple(Standing(int(rank), float(p)) for rank, p in data["places"])
-    return Projection(*_ends_from(data, shown), places, float(data["entropy"]))
+    how = str(data.get("how", "as it is"))
+    return Projection(*_ends_from(data, shown), places, float(data["entropy"]), how)
 
 
 def _ends_to(seen: Projection | Static) -> dict[str, Any]:

@@ -29,18 +29,25 @@ FORM = 1
 IDENTITY: Drawer[None, str] = Drawer(most=1)
 WORTH_KEEPING = 2**22
 """The least size of an embedding, in elements, for which computing again would be noticed."""
+WORTH_KEEPING_RUNS = 2**18
 AT_ONCE = 2**22
 HUGE = 2**29
 """Elements of a tensor that are looked at together, and of one that is not looked at whole."""
 
 
-def kept(weights: Weights, name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+def kept(
+    weights: Weights, name: str, make: Callable[[], dict[str, Tensor]], *, runs: bool = False
+) -> dict[str, Tensor]:
     """What `make` made the first time, for this model.
 
-    Live modules may change at any time and are not kept.
+    Live modules may change at any time and are not kept. What a text has to be run for (`runs`) is
+    also kept of small models.
     """
     a = weights.architecture
-    if a.d_vocab * a.d_model < WORTH_KEEPING or not weights.checkpoint.marks():
+    if (
+        a.d_vocab * a.d_model < (WORTH_KEEPING_RUNS if runs else WORTH_KEEPING)
+        or not weights.checkpoint.marks()
+    ):
         return make()
     path = cache_root() / "models" / identity(weights) / f"{name}.safetensors"
     if (found := _read(path)) is not None:

@@ -57,6 +57,7 @@ class Trace(Recording):
         norm: bool = True,
         transform: bool = False,
         filter: Filter | None = None,
+        text: str | None = None,
         **unknown: Unknown,
     ) -> Lens:
         """The logit lens: vectors of the pass as tokens, line by line and position by position.
@@ -78,6 +79,11 @@ class Trace(Recording):
         - `norm=False` leaves the final norm out, and for queries and keys the attention's norm.
         - `transform=True` passes the non-linear LM head of encoders such as BERT.
         - `filter` restricts which tokens are listed; probabilities and ranks are among all.
+        - `text`: over which text it is measured what places usually carry; else one of lexray's.
+
+        Under the standard view a vector's words are those that it holds more than its place usually
+        does (`lexray.trace.read.usual`); probabilities and ranks are the model's own, and what
+        leaves the last block is its prediction, read as it is. `model.view("raw")` reads all so.
 
         >>> trace.lens(target=" great", positions=-1)
         >>> trace.lens("values", layers=2, heads=[3])
@@ -98,6 +104,7 @@ class Trace(Recording):
             norm=norm,
             transform=transform,
             filter=filter,
+            text=text,
         )
 
     def attention(
@@ -133,6 +140,7 @@ class Trace(Recording):
         first: bool = False,
         sources: bool = False,
         shown: int = 10,
+        text: str | None = None,
         **unknown: Unknown,
     ) -> Contributions:
         """What each head, neuron, bias and embedding added to the logit of a token.
@@ -144,12 +152,20 @@ class Trace(Recording):
         - `first=True`: of a target of several tokens the first is taken.
         - `sources=True` splits each head by the positions it looked at.
         - `shown`: how many components tables and plots list at either end.
+        - `text`: over which text it is measured what places usually carry; see `lens`.
 
         >>> trace.contributions(" great", against=" bad").top(5, kind="head")
         """
         refuse_unknown("a list of contributions", unknown, self.contributions)
         return contributions(
-            self, target, position, against=against, first=first, sources=sources, shown=shown
+            self,
+            target,
+            position,
+            against=against,
+            first=first,
+            sources=sources,
+            shown=shown,
+            text=text,
         )
 
     def flow(
@@ -173,6 +189,7 @@ class Trace(Recording):
         static: bool | None = None,
         k: int = 10,
         filter: Filter | None = None,
+        text: str | None = None,
         **unknown: Unknown,
     ) -> Flow:
         """What flowed at one position, block by block, as a graph that shows itself.
@@ -195,6 +212,7 @@ class Trace(Recording):
         - `static`: also read the parameters behind nodes by themselves; by default of few blocks.
         - `k`: how many tokens at either end of a reading.
         - `filter` restricts which tokens are listed; probabilities and ranks are among all.
+        - `text`: over which text it is measured what places usually carry; see `lens`.
 
         >>> trace.flow(layers=[2], target=" great").to_html("flow.html")
         >>> trace.flow(keep=0.5, keep_by="target", merge_qk=True)
@@ -215,6 +233,7 @@ class Trace(Recording):
             static=static,
             k=k,
             filter=filter,
+            text=text,
         )
         graph = build(
             self,

@@ -134,7 +134,7 @@ class AttentionDrawing:
                 NodeKind.O_NEURON,
                 f"H{head}·{i}",
                 sign * vector,
-                parameter=("O", vector),
+                parameter=("O", vector, sign),
                 head=head,
                 address=f"L{step.index}H{head}.O{i}",
             )
@@ -147,7 +147,7 @@ class AttentionDrawing:
 
     def _bias(self, bias: Float[Tensor, "d_model"], out: str) -> Float[Tensor, "d_model"]:
         address = f"L{self.step.index}.b_O"
-        parameter = ("bias", bias)
+        parameter = ("bias", bias, 1)
         id = f"{self.at}.b_O"
         self._node(id, NodeKind.ATTN_BIAS, "bias", bias, parameter=parameter, address=address)
         self.draft.link(id, out, EdgeKind.BIAS, factor=1.0)

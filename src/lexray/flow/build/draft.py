@@ -29,8 +29,8 @@ class Sketch:
     side: Literal["writing", "reading"] = "writing"
     behind: Norm | None = None
     """The norm through which a sub-block adds what it wrote."""
-    parameter: tuple[Kind, Float[Tensor, "d_model"]] | None = None
-    """As it is stored, with its own sign."""
+    parameter: tuple[Kind, Float[Tensor, "d_model"], int] | None = None
+    """As it is stored, and the sign with which it is added or reads."""
     place: Mapping[str, Any] = field(default_factory=dict)
     """The node's address, head, position and count."""
 
@@ -67,7 +67,7 @@ class Draft:
         *,
         side: Literal["writing", "reading"] = "writing",
         behind: Norm | None = None,
-        parameter: tuple[Kind, Tensor] | None = None,
+        parameter: tuple[Kind, Tensor, int] | None = None,
         **place: Any,
     ) -> str:
         sketch = Sketch(id, kind, layer, label, vector, side, behind, parameter, place)

@@ -77,7 +77,7 @@ class FeedForwardDrawing:
         for neuron, c, sign, value in zip(
             neurons, coefficients.tolist(), signs, values, strict=True
         ):
-            id = self._node(ff, neuron, "value", sign * value, value)
+            id = self._node(ff, neuron, "value", sign * value, (value, sign))
             self.draft.link(id, out, EdgeKind.SUM, factor=abs(c))
             if self.options.merge_neurons:
                 self.draft.link(source, id, EdgeKind.ACTIVATION, score=abs(c), sign=sign)
@@ -109,7 +109,7 @@ class FeedForwardDrawing:
             neurons, found.tolist(), coefficients.tolist(), readers, W.T, strict=True
         ):
             sign = -1 if x < 0 else 1
-            id = self._node(ff, neuron, name, sign * reader, raw)
+            id = self._node(ff, neuron, name, sign * reader, (raw, sign))
             self.draft.link(source, id, EdgeKind.ACTIVATION, score=abs(x), sign=sign)
             value = self._id(ff, neuron, "value")
             onward = -1 if c < 0 else 1
@@ -121,7 +121,7 @@ class FeedForwardDrawing:
         neuron: int,
         name: Literal["key", "gate", "value"],
         vector: Float[Tensor, "d_model"],
-        raw: Float[Tensor, "d_model"],
+        stored: tuple[Float[Tensor, "d_model"], int],
     ) -> str:
         writes = name == "value"
         kind = {"key": NodeKind.FF_KEY, "gate": NodeKind.FF_GATE, "value": NodeKind.FF_VALUE}[name]
@@ -133,7 +133,7 @@ class FeedForwardDrawing:
             vector,
             side="writing" if writes else "reading",
             behind=self.step.spec.ff.post_norm if writes else None,
-            parameter=(name, raw),
+            parameter=(name, *stored),
             address=f"{replace(ff.address, neuron=neuron)}.{name}",
         )
 
@@ -154,7 +154,7 @@ class FeedForwardDrawing:
             f"bias {short[:-1]}".rstrip(),
             bias,
             behind=self.step.spec.ff.post_norm,
-            parameter=("bias", bias),
+            parameter=("bias", bias, 1),
             address=address,
         )
         self.draft.link(id, out, EdgeKind.BIAS, factor=weight)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.flow.build.draft import Draft, Link, Sketch
+from lexray.flow.build.places import place_of
 from lexray.flow.graph import (
     STREAM,
     Edge,
@@ -27,7 +28,7 @@ from lexray.model import fold
 from lexray.model.fold import at_least_float32
 from lexray.space.kinds import WRITES, Kind
 from lexray.space.space import space_of
-from lexray.trace.read.project import Projected, project
+from lexray.trace.read.standard import Words, read_words
 from lexray.trace.recording import Recording
 
 Spell = Callable[[int], str]
@@ -90,9 +91,11 @@ def _projections(
     found: dict[str, Projection] = {}
     for (side, hidden), members in _group(sketches, lambda s: _way(s, options)):
         X = torch.stack([_as_added(recording, sketch, options) for sketch in members])
-        batch = project(
+        n = recording.model.n_layers
+        batch = read_words(
             recording.model,
             X,
+            [place_of(sketch, n) for sketch in members],
             options.k,
             ids,
             norm=options.norm,
@@ -100,6 +103,7 @@ def _projections(
             transform=hidden,
             bottom=True,
             filter=options.filter,
+            text=options.text,
         )
         found |= zip((s.id for s in members), _list(batch, shown), strict=True)
     return found
@@ -117,7 +121,8 @@ def _as_added(recording: Recording, sketch: Sketch, options: Options) -> Float[T
     return fold.writer(sketch.vector, sketch.behind, recording.weights.checkpoint)
 
 
-def _list(batch: Projected, shown: Spell) -> Iterable[Projection]:
+def _list(words: Words, shown: Spell) -> Iterable[Projection]:
+    batch = words.projected
     columns = (
         batch.top_ids,
         batch.top_probs,
@@ -127,11 +132,11 @@ def _list(batch: Projected, shown: Spell) -> Iterable[Projection]:
         batch.target_probs,
         batch.entropy,
     )
-    for top, p, bottom, low, above, chances, entropy in zip(
-        *(column.tolist() for column in columns), strict=True
+    for top, p, bottom, low, above, chances, entropy, how in zip(
+        *(column.tolist() for column in columns), words.hows, strict=True
     ):
         places = tuple(Standing(1 + n, q) for n, q in zip(above, chances, strict=True))
-        yield Projection(_words(top, p, shown), _words(bottom, low, shown), places, entropy)
+        yield Projection(_words(top, p, shown), _words(bottom, low, shown), places, entropy, how)
 
 
 def _words(ids: Sequence[int], weights: Sequence[float], shown: Spell) -> tuple[Weighed, ...]:
@@ -165,7 +170,7 @@ def _kind(sketch: Sketch) -> tuple[Kind, bool]:
 def _as_viewed(recording: Recording, sketch: Sketch) -> Float[Tensor, "d_model"]:
     """A parameter as the model's view has it: with the norm around its sub-block in it, or not."""
     assert sketch.parameter is not None
-    kind, vector = sketch.parameter
+    kind, vector, _ = sketch.parameter
     if not recording.model.options.folded:
         return at_least_float32(vector)
     weights = recording.weights

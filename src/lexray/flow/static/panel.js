@@ -14,6 +14,10 @@ export function make(name, attributes = {}, ...children) {
   return element;
 }
 
+function how(reading) {
+  return reading?.how === "standardised" ? ": more than is usual here" : "";
+}
+
 function table(rows) {
   const parts = rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]);
   return make("dl", {}, ...parts);
@@ -138,7 +142,11 @@ export class Words {
     const readings = make(
       "div",
       { class: "lf-readings" },
-      column(node.other ? "this run" : "in this run", node.reading, chance),
+      column(
+        `${node.other ? "this run" : "in this run"}${how(node.reading)}`,
+        node.reading,
+        chance,
+      ),
       column("other run", node.other, chance),
       column(`the parameter itself (${this.graph.raw.reading})`, node.static, number),
     );

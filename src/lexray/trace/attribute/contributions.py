@@ -75,6 +75,8 @@ class Contributions(Result):
     groups: tuple[Components, ...]
     note: str = ""
     shown: int = 10
+    text: str | None = None
+    """Over which it was measured what places usually carry; None: lexray's own."""
 
     @property
     def model(self) -> Anatomy:
@@ -102,8 +104,8 @@ class Contributions(Result):
     ) -> Leaves:
         """The n components that added most, or took most: where they looked, what they wrote."""
         title = f"What {'took from' if negative else 'added to'} the logit of {self.what}"
-        leaves = read_leaves(self.moment, self._largest(n, kind, negative))
-        return Leaves(self.source, title, tuple(leaves), self._note)
+        leaves, how = read_leaves(self.moment, self._largest(n, kind, negative), self.text)
+        return Leaves(self.source, title, tuple(leaves), self._note, how)
 
     def _largest(self, n: int, kind: ComponentKind | None, negative: bool) -> list[Leaf]:
         if n < 1:
@@ -215,6 +217,7 @@ def contributions(
     first: bool = False,
     sources: bool = False,
     shown: int = 10,
+    text: str | None = None,
 ) -> Contributions:
     """What each component added to a logit; see `lexray.trace.trace.Trace.contributions`."""
     moment, model = Moment.of(recording, position), recording.model
@@ -237,6 +240,7 @@ def contributions(
         tuple(reversed(list(components(moment, logit, sources)))),
         " · ".join(filter(None, notes)),
         shown,
+        text,
     )
 
 

@@ -11,10 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.model import fold
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
 from lexray.trace.attribute.step import Moment, Step
-from lexray.trace.read.project import project
+from lexray.trace.read.standard import How, read_words
+from lexray.trace.read.usual import Place
 
 ComponentKind = Literal["embedding", "head", "neuron", "bias"]
 WORDS = 3
@@ -32,7 +34,8 @@ class Leaf:
     source: int | None = None
     """The position a head looked at, where heads are split by it."""
     words: tuple[Token, ...] = ()
-    """What it wrote, as the last step would read it: heads and neurons, where they are listed."""
+    """What it wrote, heads and neurons where they are listed: by how it differs from what its
+    place usually carries, or in an unstandardised view as the last step would read it."""
     looked_at: Token | None = None
     """The token from which most of what a head wrote came."""
 
@@ -69,6 +72,8 @@ class Leaves(Result, Sequence[Leaf]):
     title: str
     leaves: tuple[Leaf, ...]
     note: str = ""
+    how: How = "as it is"
+    """How the words were found."""
 
     def __len__(self) -> int:
         return len(self.leaves)
@@ -103,41 +108,53 @@ class Leaves(Result, Sequence[Leaf]):
         return [Table(columns, rows)]
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.origin.to_dict(), "components": [leaf.to_dict() for leaf in self]}
+        return {
+            **self.origin.to_dict(),
+            "how": self.how,
+            "components": [leaf.to_dict() for leaf in self],
+        }
 
 
-def read_leaves(moment: Moment, leaves: Sequence[Leaf]) -> list[Leaf]:
-    """The same components with what they looked at and wrote: one projection for all of them."""
+def read_leaves(
+    moment: Moment, leaves: Sequence[Leaf], text: str | None = None
+) -> tuple[list[Leaf], How]:
+    """The same components with what they looked at and wrote, all read together, and how."""
     by_layer: dict[int, list[int]] = defaultdict(list)
     for i, leaf in enumerate(leaves):
         if leaf.layer is not None and leaf.kind in ("head", "neuron"):
             by_layer[leaf.layer].append(i)
-    found, vectors, places = list(leaves), [], []
+    found, vectors, order, places = list(leaves), [], [], []
     for layer, members in by_layer.items():
         step = moment.step(layer)
         for i in members:
-            vector, looked_at = _written(step, leaves[i])
+            vector, looked_at, times = _written(step, leaves[i])
             token = None if looked_at is None else moment.recording.tokens[looked_at]
             found[i] = replace(leaves[i], looked_at=token)
             vectors.append(vector)
-            places.append(i)
-    if vectors:
-        model = moment.recording.model
-        ids = project(model, torch.stack(vectors), WORDS).top_ids.tolist()
-        for i, own in zip(places, ids, strict=True):
-            found[i] = replace(found[i], words=tuple(map(model.space.token, own)))
-    return found
+            order.append(i)
+            places.append(Place("heads" if times is None else "value", layer, times or 1.0))
+    if not vectors:
+        return found, "as it is"
+    model = moment.recording.model
+    read = read_words(model, torch.stack(vectors), places, WORDS, text=text)
+    for i, own in zip(order, read.projected.top_ids.tolist(), strict=True):
+        found[i] = replace(found[i], words=tuple(map(model.space.token, own)))
+    return found, read.hows[0]
 
 
-def _written(step: Step, leaf: Leaf) -> tuple[Float[Tensor, "d_model"], int | None]:
-    """The vector that a head or a neuron wrote, and the position from which a head took most."""
+def _written(step: Step, leaf: Leaf) -> tuple[Float[Tensor, "d_model"], int | None, float | None]:
+    """The vector that a head or a neuron wrote, as the norm behind its sub-block adds it but for
+    its scale; the position from which a head took most; how many times its value a neuron wrote."""
+    checkpoint = step.moment.recording.weights.checkpoint
     if leaf.kind == "neuron":
         owner, _, number = leaf.component.rpartition("N")
         i = step.index_of((owner, int(number)))
         assert i is not None  # it contributed, so its feed-forward wrote
-        return step.coefficients[i] * step.W_out[i], None
+        value = fold.writer(step.W_out[i], step.spec.ff.post_norm, checkpoint)
+        times = float(step.coefficients[i]) or 1.0
+        return times * value, None, times
     head = int(leaf.component.rpartition("H")[2])
     moved = step.pattern[head, :, None] * (step.values(head) @ step.W_O[head])
-    if leaf.source is not None:
-        return moved[leaf.source], leaf.source
-    return step.heads[head], int(moved.norm(dim=-1).argmax())
+    at = int(moved.norm(dim=-1).argmax()) if leaf.source is None else leaf.source
+    vector = step.heads[head] if leaf.source is None else moved[at]
+    return fold.writer(vector, step.spec.attention.post_norm, checkpoint), at, None

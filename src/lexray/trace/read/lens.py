@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,10 @@ from lexray.result.readings import Source, Token
 from lexray.result.table import TEXT_WIDTH, Cell, Result, Table, html_table, rich_table, shorten
 from lexray.result.theme import standing
 from lexray.trace.read.grid import TOKEN_WIDTH, Grid, GridCell, clip
-from lexray.trace.read.project import Projected, project
+from lexray.trace.read.project import Projected
+from lexray.trace.read.standard import How, read_words, say_how
 from lexray.trace.read.targets import Target, Wanted, find_target
+from lexray.trace.read.usual import Place, place_of
 from lexray.trace.read.vectors import READERS, Line, Selection, choose_kinds
 from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
@@ -38,6 +41,8 @@ class Heading:
     layer: int | None
     coefficient: float | None = None
     """By how much a neuron's value was added."""
+    how: How = "as it is"
+    """How its words were found."""
 
     @property
     def reads(self) -> bool:
@@ -58,7 +63,10 @@ class Lens(Result):
     lines: tuple[Heading, ...]
     target: Target | None
     top_ids: Int[Tensor, "lines c k"]
+    """The words: by standardised score, or where a line is read as it is, by probability."""
     top_probs: Float[Tensor, "lines c k"]
+    top_scores: Float[Tensor, "lines c k"]
+    """Standardised; NaN where a line is read as it is."""
     entropy: Float[Tensor, "lines c"]
     """In nats."""
     target_probs: Float[Tensor, "lines c"] | None
@@ -72,7 +80,7 @@ class Lens(Result):
         return [line.name for line in self.lines]
 
     def top(self, line: int | str, position: int = -1) -> list[tuple[Token, float]]:
-        """The best tokens of a cell with their probabilities.
+        """The words of a cell with their probabilities.
 
         >>> trace.lens().top("L2", -1)
         """
@@ -236,6 +244,7 @@ class Lens(Result):
                     "name": line.name,
                     "of": line.of,
                     "layer": line.layer,
+                    "how": line.how,
                     **({} if line.coefficient is None else {"coefficient": line.coefficient}),
                     "cells": [self._describe(i, j) for j in range(len(self.positions))],
                 }
@@ -245,7 +254,11 @@ class Lens(Result):
 
     def _describe(self, i: int, j: int) -> dict[str, Any]:
         at = self.positions[j]
-        top = [{"probability": p, "token": token.to_dict()} for token, p in self.top(i, at)]
+        scores = self.top_scores[i, j].tolist()
+        top = [
+            {"probability": p, **({} if isnan(z) else {"score": z}), "token": token.to_dict()}
+            for (token, p), z in zip(self.top(i, at), scores, strict=True)
+        ]
         found = dict(zip(("probability", "rank"), self._of_target(i, j), strict=False))
         wanted = {"target": found} if found else {}
         return {"position": at, "entropy": float(self.entropy[i, j]), "top": top, **wanted}
@@ -267,6 +280,7 @@ def lens(
     norm: bool = True,
     transform: bool = False,
     filter: Filter | None = None,
+    text: str | None = None,
 ) -> Lens:
     """Reads a trace's vectors as tokens, all of them in one batch; see
     `lexray.trace.trace.Trace.lens`."""
@@ -287,21 +301,26 @@ def lens(
         norm,
     )
     lines = which.lines(kinds)
-    found = _project_all(model, lines, k, wanted, norm, transform, filter)
+    found, hows, scores = _project_all(model, lines, k, wanted, norm, transform, filter, text)
     shape = len(lines), len(at)
+    notes = [*_notes(which, kinds, wanted, transform, filter), say_how(model, hows, text)]
     return Lens(
         model,
         model.space.source("lens", filter),
         trace.tokens,
         at,
-        tuple(Heading(line.name, line.of, line.layer, line.coefficient) for line in lines),
+        tuple(
+            Heading(line.name, line.of, line.layer, line.coefficient, how)
+            for line, how in zip(lines, hows, strict=True)
+        ),
         wanted,
         found.top_ids.cpu().view(*shape, -1),
         found.top_probs.cpu().view(*shape, -1),
+        scores.cpu().view(*shape, -1),
         found.entropy.cpu().view(shape),
         None if wanted is None else found.target_probs.cpu().view(shape),
         None if wanted is None else found.target_ranks.cpu().view(shape),
-        " · ".join(note for note in _notes(which, kinds, wanted, transform, filter) if note),
+        " · ".join(note for note in notes if note),
     )
 
 
@@ -336,24 +355,41 @@ def _project_all(
     norm: bool,
     transform: bool,
     filter: Filter | None,
-) -> Projected:
-    """All lines in one batch, or in two where some of them read and others write."""
+    text: str | None,
+) -> tuple[Projected, list[How], Float[Tensor, "n k"]]:
+    """All lines in one batch, or in two where some of them read and others write; how each was
+    read, and the scores of its words."""
     targets = [] if target is None else [target.id]
-    parts: list[Projected] = []
-    places: list[int] = []
+    parts: list[tuple[Tensor, ...]] = []
+    order: list[int] = []
+    hows: dict[int, How] = {}
     for side in dict.fromkeys(line.side for line in lines):
         own = [i for i, line in enumerate(lines) if line.side == side]
         X = torch.cat([lines[i].vectors for i in own])
-        through = transform and side == "writing"
-        found = project(
-            model, X, k, targets, norm=norm, side=side, transform=through, filter=filter
+        n = len(X) // len(own)
+        places = [place for i in own for place in [_place(model, lines[i])] * n]
+        found = read_words(
+            model,
+            X,
+            places,
+            k,
+            targets,
+            side=side,
+            norm=norm,
+            transform=transform and side == "writing",
+            filter=filter,
+            text=text,
         )
-        parts.append(found)
-        places += own
-    if len(parts) == 1:
-        return parts[0]
-    order = torch.tensor(places).argsort()
-    return Projected(*(_reorder(list(columns), order) for columns in zip(*parts, strict=True)))
+        hows |= zip(own, found.hows[::n], strict=True)
+        parts.append((*found.projected, found.top_scores))
+        order += own
+    back = torch.tensor(order).argsort()
+    *columns, scores = (_reorder(list(column), back) for column in zip(*parts, strict=True))
+    return Projected(*columns), [hows[i] for i in range(len(lines))], scores
+
+
+def _place(model: Anatomy, line: Line) -> Place | None:
+    return place_of(line.of, line.layer, model.n_layers, line.times)
 
 
 def _reorder(parts: list[Tensor], order: Int[Tensor, "lines"]) -> Tensor:

@@ -21,6 +21,7 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.progress import track
 from lexray.space.side import Side
+from lexray.space.space import space_of
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.vectors import Columns, multiply, rows_at_once, top_scores
 from lexray.trace.recording import RAW
@@ -59,6 +60,8 @@ def project(
     transform: bool = False,
     bottom: bool = False,
     filter: Filter | None = None,
+    lists: tuple[Int[Tensor, "n k"], Int[Tensor, "n k"]] | None = None,
+    first: bool = False,
 ) -> Projected:
     """The rows of X as the model's last step would read them.
 
@@ -70,17 +73,21 @@ def project(
     - `transform=True` passes the non-linear LM head of encoders such as BERT first.
     - `bottom=True` also lists the k lowest tokens.
     - `filter` restricts the lists; probabilities and ranks stay those among all tokens.
+    - `lists`: the tokens at either end, where something else has chosen them (a standardised
+      reading); their probabilities, and all ranks, are the model's own all the same.
+    - `first`: these vectors read in the first block, which no block has worked for.
 
     >>> project(model, trace.final, 5, [model.vocabulary.id(" great")]).target_ranks[-1]
     """
     require_finite("the matrix of vectors to project", X)
-    step = LastStep.of(model, side)
+    step = LastStep.of(model, side, first=first)
     with full_precision():
         H = step.prepare(X, norm=norm and side == "writing", transform=transform)
     wanted = torch.as_tensor(targets, dtype=torch.long, device=H.device)
     wanted = wanted.expand(len(X), -1) if wanted.ndim == 1 else wanted
     _check(k, wanted, step.columns.count)
-    chunks = list(_chunks(step, H, k, wanted, bottom, filter))
+    given = None if lists is None else (lists[0].to(H.device), lists[1].to(H.device))
+    chunks = list(_chunks(step, H, k, wanted, bottom, filter, given))
     return Projected(*(torch.cat(parts) for parts in zip(*chunks, strict=True)))
 
 
@@ -96,11 +103,13 @@ class LastStep:
     cap: float | None = None
 
     @classmethod
-    def of(cls, model: Anatomy, side: Literal["writing", "reading"]) -> LastStep:
+    def of(
+        cls, model: Anatomy, side: Literal["writing", "reading"], *, first: bool = False
+    ) -> LastStep:
         raw = model.seen(RAW)
         if side == "reading":
             asked = replace(RAW, reading=model.options.reading, inverse=model.options.inverse)
-            chosen = model.seen(asked).space.reading
+            chosen = space_of(model.seen(asked), 0 if first else None).reading
             return cls(model, chosen, Columns([chosen.rows.T], None))
         chosen = raw.space.writing
         columns = Columns([chosen.rows.T], None)
@@ -166,27 +175,30 @@ def _chunks(
     targets: Int[Tensor, "n m"],
     bottom: bool,
     filter: Filter | None,
+    lists: tuple[Int[Tensor, "n k"], Int[Tensor, "n k"]] | None,
 ) -> Iterator[Projected]:
     """At least one chunk, so that no vectors give no rows."""
     count = step.columns.count
     padded = max(1, -(-count // SEGMENT)) * SEGMENT
-    rows = max(1, min(len(H), rows_at_once(padded)))
+    at_once = max(1, min(len(H), rows_at_once(padded)))
     dtype = torch.promote_types(H.dtype, at_least_float32(step.side.rows[:0]).dtype)
-    scores = torch.empty(rows, padded, dtype=dtype, device=H.device)
-    warm = max(1, WARM_SCORES // padded) if H.device.type == "cpu" else rows
-    spare = torch.empty(min(rows, warm), padded, dtype=dtype, device=H.device)
+    scores = torch.empty(at_once, padded, dtype=dtype, device=H.device)
+    warm = max(1, WARM_SCORES // padded) if H.device.type == "cpu" else at_once
+    spare = torch.empty(min(at_once, warm), padded, dtype=dtype, device=H.device)
     holes = step.holes()
     unlisted = step.unlisted(filter)
-    starts = range(0, max(1, len(H)), rows)
+    starts = range(0, max(1, len(H)), at_once)
     for start in track(starts, len(starts), "projecting vectors"):
-        part = H[start : start + rows]
+        part = H[start : start + at_once]
         with full_precision():
             multiply(part, step.columns, scores[: len(part)])
-        wanted = targets[start : start + rows]
+        wanted = targets[start : start + at_once]
         for at in range(0, max(1, len(part)), len(spare)):
             some = slice(at, min(at + len(spare), len(part)))
             room = spare[: some.stop - at]
-            yield _read(step, scores[some], room, holes, unlisted, k, wanted[some], bottom)
+            rows = slice(start + some.start, start + some.stop)
+            given = None if lists is None else (lists[0][rows], lists[1][rows])
+            yield _read(step, scores[some], room, holes, unlisted, k, wanted[some], bottom, given)
 
 
 def _read(
@@ -198,6 +210,7 @@ def _read(
     k: int,
     targets: Int[Tensor, "n m"],
     bottom: bool,
+    lists: tuple[Int[Tensor, "n k"], Int[Tensor, "n k"]] | None,
 ) -> Projected:
     """A chunk's answers; `scores` is used up, and `spare` is room to work in."""
     count = step.columns.count
@@ -207,13 +220,12 @@ def _read(
         scores[:, :count] += step.bias
     hidden, unseen = scores[:, holes], scores[:, left_out]
     wanted = scores[:, :count].gather(1, targets)
-    low_values, low_ids = scores[:, :0], targets[:, :0]
-    if bottom:
-        scores[:, left_out] = torch.inf
-        low_values, low_ids = top_scores(torch.neg(scores, out=spare), count, k)
-    scores[:, left_out] = -torch.inf
-    values, ids = top_scores(scores, count, k)
-    if unlisted is not None:
+    if lists is None:
+        values, ids, low_values, low_ids = _ends(scores, spare, left_out, count, k, bottom)
+    else:
+        ids, low_ids = lists[0], lists[1][:, : lists[1].shape[1] if bottom else 0]
+        values, low_values = scores.gather(1, ids), -scores.gather(1, low_ids)
+    if unlisted is not None or lists is not None:
         scores[:, left_out] = unseen
         scores[:, holes] = -torch.inf
     visible, room = scores[:, :count], spare[:, :count]
@@ -234,6 +246,24 @@ def _read(
         low_ids,
         probabilities(-low_values),
     )
+
+
+def _ends(
+    scores: Float[Tensor, "n padded"],
+    spare: Float[Tensor, "n padded"],
+    left_out: Int[Tensor, "some"],
+    count: int,
+    k: int,
+    bottom: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The k best tokens and, if they are wanted, the k last ones with their scores negated;
+    what is left out is −∞ afterwards."""
+    low_values, low_ids = scores[:, :0], torch.zeros_like(scores[:, :0], dtype=torch.long)
+    if bottom:
+        scores[:, left_out] = torch.inf
+        low_values, low_ids = top_scores(torch.neg(scores, out=spare), count, k)
+    scores[:, left_out] = -torch.inf
+    return *top_scores(scores, count, k), low_values, low_ids
 
 
 def _above(

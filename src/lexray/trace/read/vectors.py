@@ -54,6 +54,8 @@ class Line:
     vectors: Float[Tensor, "c d_model"]
     coefficient: float | None = None
     """A neuron's."""
+    times: float = 1.0
+    """So many times a neuron's value, as its view has it, the vectors are."""
 
     @property
     def side(self) -> Literal["writing", "reading"]:
@@ -161,7 +163,10 @@ class Selection:
             coefficient = float(active.coefficients[i])
             vector = self._as_added(norm, coefficient * W_out[[i]], written)
             name = f"{active.ff.address}N{i}"
-            yield Line(name, "neurons", layer.index, vector, coefficient)
+            value = fold.writer(W_out[i], norm, self._checkpoint)
+            size = float(vector.norm() / value.norm().clamp(min=1e-30)) or 1.0
+            times = -size if coefficient < 0 else size
+            yield Line(name, "neurons", layer.index, vector, coefficient, times)
 
     def _as_added(self, norm: Norm | None, X: Tensor, written: Tensor | None) -> Tensor:
         """Parts of what a sub-block wrote, as its post-norm (at its recorded scale) adds them."""

@@ -1,0 +1,239 @@
+"""What each place of a forward pass usually carries, measured over a text.
+
+A vector x of a pass is read by how it differs from what its place usually carries. x̂ is x as the
+norm that reads it sees it, without gain and size; μ is the mean of x̂ at that layer and kind of
+place, Σ its covariance around that mean, over all layers of the kind (which gives better words than
+each layer's own: it is estimated from more, and a layer's favourites do not hide):
+
+    z_t = (x̂ · c_t − μ · c_t) / √(c_tᵀ Σ c_t),    c_t: token t's column.
+
+So tokens that lead every vector's list lead none, and the columns are the embedding's, divided by a
+number each: the lists are exact. Σ is kept as its main directions and what is left over, spread
+evenly, so that short texts do. What is made lies beside the effective embedding on disk.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, partial
+from hashlib import sha256
+from importlib.resources import files
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
+from lexray.model.cache import Drawer
+from lexray.model.fold import at_least_float32
+from lexray.model.kept import kept
+from lexray.progress import track
+from lexray.space.kinds import Kind
+from lexray.trace.read.vectors import Selection
+from lexray.trace.record.prompt import encode, len_embedding, longest
+from lexray.trace.recording import Recording
+
+PLACES = ("pre", "mid", "attention", "mlp", "attn_in", "mlp_in", "heads", "values")
+"""The kinds of places, as a lens names them; `post` is the next layer's `pre`."""
+OF_HEADS = frozenset({"heads", "values"})
+LIKE: dict[str, Kind] = {"neurons": "value", "queries": "K", "keys": "Q"}
+"""What is read as parameters are: a neuron is its value; a query asks with its head's rows of W_K,
+and for those a text's mean made the words no better."""
+CHARACTERS = 900
+"""How long the pieces are in which a text is run."""
+TOKENS = 2048
+"""So many tokens of a text are enough."""
+FEWEST = 64
+"""A text of fewer different tokens (a vocabulary that cannot spell it) says nothing."""
+SAMPLE = 3072
+"""Vectors of a kind from which its covariance is estimated."""
+DIRECTIONS = 128
+SHRUNK = 0.02
+"""The least share of the variance that is spread evenly."""
+
+MADE: Drawer[str, "Usual"] = Drawer(most=2)
+
+
+class Moments(NamedTuple):
+    """A kind of place: its mean at each layer, and how it varies around it."""
+
+    means: Float[Tensor, "layers d_model"]
+    directions: Float[Tensor, "d_model r"]
+    """Σ is this times its transpose, …"""
+    rest: Float[Tensor, ""]
+    """… and so much in every direction."""
+
+
+@dataclass(frozen=True, eq=False)
+class Usual:
+    """What a model's places usually carry on one text."""
+
+    name: str
+    """By which what is made of it is kept."""
+    moments: dict[str, Moments]
+    note: str = ""
+    """Why there are no moments."""
+
+
+@cache
+def own_text() -> str:
+    """The text that comes along."""
+    return (files("lexray.trace.read") / "text.txt").read_text(encoding="utf-8")
+
+
+def usual_of(model: Anatomy, text: str | None = None) -> Usual:
+    """Measured once per model and text, and kept."""
+    name = sha256((text or own_text()).encode()).hexdigest()[:12]
+    return MADE.get(model.cache, name, partial(_read_or_make, model, text or own_text(), name))
+
+
+def _read_or_make(model: Anatomy, text: str, name: str) -> Usual:
+    try:
+        found = kept(model, f"usual-{name}", lambda: _flat(_measure(model, text)), runs=True)
+    except LexrayError as error:
+        return Usual(name, {}, f"not standardised: {error}")
+    kinds = dict.fromkeys(key.partition(".")[0] for key in found)
+    parts = {kind: [found[f"{kind}.{part}"] for part in Moments._fields] for kind in kinds}
+    return Usual(name, {kind: Moments(*own) for kind, own in parts.items()})
+
+
+def _flat(moments: dict[str, Moments]) -> dict[str, Tensor]:
+    return {f"{kind}.{part}": x for kind, m in moments.items() for part, x in m._asdict().items()}
+
+
+# ---------------------------------------------------------------------- running the text
+
+
+def _measure(model: Anatomy, text: str) -> dict[str, Moments]:
+    from lexray.trace.record.run import record  # imports transformers
+
+    pieces = cut(model, text)
+    sums = Sums(model, max(1, SAMPLE // (model.n_layers * len(pieces))))
+    what = f"what places usually carry in {model.name}: made once, then kept"
+    for ids in track(pieces, len(pieces), what):
+        (recording,) = record(model, [ids], what=("residual", "heads", "attention"))
+        sums.add(recording)
+    return sums.moments()
+
+
+def cut(model: Anatomy, text: str, *, tokens: int | None = TOKENS) -> list[list[int]]:
+    """The text's tokens in pieces of some lines, each as a prompt of its own; about so many.
+
+    Where the vocabulary cannot spell the text, tokens are drawn at random.
+    """
+    most = min(TOKENS, longest(model) or TOKENS)
+    try:
+        pieces = [encode(model, piece, special=True)[:most] for piece in _pieces(text)]
+    except LexrayError:
+        pieces = []
+    pieces = [piece for piece in pieces if len(piece) > 1]
+    if len({i for piece in pieces for i in piece}) < min(FEWEST, len_embedding(model) // 2):
+        pieces = _random(model, most)
+    step = 1 if tokens is None else max(1, -(-sum(map(len, pieces)) // tokens))
+    return pieces[::step]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Lines together, as long as they are short; long ones cut between words."""
+    piece = ""
+    for word in text.replace("\n", "\n\0").replace(" ", " \0").split("\0"):
+        full = len(piece) + len(word) > CHARACTERS
+        if piece and (full or (piece.endswith("\n") and len(piece) > CHARACTERS // 2)):
+            yield piece.strip("\n")
+            piece = ""
+        piece += word
+    yield piece.strip("\n")
+
+
+def _random(model: Anatomy, most: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(0)
+    n = len_embedding(model)
+    there = model.vocabulary.admitted(n).nonzero()[:, 0]
+    drawn = torch.randint(len(there), (8, max(2, min(32, most))), generator=generator)
+    found: list[list[int]] = there[drawn].tolist()
+    return found
+
+
+@dataclass
+class Sums:
+    """What comes together over the pieces of a text."""
+
+    model: Anatomy
+    each: int
+    """So many vectors of a layer and kind are kept of each piece."""
+    totals: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    counts: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
+    samples: dict[str, list[tuple[int, Tensor]]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, recording: Recording) -> None:
+        """All places of one pass; the first position, where attention rests, is like no other."""
+        at = tuple(range(1, len(recording)))
+        for layer in recording.layers:
+            for kind in PLACES:
+                some = at[:: max(1, self.model.n_heads // 2)] if kind in OF_HEADS else at
+                lines = Selection(recording, (layer,), some).lines([kind])
+                X = torch.cat([line.vectors for line in lines])
+                self._put(kind, layer, direction(self.model, X).cpu())
+
+    def _put(self, kind: str, layer: int, X: Float[Tensor, "n d_model"]) -> None:
+        key = kind, layer
+        self.totals[key] = self.totals.get(key, torch.zeros(X.shape[1]).double()) + X.double().sum(
+            0
+        )
+        self.counts[key] += len(X)
+        rows = torch.linspace(0, len(X) - 1, min(self.each, len(X))).long()
+        self.samples[kind].append((layer, X[rows]))
+
+    def moments(self) -> dict[str, Moments]:
+        return {kind: self._moments(kind) for kind in PLACES}
+
+    def _moments(self, kind: str) -> Moments:
+        layers = range(self.model.n_layers)
+        means = torch.stack([self.totals[kind, n] / self.counts[kind, n] for n in layers]).float()
+        D = torch.cat([X.float() - means[layer] for layer, X in self.samples[kind]])
+        return Moments(means, *spread(D))
+
+
+def spread(D: Float[Tensor, "n d_model"]) -> tuple[Float[Tensor, "d_model r"], Float[Tensor, ""]]:
+    """The covariance of deviations as its main directions, and what is left in every direction."""
+    n, d = D.shape
+    total = D.square().sum() / n
+    rank = min(DIRECTIONS, n, d)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the sketch from which the directions are found is random
+        _, sizes, V = torch.svd_lowrank(D, q=rank, niter=4)
+    F = V * sizes / n**0.5
+    rest = (total - F.square().sum()).clamp(min=0) / d
+    return F, torch.maximum(rest, SHRUNK * total / d).clamp(min=1e-12)
+
+
+def direction(model: Anatomy, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
+    """x̂: as the final norm sees what is written, before its gain."""
+    X = at_least_float32(X)
+    norm = model.architecture.final_norm
+    if norm is not None and norm.centres:
+        X = X - X.mean(-1, keepdim=True)
+    return X / X.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
+
+
+class Place(NamedTuple):
+    """Where a vector of a pass comes from."""
+
+    kind: str
+    """One of `PLACES`; or a parameter's kind, whose vectors are what is usual for it."""
+    layer: int
+    times: float = 1.0
+    """Of a parameter: so many times it was added."""
+
+
+def place_of(of: str, layer: int | None, n_layers: int, times: float = 1.0) -> Place | None:
+    """The place of a lens's line. None after the last block: what is there is the prediction."""
+    if of in ("residual", "post"):
+        at = 0 if layer is None else layer + 1
+        return Place("pre", at) if at < n_layers else None
+    assert layer is not None
+    return Place(LIKE.get(of, of), layer, times)
