@@ -15,6 +15,7 @@ from torch import Tensor
 from lexray.dictionary.dictionary import Dictionary
 from lexray.errors import LexrayError
 from lexray.model.model import Model
+from lexray.trace.read.usual import cut
 from tests.dense import Dense, dense
 from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded
@@ -346,3 +347,15 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
     file.read = lambda name, box: read.append(box) or original(name, box)  # type: ignore[method-assign, func-returns-value]
     dictionary["L1F4999"].value.top(2)
     assert read == [((4999, 5000), (0, model().d_model))]
+
+
+def test_a_features_evidence_is_where_it_is_active(tmp_path: Path) -> None:
+    found = Dictionary.open(saelens(tmp_path / "sae", weights()), model())
+    evidence = found["L1F7"].evidence(n=4)
+    pieces = cut(model(), tokens=None)
+    active = torch.cat([found["L1F7"].activations(model().trace(ids))[1:] for ids in pieces])
+    expected = active.sort(descending=True)[0][:4].tolist()
+    assert [s.activation for s in evidence.snippets] == pytest.approx(expected, rel=1e-4)
+    assert [a.reading for a in evidence.agreements] == ["key sees", "value writes"]
+    assert evidence.source.address == "L1F7"
+    assert evidence.agreements[0].n == 40

@@ -17,6 +17,7 @@ from lexray.cli import (
     draw,
     edit,
     effects,
+    evidence,
     flow,
     ground,
     heads,
@@ -59,6 +60,7 @@ for module in (
     demo,
     study,
     ground,
+    evidence,
 ):
     module.register(app)
 

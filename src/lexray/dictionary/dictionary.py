@@ -6,7 +6,7 @@ are read as a neuron's are. Its address is `L12F345`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,6 +28,10 @@ from lexray.model import fold
 from lexray.model.anatomy import Anatomy
 from lexray.progress import track
 from lexray.result.readings import NamedReadings, Reading, Readings
+from lexray.space.kinds import Kind
+from lexray.trace.evidence.result import Evidence
+from lexray.trace.evidence.vectors import feature_evidence, sample
+from lexray.trace.recording import LayerTrace
 from lexray.vocabulary.filters import Filter
 
 if TYPE_CHECKING:
@@ -99,6 +103,37 @@ class Feature:
     def activations(self, trace: Trace) -> Float[Tensor, "p"]:
         """How active it is at each position of a trace."""
         return self.dictionary.activations(trace)[:, self.index]
+
+    def evidence(self, text: str | None = None, n: int = 10) -> Evidence:
+        """Where it is strongest in running text, and whether its key and value tell where; see
+        `lexray.model.model.Model.evidence`."""
+        dictionary, chosen = self.dictionary, [self.index, *self._others()]
+
+        def active(layer: LayerTrace, some: Sequence[int]) -> Float[Tensor, "p n"]:
+            x: Tensor = getattr(layer, dictionary.encoder.point)
+            return dictionary.encoder.active(x)[:, list(some)]
+
+        there: tuple[Part, ...] = ("key", "value") if dictionary.stored.encoder else ("value",)
+        vectors: dict[Kind, Callable[[int], Tensor]] = {
+            kind: partial(self._vector, kind) for kind in there
+        }
+        return feature_evidence(
+            dictionary.model,
+            self.address,
+            dictionary.layer,
+            dictionary.space,
+            active,
+            vectors,
+            chosen,
+            text,
+            n,
+        )
+
+    def _others(self) -> list[int]:
+        return sample(len(self.dictionary), self.index, self.address)
+
+    def _vector(self, kind: Part, index: int) -> Float[Tensor, "d_model"]:
+        return self.dictionary.rows(kind, index, index + 1)[0]
 
     def nearest(self, n: int = 20, *, among: Sequence[str] = ("features",)) -> Nearest:
         """What reads most like its value: other features, or the model's values, keys, …"""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -41,6 +41,11 @@ class Circuit:
     @property
     def address(self) -> Address:
         return Address(self.head.layer, head=self.head.index, matrix=self.matrix)
+
+    def evidence(self, text: str | None = None, n: int = 10) -> Any:
+        """Where the head looks or takes most in running text, and whether this matrix tells it;
+        see `lexray.model.model.Model.evidence`."""
+        return self.head.weights.evidence(str(self.address), text, n)
 
     def __repr__(self) -> str:
         weights = self.head.weights

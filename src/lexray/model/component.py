@@ -57,5 +57,13 @@ class Component:
         """
         return self.weights.check(str(self.address), prompts, **options)
 
+    def evidence(self, text: str | None = None, n: int = 10) -> Any:
+        """Where it is strongest in running text, and whether its reading tells where: an
+        `lexray.trace.evidence.result.Evidence`. Of neurons, heads and subheads.
+
+        >>> model["L2N77"].evidence(n=3)
+        """
+        return self.weights.evidence(str(self.address), text, n)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address} of {self.weights.name}>"

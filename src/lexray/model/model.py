@@ -28,6 +28,8 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.open import open_source
 from lexray.result.check import Check
 from lexray.result.readings import Reading, Readings
+from lexray.trace.evidence.evidence import evidence as find_evidence
+from lexray.trace.evidence.result import Evidence
 from lexray.trace.record.plan import Some
 from lexray.trace.trace import Trace, trace_prompt
 from lexray.vocabulary.filters import Filter
@@ -171,6 +173,19 @@ class Model(Anatomy):
         from lexray.trace.record.lone import lone_states  # imports transformers
 
         return lone_states(self, entering=entering)
+
+    def evidence(self, address: str | Address, text: str | None = None, n: int = 10) -> Evidence:
+        """What a neuron, head, matrix or subhead does on running text, and whether its reading
+        tells it; `model["L2N77"].evidence()` is the same.
+
+        `text` is lexray's own unless one is given. The result has the `n` strongest places, with
+        what followed, and how well each reading of the parameter tells the tokens there from the
+        text's others (the area under the curve; 0.5 says nothing), against its layer.
+
+        >>> model.evidence("L2N77", n=3).agreement > 0.5
+        True
+        """
+        return find_evidence(self, address, text, n)
 
     def module(self) -> nn.Module:
         """transformers' own model with this checkpoint's weights; a live one as it is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -76,6 +77,10 @@ class Vector:
         """Each of its `readings`."""
         made = tuple(getattr(self, way)(k, filter=filter) for way in self.readings)
         return NamedReadings(space_of(self.weights, self.layer).source(self.address, filter), made)
+
+    def evidence(self, text: str | None = None, n: int = 10) -> Any:
+        """Where it is strongest in running text; see `lexray.model.model.Model.evidence`."""
+        return self.weights.evidence(self.address, text, n)
 
     def _refuse_writers(self, verb: str) -> None:
         if self.kind in WRITES:

@@ -132,6 +132,10 @@ class Weights:
         """Whether readings predict effects; `Model` can run that."""
         raise LexrayError(f"{self.name} is open as weights alone, and nothing can be run")
 
+    def evidence(self, address: str, text: str | None = None, n: int = 10) -> Any:
+        """What a parameter does on running text; `Model` can run one."""
+        raise LexrayError(f"{self.name} is open as weights alone, and no text can be run")
+
     # ------------------------------------------------------------------ what it is
 
     @property

@@ -88,10 +88,10 @@ def own_text() -> str:
 def usual_of(model: Anatomy, text: str | None = None) -> Usual:
     """Measured once per model and text, and kept."""
     name = sha256((text or own_text()).encode()).hexdigest()[:12]
-    return MADE.get(model.cache, name, partial(_read_or_make, model, text or own_text(), name))
+    return MADE.get(model.cache, name, partial(_read_or_make, model, text, name))
 
 
-def _read_or_make(model: Anatomy, text: str, name: str) -> Usual:
+def _read_or_make(model: Anatomy, text: str | None, name: str) -> Usual:
     try:
         found = kept(model, f"usual-{name}", lambda: _flat(_measure(model, text)), runs=True)
     except LexrayError as error:
@@ -108,7 +108,7 @@ def _flat(moments: dict[str, Moments]) -> dict[str, Tensor]:
 # ---------------------------------------------------------------------- running the text
 
 
-def _measure(model: Anatomy, text: str) -> dict[str, Moments]:
+def _measure(model: Anatomy, text: str | None) -> dict[str, Moments]:
     from lexray.trace.record.run import record  # imports transformers
 
     pieces = cut(model, text)
@@ -120,19 +120,26 @@ def _measure(model: Anatomy, text: str) -> dict[str, Moments]:
     return sums.moments()
 
 
-def cut(model: Anatomy, text: str, *, tokens: int | None = TOKENS) -> list[list[int]]:
-    """The text's tokens in pieces of some lines, each as a prompt of its own; about so many.
+def cut(model: Anatomy, text: str | None = None, *, tokens: int | None = TOKENS) -> list[list[int]]:
+    """A text's tokens in pieces of some lines, each as a prompt of its own; about so many.
 
-    Where the vocabulary cannot spell the text, tokens are drawn at random.
+    Where the vocabulary cannot spell lexray's own text, tokens are drawn at random.
     """
     most = min(TOKENS, longest(model) or TOKENS)
     try:
-        pieces = [encode(model, piece, special=True)[:most] for piece in _pieces(text)]
+        pieces = [encode(model, p, special=True)[:most] for p in _pieces(text or own_text())]
     except LexrayError:
+        if text is not None:
+            raise
         pieces = []
     pieces = [piece for piece in pieces if len(piece) > 1]
-    if len({i for piece in pieces for i in piece}) < min(FEWEST, len_embedding(model) // 2):
+    different = len({i for piece in pieces for i in piece})
+    if text is None and different < min(FEWEST, len_embedding(model) // 2):
         pieces = _random(model, most)
+    if not pieces:
+        raise LexrayError(
+            f"the text has no two tokens of {model.name} in a line; give a longer one"
+        )
     step = 1 if tokens is None else max(1, -(-sum(map(len, pieces)) // tokens))
     return pieces[::step]
 

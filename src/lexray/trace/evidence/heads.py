@@ -1,0 +1,176 @@
+"""Evidence of heads: where one took most from which token, and where it looked most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from heapq import nlargest
+from math import isnan
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.address import Address
+from lexray.model.anatomy import Anatomy
+from lexray.model.fold import at_least_float32
+from lexray.model.head import Head
+from lexray.trace.evidence.gather import STRONGEST, run_pieces, snippet
+from lexray.trace.evidence.result import Agreement, Evidence, Snippet
+from lexray.trace.evidence.vectors import WORDS, name_text
+from lexray.trace.read.standard import read_words
+from lexray.trace.read.usual import Place
+from lexray.trace.recording import LayerTrace
+
+FIRST_QUERY = 4
+
+
+class Look(NamedTuple):
+    """A query and the key it looks at, and how strongly."""
+
+    strength: float
+    piece: int
+    query: int
+    key: int
+
+
+@dataclass(eq=False)
+class Watched:
+    """One head while a text is run: its strongest looks and what they took, nothing more."""
+
+    head: Head
+    """As the model's view has it."""
+    most: int
+    looks: list[Look] = field(default_factory=list)
+    taken: dict[Look, Tensor] = field(default_factory=dict)
+    attended: list[float] = field(default_factory=list)
+
+    def see(self, layer: LayerTrace, piece: int, ids: Sequence[int], *, looking: bool) -> None:
+        raw = layer.trace.weights.layers[layer.index].heads[self.head.index]
+        weights, written = _taken(raw, layer)
+        found = _largest(weights if looking else weights * written.norm(dim=1), piece, self.most)
+        self.looks = nlargest(self.most, [*self.looks, *found])
+        self.taken |= {look: weights[look.query, look.key] * written[look.key] for look in found}
+        self.taken = {look: self.taken[look] for look in self.looks}
+        if looking:
+            self.attended += _attended(self.head, ids, weights)
+
+
+def head_evidence(model: Anatomy, at: Address, text: str | None, n: int) -> Evidence:
+    """A head, or its VO: where it took most from a token. Its QK: where it looks most."""
+    looking = at.matrix == "QK"
+    heads = model.layers[at.layer].heads
+    watched = [Watched(head, max(n, STRONGEST)) for head in heads]
+    pieces, passes = run_pieces(model, text, at.layer, ("attention",))
+    for number, recording in enumerate(passes):
+        for one in watched:
+            one.see(recording[at.layer], number, pieces[number], looking=looking)
+    areas = [one.attended if looking else _moved(one.head, one.looks, pieces) for one in watched]
+    assert at.head is not None
+    agreement = _compare("QK attends" if looking else "VO moves", [*map(_mean, areas)], at.head)
+    shown = _snippets(model, watched[at.head], pieces, n)
+    source, count = model.space.source(str(at)), sum(map(len, pieces))
+    return Evidence(source, shown, (agreement,), count, name_text(text))
+
+
+def _compare(name: str, areas: Sequence[float], head: int) -> Agreement:
+    """One head's area against those of the layer's others."""
+    own = areas[head]
+    others = [x for h, x in enumerate(areas) if h != head and not isnan(x)]
+    below = sum(x < own for x in others) / len(others) if others else float("nan")
+    return Agreement(name, (), own, _mean(others), below, len(others))
+
+
+def _snippets(
+    model: Anatomy, one: Watched, pieces: Sequence[Sequence[int]], n: int
+) -> tuple[Snippet, ...]:
+    looks = one.looks[:n]
+    layer = one.head.address.layer
+    words = _wrote(model, layer, [one.taken[look] for look in looks])
+    return tuple(
+        replace(
+            snippet(model, pieces[look.piece], look.query, look.strength),
+            looked_at=model.space.token(pieces[look.piece][look.key]),
+            wrote=tuple(map(model.space.token, ids)),
+        )
+        for look, ids in zip(looks, words, strict=True)
+    )
+
+
+def _taken(
+    head: Head, layer: LayerTrace
+) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n d_model"]]:
+    """A head's attention to earlier tokens but the first, where it rests; and what each token
+    gives to those who look at it."""
+    W_O = at_least_float32(head.W_O)
+    weights = layer.pattern[head.index].float().tril(-1)
+    weights[:, 0] = 0
+    return weights, layer.v[:, head.kv_index].to(W_O) @ W_O
+
+
+def _largest(size: Float[Tensor, "n n"], piece: int, n: int) -> list[Look]:
+    """Each query's strongest look, the strongest of these."""
+    best = size.max(1)
+    rows = best.values.topk(min(n, len(size))).indices.tolist()
+    found = [Look(float(best.values[q]), piece, q, int(best.indices[q])) for q in rows]
+    return [look for look in found if look.strength > 0]
+
+
+def _wrote(model: Anatomy, layer: int, vectors: Sequence[Tensor]) -> list[list[int]]:
+    """What was taken, as words."""
+    if not vectors:
+        return []
+    places = [Place("values", layer)] * len(vectors)
+    found: list[list[int]] = read_words(
+        model, torch.stack(list(vectors)), places, WORDS // 2
+    ).projected.top_ids.tolist()
+    return found
+
+
+def _moved(head: Head, looks: Sequence[Look], pieces: Sequence[Sequence[int]]) -> list[float]:
+    """For each of the strongest looks: of how many of the text's tokens the head's VO matrix, for
+    the token that was looked at, says less than of the one that followed."""
+    if not head.weights.architecture.causal:
+        return []
+    space, W_V, W_O = head.vo.space, at_least_float32(head.W_V), at_least_float32(head.W_O)
+    tokens = torch.tensor([i for ids in pieces for i in ids])
+    own, place = torch.unique(tokens, return_inverse=True)
+    writes, found = space.whole("O").only(own), []
+    for look in looks[:STRONGEST]:
+        ids = pieces[look.piece]
+        if look.query + 1 < len(ids):
+            seen = space.whole("V").only(torch.tensor([ids[look.key]])).factor(W_V)
+            scores = writes.project(seen.to(W_O) @ W_O)[0].cpu()[place]
+            followed = scores[tokens == ids[look.query + 1]][0]
+            found.append(_share_below(scores, followed))
+    return found
+
+
+def _share_below(scores: Float[Tensor, "n"], own: Float[Tensor, ""]) -> float:
+    """The share of scores below one of them; ties count half, itself not at all."""
+    below, same = (scores < own).sum(), (scores == own).sum() - 1
+    return float((below + same / 2) / max(1, len(scores) - 1))
+
+
+def _attended(head: Head, ids: Sequence[int], weights: Float[Tensor, "n n"]) -> list[float]:
+    """For each query: the share of the tokens it could look at that score below the one it looks
+    at most, by the static scores at their true distances."""
+    space, n = head.qk.space, len(ids)
+    sides = [space.whole(kind).only(torch.tensor(list(ids))) for kind in head.qk.kinds]
+    A, B = (x.cpu().double() for x in head.qk.factors_between(*sides))
+    scores = torch.zeros(n, n, dtype=torch.float64)
+    for distance in range(n):
+        R = head.rotation(-distance)
+        turned = A[distance:] if R is None else A[distance:] @ R.cpu().double()
+        scores.diagonal(-distance)[:] = (turned * B[: len(turned)]).sum(1)
+    found = []
+    for query in range(FIRST_QUERY, n):
+        seen = scores[query, 1:query]
+        own = scores[query, int(weights[query].argmax())]
+        found.append(_share_below(seen, own))
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
