@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from lexray.cli.groups import expand, option
-from lexray.cli.lens import TARGET, WHERE, Prompt, RunOptions
+from lexray.cli.lens import TARGET, WHERE, Prompt, RunOptions, WordedRunOptions
 from lexray.cli.options import READING, TokenOptions
 from lexray.cli.other import OtherOptions
 from lexray.cli.output import OUTPUT, Format, OutputOptions, show
@@ -219,7 +219,7 @@ def register(app: typer.Typer) -> None:
 
 
 def flow(
-    run: RunOptions,
+    run: WordedRunOptions,
     prompt: Prompt,
     where: WhereOptions,
     words: WordOptions,

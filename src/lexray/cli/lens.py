@@ -51,6 +51,12 @@ class RunOptions(PlacedOptions):
             metavar="EDITS",
         ),
     ] = None
+
+
+@dataclass(frozen=True)
+class WordedRunOptions(RunOptions):
+    """The same where what was run is read as words."""
+
     raw: Annotated[bool, option("Words by probability alone, the papers' way.", READING)] = False
     text: Annotated[
         Path | None,
@@ -135,7 +141,7 @@ class LensOptions:
     k: Annotated[int, option("How many tokens of each vector.", None, "-k", min=1)] = 5
 
     def look(
-        self, run: RunOptions, prompt: str, target: TargetOptions, tokens: TokenOptions
+        self, run: WordedRunOptions, prompt: str, target: TargetOptions, tokens: TokenOptions
     ) -> Lens:
         from lexray.trace.read.vectors import choose_kinds, what_for
 
@@ -179,7 +185,7 @@ def register(app: typer.Typer) -> None:
 
 
 def lens(
-    run: RunOptions,
+    run: WordedRunOptions,
     prompt: Prompt,
     target: TargetOptions,
     which: LensOptions,
@@ -230,7 +236,7 @@ def attention(
 
 
 def contributions(
-    run: RunOptions,
+    run: WordedRunOptions,
     prompt: Prompt,
     output: OutputOptions,
     plot: PlotOptions,

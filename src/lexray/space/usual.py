@@ -56,7 +56,8 @@ def _usual(weights: Weights, kind: Kind, first: bool) -> Usual:
     d = weights.d_model
     total, sums, n = torch.zeros(d, d).double(), torch.zeros(d).double(), 0
     step = _step(weights, groups)
-    for block in track(_blocks(groups, step), len(groups), f"all {kind} vectors"):
+    what = f"how all {kind} vectors vary: made once, then kept"
+    for block in track(_blocks(groups, step), len(groups), what):
         exact = block.cpu().double()
         total, sums, n = total + exact.T @ exact, sums + exact.sum(0), n + len(exact)
     n = max(1, n)

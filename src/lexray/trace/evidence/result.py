@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 from lexray.result.readings import Source, Token
@@ -67,8 +68,13 @@ class Agreement:
     """How many they are."""
 
     def to_dict(self) -> dict[str, Any]:
-        words = [word.to_dict() for word in self.words]
-        return {**vars(self), "words": words}
+        numbers = {name: getattr(self, name) for name in ("area", "layer", "below")}
+        return {
+            "reading": self.reading,
+            "words": [word.to_dict() for word in self.words],
+            **{name: None if isnan(value) else value for name, value in numbers.items()},
+            "n": self.n,
+        }
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,8 @@ class Evidence(Result):
     @property
     def agreement(self) -> float:
         """The best of its readings' areas."""
-        return max((found.area for found in self.agreements), default=float("nan"))
+        areas = [found.area for found in self.agreements if not isnan(found.area)]
+        return max(areas, default=float("nan"))
 
     def tables(self) -> list[Table]:
         return [self._snippets(), self._agreements()]

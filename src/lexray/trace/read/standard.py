@@ -21,7 +21,7 @@ from lexray.space.side import SIGMA_FLOOR, Side
 from lexray.space.space import EmbeddingSpace, space_of
 from lexray.space.topk.vectors import TopVectors
 from lexray.trace.read.project import Projected, project
-from lexray.trace.read.usual import PLACES, Place, Usual, direction, usual_of
+from lexray.trace.read.usual import PLACES, Place, Usual, direction, usual_of, why_not
 from lexray.view import STANDARD, View
 from lexray.vocabulary.filters import Filter
 
@@ -212,6 +212,6 @@ def _most(model: Anatomy, k: int, filter: Filter | None) -> int:
 def say_how(model: Anatomy, hows: Collection[How], text: str | None = None) -> str:
     """What a result has to say about how its words were found; nothing where that is as ever."""
     if "standardised" not in hows:
-        return usual_of(model, text).note if model.options.standardised else ""
+        return why_not(model, text) if model.options.standardised else ""
     of = "a text of lexray's own" if text is None else "the text that was given"
     return f"words by how a vector differs from what its place usually carries, on {of}"

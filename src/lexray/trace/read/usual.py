@@ -87,8 +87,18 @@ def own_text() -> str:
 
 def usual_of(model: Anatomy, text: str | None = None) -> Usual:
     """Measured once per model and text, and kept."""
-    name = sha256((text or own_text()).encode()).hexdigest()[:12]
+    name = _name(text)
     return MADE.get(model.cache, name, partial(_read_or_make, model, text, name))
+
+
+def why_not(model: Anatomy, text: str | None = None) -> str:
+    """Why nothing could be measured, where that was tried."""
+    made = MADE.peek(model.cache, _name(text))
+    return "" if made is None else made.note
+
+
+def _name(text: str | None) -> str:
+    return sha256((text or own_text()).encode()).hexdigest()[:12]
 
 
 def _read_or_make(model: Anatomy, text: str | None, name: str) -> Usual:

@@ -21,6 +21,7 @@ from lexray.trace.record.hooks import RECORDING, evaluating
 from lexray.trace.record.module import block_modules, build_first_block, module_names
 
 TOKENS_AT_ONCE = 2048
+WHAT = "every token alone in the first block: made once, then kept"
 
 
 class _EnoughError(Exception):
@@ -37,7 +38,7 @@ def lone_states(weights: Weights, *, entering: bool) -> Float[Tensor, "e d_model
     starts = range(0, n, TOKENS_AT_ONCE)
     parts = []
     with _watched(first, module, block, entering) as seen:
-        for start in track(starts, len(starts), "reading every token alone"):
+        for start in track(starts, len(starts), WHAT):
             ids = torch.arange(start, min(n, start + TOKENS_AT_ONCE), device=device)[:, None]
             options = {"use_cache": False} if weights.architecture.causal else {}
             with suppress(_EnoughError):
