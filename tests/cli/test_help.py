@@ -19,7 +19,7 @@ EXPECTED = {
     *("info", "head", "heads", "neuron", "subhead", "vector", "feature", "svd"),
     *("lookup", "related", "nearest", "demo"),
     *("diff", "align", "stitch", "lens", "contributions", "flow", "study", "ground"),
-    *("ablate", "patch", "steer", "edit", "check", "attention", "draw"),
+    *("ablate", "patch", "steer", "edit", "check", "attention", "evidence", "draw"),
 }
 
 
