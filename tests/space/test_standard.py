@@ -238,3 +238,16 @@ def test_what_is_set_aside_is_named_and_counted() -> None:
     assert all(count == 0 for _, _, count in found.tokens), "none occurs in plain English"
     assert found.to_dict()["tokens"][0]["token"].keys() == {"id", "text"}
     assert f"{len(found)} tokens that standard lists set aside" in str(found)
+
+
+@pytest.mark.parametrize("entering", [True, False])
+def test_a_module_that_is_there_is_used(entering: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No second copy of the embedding; the same states as from the first block alone."""
+    alone = Model.from_pretrained("demo").lone_states(entering=entering)
+    model = Model.from_pretrained("demo", dtype=torch.float32)
+    model.module()
+    path = "lexray.trace.record.lone.build_first_block"
+    monkeypatch.setattr(path, lambda _: pytest.fail("loaded twice"))
+    torch.testing.assert_close(model.lone_states(entering=entering), alone)
+    half = model.lone_states(entering=entering, finish=lambda states: states.half())
+    torch.testing.assert_close(half, alone.half())

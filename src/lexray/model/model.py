@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -168,11 +168,14 @@ class Model(Anatomy):
         """
         return set_aside(self, text)
 
-    def lone_states(self, *, entering: bool) -> Float[Tensor, "d_vocab d_model"]:
-        """Each token alone, as it enters transformers' own first block or leaves it."""
+    def lone_states(
+        self, *, entering: bool, finish: Callable[[Tensor], Tensor] | None = None
+    ) -> Float[Tensor, "d_vocab d_model"]:
+        """Each token alone, as it enters transformers' own first block or leaves it; `finish` says
+        what is kept of some of them at a time."""
         from lexray.trace.record.lone import lone_states  # imports transformers
 
-        return lone_states(self, entering=entering)
+        return lone_states(self, entering=entering, finish=finish)
 
     def evidence(self, address: str | Address, text: str | None = None, n: int = 10) -> Evidence:
         """What a neuron, head, matrix or subhead does on running text, and whether its reading

@@ -6,7 +6,7 @@ parts of a model. `lexray.model.model.Model` is the face on top.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -114,7 +114,9 @@ class Weights:
         other.options = view
         return other
 
-    def lone_states(self, *, entering: bool) -> Float[Tensor, "d_vocab d_model"]:
+    def lone_states(
+        self, *, entering: bool, finish: Callable[[Tensor], Tensor] | None = None
+    ) -> Float[Tensor, "d_vocab d_model"]:
         """Each token alone, as it enters the first block or leaves it; `Model` can run that."""
         raise LexrayError(f"{self.name} is open as weights alone, and nothing can be run")
 

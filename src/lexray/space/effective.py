@@ -41,9 +41,12 @@ def _made(weights: Weights, first: bool) -> tuple[Tensor | None, str]:
 
 
 def _normed(weights: Weights, first: bool) -> Float[Tensor, "e d_model"]:
-    states = weights.lone_states(entering=first)
     norm = reader_norm(weights, first)
-    return (states if norm is None else norm.bare(states)).half()
+
+    def finish(states: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
+        return (states if norm is None else norm.bare(states)).half()
+
+    return weights.lone_states(entering=first, finish=finish)
 
 
 def reader_norm(weights: Weights, first: bool) -> Norm | None:

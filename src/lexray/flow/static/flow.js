@@ -7,18 +7,15 @@
 // `data` is what lexray.flow.draw.html.page_data returns. There is no export named `render`: in a
 // notebook, anywidget would take it for its own and call it in another way.
 
+import { Camera } from "./camera.js";
 import { Gestures } from "./gestures.js";
 import { Graph, initialState, MEASURES, stateFromText, stateToText } from "./graph.js";
-import { buildFilters, buildLegend, make, Words } from "./panel.js";
-import { Camera, draw, Picture } from "./picture.js";
+import { buildFilters, buildLegend, button, make, Words } from "./panel.js";
+import { draw, Picture } from "./picture.js";
+import { Pins } from "./pins.js";
 import { Strip } from "./strip.js";
 
 const NARROW = 640; // on a phone blocks are closed at first: two cards each, which can be read
-
-function button(label, text, action, more = {}) {
-  const attributes = { type: "button", title: label, "aria-label": label, onclick: action };
-  return make("button", { ...attributes, ...more }, text);
-}
 
 function choice(label, values, chosen, action) {
   const options = values.map(([value, text]) =>
@@ -43,6 +40,7 @@ class Flow {
     this.words = new Words(this.graph, this.state);
     this.lit = null;
     this.found = new Set();
+    this.pins = new Pins(this);
     this.build();
     this.picture = new Picture(this.graph, this.svg, this.state);
     this.picture.arrange();
@@ -61,7 +59,7 @@ class Flow {
     this.filter();
     this.search(this.state.query, false);
     this.camera.fit();
-    this.showPins();
+    this.pins.show();
     if (this.state.selected !== null) this.select(this.state.selected, true);
     this.resized = new ResizeObserver(() => {
       this.camera.resize();
@@ -302,7 +300,7 @@ class Flow {
     this.paint();
     this.showFiltered();
     this.showFound();
-    this.showPins();
+    this.pins.show();
     this.markSelected();
     this.light(null);
     this.camera.place();
@@ -325,49 +323,6 @@ class Flow {
       `This page holds position ${raw.position}. For ${raw.tokens[at]} at position ${at}: `,
       make("code", {}, `${command} --layers ${raw.layers.join(",")} -o flow.html`),
     );
-  }
-
-  isPinned(id) {
-    return this.state.pins.findIndex((pin) => pin.nodes.includes(id));
-  }
-
-  // Pins a node by itself, or under a name together with those that have it.
-  pin(id, name) {
-    const { pins } = this.state;
-    const at = this.isPinned(id);
-    if (at >= 0) {
-      pins[at].nodes = pins[at].nodes.filter((other) => other !== id);
-      if (!pins[at].nodes.length) pins.splice(at, 1);
-    } else {
-      const group = name && pins.find((pin) => pin.name === name);
-      if (group) group.nodes.push(id);
-      else pins.push({ nodes: [id], name });
-    }
-    this.showPins();
-  }
-
-  showPins() {
-    const pinned = new Set(this.state.pins.flatMap((pin) => pin.nodes));
-    for (const [i, group] of this.picture.boxes)
-      group.classList.toggle("lf-pinned", pinned.has(this.graph.nodes[i].id));
-    this.options.onPins?.(JSON.stringify(this.state.pins));
-  }
-
-  pinTools(node) {
-    const at = this.isPinned(node.id);
-    const named = make("input", {
-      type: "text",
-      placeholder: "group name (optional)",
-      "aria-label": "name of the group",
-      value: at < 0 ? "" : this.state.pins[at].name,
-    });
-    const turn = () => {
-      this.pin(node.id, named.value.trim());
-      this.select(this.graph.index.get(node.id), false);
-    };
-    const text = at < 0 ? "Pin" : "Unpin";
-    const why = "pinned parts are what the figure for print shows";
-    return make("p", { class: "lf-pin" }, button(why, text, turn), at < 0 ? named : null);
   }
 
   // The graph as `Flow.from_json` reads it, with the pins and the target chosen here.
@@ -426,7 +381,7 @@ class Flow {
     };
     this.panel.replaceChildren(
       make("button", { ...close, onclick: () => this.unselect() }, "×"),
-      this.pinTools(node),
+      this.pins.tools(node),
       ...this.words.panel(node, follow),
     );
     this.panel.hidden = false;

@@ -18,6 +18,11 @@ function how(reading) {
   return reading?.how === "standardised" ? ": more than is usual here" : "";
 }
 
+export function button(label, text, action, more = {}) {
+  const attributes = { type: "button", title: label, "aria-label": label, onclick: action };
+  return make("button", { ...attributes, ...more }, text);
+}
+
 function table(rows) {
   const parts = rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]);
   return make("dl", {}, ...parts);

@@ -6,7 +6,7 @@ it stands at the mean position: at none in particular.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -18,33 +18,48 @@ from torch import Tensor, nn
 from lexray.model.weights import Weights
 from lexray.progress import track
 from lexray.trace.record.hooks import RECORDING, evaluating
-from lexray.trace.record.module import block_modules, build_first_block, module_names
+from lexray.trace.record.module import MODULE, block_modules, build_first_block, module_names
 
 TOKENS_AT_ONCE = 2048
 WHAT = "every token alone in the first block: made once, then kept"
+Finish = Callable[[Tensor], Tensor]
 
 
 class _EnoughError(Exception):
     """The first block is done; what follows is not wanted."""
 
 
-def lone_states(weights: Weights, *, entering: bool) -> Float[Tensor, "e d_model"]:
-    """Each token's residual stream as it enters the first block, or as it leaves it."""
+def lone_states(
+    weights: Weights, *, entering: bool, finish: Finish | None = None
+) -> Float[Tensor, "e d_model"]:
+    """Each token's residual stream as it enters the first block, or as it leaves it; `finish` is
+    what is kept of so many of them, so that never all lie there in full precision."""
     first = _first_block_alone(weights)
-    module = build_first_block(first)
+    module = _ready(weights, first) or build_first_block(first)
     block = block_modules(first, module)[0]
     device = next(module.parameters()).device
     n = module.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     starts = range(0, n, TOKENS_AT_ONCE)
-    parts = []
+    found: Tensor | None = None
     with _watched(first, module, block, entering) as seen:
         for start in track(starts, len(starts), WHAT):
             ids = torch.arange(start, min(n, start + TOKENS_AT_ONCE), device=device)[:, None]
             options = {"use_cache": False} if weights.architecture.causal else {}
             with suppress(_EnoughError):
                 module(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
-            parts.append(seen.pop().float().cpu())
-    return torch.cat(parts)
+            part = seen.pop().float().cpu()
+            part = part if finish is None else finish(part)
+            found = part.new_empty(n, part.shape[1]) if found is None else found
+            found[start : start + len(part)] = part
+    assert found is not None  # a vocabulary has tokens
+    return found
+
+
+def _ready(weights: Weights, first: Weights) -> nn.Module | None:
+    """The whole module, if it has been made already and would compute the same."""
+    module = MODULE.peek(weights.cache, None)
+    same = module is not None and {p.dtype for p in module.parameters()} == {first.dtype}
+    return module if same else None
 
 
 def _first_block_alone(weights: Weights) -> Weights:
