@@ -145,11 +145,15 @@ class _Page:
         pen.rect(
             PART_LEFT + 0.5, y + 0.5, PART_WIDTH - 1, CARD - 1, colour, radius=8, stroke="line"
         )
+        number = f"{part.weight:+.2f}" if self.story.by_logit else f"{part.weight:.2f}"
+        room = PART_WIDTH - 30 - measure(number, 12, bold=True)
+        level = y + (CARD / 2 + 4 if rest else 16)
+        pen.text(PART_LEFT + PART_WIDTH - 11, level, number, 12, anchor="end", bold=True)
         if rest:
-            name = fit(part.name, 12, PART_WIDTH - 22)
+            name = fit(part.name, 12, room)
             pen.text(PART_LEFT + 11, y + CARD / 2 + 4, name, 12, "faint")
             return
-        pen.text(PART_LEFT + 11, y + 15.5, fit(part.name, NAME, PART_WIDTH - 22), NAME, "faint")
+        pen.text(PART_LEFT + 11, y + 15.5, fit(part.name, NAME, room), NAME, "faint")
         x, end = PART_LEFT + 11, PART_LEFT + PART_WIDTH - 10
         for i, word in enumerate(part.words[:WORDS]):
             shown = fit(word, WORD, end - x, bold=i == 0)
@@ -172,11 +176,6 @@ class _Page:
             path = _curve(start, middle, stop, y + wide / 2)
             pen.path(path, colour, wide, opacity=0.35 if rest else 0.6, said=said)
             y += wide
-        for i, (part, _) in enumerate(self.rows):
-            sign = f"{part.weight:+.2f}" if self.story.by_logit else f"{part.weight:.2f}"
-            middle = ROW * i + CARD / 2
-            away = -widths[i] / 2 - 5 if middle <= height / 2 else widths[i] / 2 + 13
-            pen.text(start + 8, middle + away, sign, 12, bold=True)
 
     def _target(self, pen: Pen, height: float) -> None:
         x = self.inner - TARGET_WIDTH
