@@ -21,6 +21,7 @@ from benchmarks import (
     opening,
     pairs,
     readme,
+    relations,
     vectors,
 )
 
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "flow": flow.run,
     "effects": effects.run,
     "heads": heads.run,
+    "relations": relations.run,
     "pairs": real_pairs,
 }
 

@@ -33,6 +33,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("trace.attribute",),
     ("flow", "effects"),
     ("trace",),
+    ("roles",),
     ("model.model",),
     ("compare", "dictionary"),
     ("studies",),

@@ -17,7 +17,8 @@ from tests.cli.running import lexray
 
 EXPECTED = {
     *("info", "head", "heads", "neuron", "subhead", "vector", "feature", "svd"),
-    *("lookup", "related", "nearest", "demo"),
+    *("lookup", "related", "nearest", "relations", "wires", "path"),
+    *("describe", "catalogue", "demo"),
     *("diff", "align", "stitch", "lens", "contributions", "flow", "study", "ground"),
     *("ablate", "patch", "steer", "edit", "check", "attention", "evidence", "draw"),
 }

@@ -12,6 +12,7 @@ import typer
 
 from lexray.cli import (
     align,
+    catalogue,
     demo,
     diff,
     draw,
@@ -24,10 +25,12 @@ from lexray.cli import (
     lens,
     models,
     neurons,
+    relations,
     search,
     stitch,
     study,
     sweep,
+    wires,
 )
 from lexray.cli.progress import Bars
 from lexray.cli.signals import INTERRUPTED, stoppable
@@ -49,6 +52,9 @@ for module in (
     sweep,
     neurons,
     search,
+    relations,
+    wires,
+    catalogue,
     lens,
     flow,
     draw,

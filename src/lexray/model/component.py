@@ -9,6 +9,8 @@ from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.model.weights import Weights
 from lexray.result.check import Check
+from lexray.result.links import Links
+from lexray.result.table import Result
 
 Part = TypeVar("Part")
 
@@ -67,3 +69,32 @@ class Component:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address} of {self.weights.name}>"
+
+
+class Wired(Component):
+    """Heads and neurons: what they write others read, and the other way round."""
+
+    def readers(self, n: int = 20, *, via: str | None = None) -> Links:
+        """The later parts that read most of what this one writes, as multiples of chance.
+
+        `via`: only by their "key" or "gate" (neurons), or "Q", "K" or "V" (heads).
+
+        >>> model["L1H2"].readers(5, via="K")
+        """
+        return self.weights.linked(self.address, n, via, reading=False)
+
+    def writers(self, n: int = 20, *, via: str | None = None) -> Links:
+        """The earlier parts that write most of what this one reads, by all its sides or one.
+
+        >>> model["L3N17"].writers(5)
+        """
+        return self.weights.linked(self.address, n, via, reading=True)
+
+    def describe(self, *, measure: bool = True) -> Result:
+        """One card: what it does, what it reads and writes, who feeds it and whom it feeds.
+
+        `measure=False` runs nothing: a head's roles are from its weights alone.
+
+        >>> model["L1N17"].describe()
+        """
+        return self.weights.described(self.address, measure=measure)

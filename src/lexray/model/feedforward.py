@@ -16,7 +16,7 @@ from lexray import families
 from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.families import Experts
-from lexray.model.component import Component, Parts
+from lexray.model.component import Component, Parts, Wired
 from lexray.model.groups import neuron_group
 from lexray.model.vectors import Vector, VectorGroup
 from lexray.model.weights import Weights
@@ -26,7 +26,7 @@ from lexray.space.space import space_of
 from lexray.vocabulary.filters import Filter
 
 
-class Neuron(Component):
+class Neuron(Wired):
     """One feed-forward unit: it reads with its key (and gate), and writes its value."""
 
     def __init__(self, ff: FeedForward, index: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lexray.address import Address
 from lexray.families import Attention, Heads, QKNorm
-from lexray.model.component import Component
+from lexray.model.component import Wired
 from lexray.model.groups import head_group
 from lexray.model.weights import Weights
 from lexray.space.kinds import Kind
@@ -19,7 +19,7 @@ from lexray.space.kinds import Kind
 Map = Callable[[Tensor], Tensor]
 
 
-class HeadMatrices(Component):
+class HeadMatrices(Wired):
     """One query head, with the keys and values of its group."""
 
     def __init__(self, weights: Weights, layer: int, index: int) -> None:

@@ -27,7 +27,19 @@ from lexray.find.related import Related, related
 from lexray.model.anatomy import Anatomy
 from lexray.model.open import open_source
 from lexray.result.check import Check
+from lexray.result.links import Links
 from lexray.result.readings import Reading, Readings
+from lexray.roles.card import Card, describe
+from lexray.roles.catalogue import Catalogue, catalogue
+from lexray.roles.composition import Composition, composition
+from lexray.roles.neurons import NeuronRelations, neuron_relations
+from lexray.roles.path import Path as WordPath
+from lexray.roles.path import path
+from lexray.roles.relation import Given
+from lexray.roles.relations import relations
+from lexray.roles.scores import Relations
+from lexray.roles.wires import wires
+from lexray.roles.wiring import readers, writers
 from lexray.trace.evidence.evidence import evidence as find_evidence
 from lexray.trace.evidence.result import Evidence
 from lexray.trace.record.plan import Some
@@ -152,6 +164,59 @@ class Model(Anatomy):
     def nearest(self, address: str | Address, n: int = 20, *, among: Sequence[str] = ()) -> Nearest:
         """The most similar parameters anywhere in the model; see `lexray.find.nearest.nearest`."""
         return nearest(self, address, n, among=among)
+
+    def relations(
+        self,
+        which: Given | Sequence[Given] | None = None,
+        *,
+        k: int | None = None,
+        shuffled: int = 1000,
+        seed: int = 0,
+    ) -> Relations:
+        """Which heads hold which relations between words; see `lexray.roles.relations`.
+
+        `which` is some of those that come along ("capital", "past", …; all of them by default), a
+        file, pairs as typed, or a mapping.
+
+        >>> model.relations({"big": "bigger", "old": "older", "good": "better"}).best
+        """
+        return relations(self, which, k=k, shuffled=shuffled, seed=seed)
+
+    def linked(self, address: Address, n: int, via: str | None, *, reading: bool) -> Links:
+        """What reads a part, or what writes for it: `model["L1N5"].readers()`, `.writers()`."""
+        return (writers if reading else readers)(self, address, n, via=via)
+
+    def described(self, address: Address, *, measure: bool) -> Card:
+        """One card for a head or neuron: `model["L2H1"].describe()`."""
+        return describe(self, address, measure=measure)
+
+    def catalogue(
+        self, *, measure: bool = True, relations: Relations | None = None, seed: int = 0
+    ) -> Catalogue:
+        """All heads with their roles, from weights and (`measure`) from repeated random tokens.
+
+        >>> model.catalogue(measure=False).having("previous token")
+        """
+        return catalogue(self, measure=measure, relations=relations, seed=seed)
+
+    def wires(self, n: int = 100, *, via: Sequence[str] = ("key", "gate")) -> Links:
+        """The strongest links from neurons to later neurons in the whole model."""
+        return wires(self, n, via=via)
+
+    def composition(self, n: int = 100, *, via: Sequence[str] = ("Q", "K", "V")) -> Composition:
+        """Which heads feed which: all pairs, as matrices, and the n strongest."""
+        return composition(self, n, via=via)
+
+    def path(self, token: str | int, *chain: str, k: int = 10) -> WordPath:
+        """What a token becomes along a chain of parameters.
+
+        >>> model.path(" her", "L0H1", "L2H3.K")
+        """
+        return path(self, token, chain, k=k)
+
+    def neuron_relations(self, which: Given | Sequence[Given] | None = None) -> NeuronRelations:
+        """Which neurons read a relation's sources and write its targets."""
+        return neuron_relations(self, which)
 
     def __repr__(self) -> str:
         a = self.architecture

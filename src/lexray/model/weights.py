@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.address import Address
 from lexray.checkpoint import Checkpoint
 from lexray.checkpoint.fields import text
 from lexray.checkpoint.module import ModuleCheckpoint
@@ -27,6 +28,8 @@ from lexray.model import fold
 from lexray.model.cache import Cache, Drawer
 from lexray.model.open import read_vocabulary
 from lexray.result.check import Check
+from lexray.result.links import Links
+from lexray.result.table import Result
 from lexray.view import STANDARD, Reading, View, ViewName
 from lexray.vocabulary.vocabulary import Vocabulary
 
@@ -137,6 +140,14 @@ class Weights:
     def evidence(self, address: str, text: str | None = None, n: int = 10) -> Any:
         """What a parameter does on running text; `Model` can run one."""
         raise LexrayError(f"{self.name} is open as weights alone, and no text can be run")
+
+    def linked(self, address: Address, n: int, via: str | None, *, reading: bool) -> Links:
+        """What reads a part, or (`reading`) what writes for it; `Model` can look for that."""
+        raise LexrayError(f"{self.name} is open as weights alone; open it as a Model")
+
+    def described(self, address: Address, *, measure: bool) -> Result:
+        """All there is to say of a head or neuron; `Model` can say it."""
+        raise LexrayError(f"{self.name} is open as weights alone; open it as a Model")
 
     # ------------------------------------------------------------------ what it is
 

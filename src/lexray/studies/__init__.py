@@ -29,6 +29,7 @@ MODULES = {
     "queries-keys": "queries_keys",
     "norm-filters": "norm_filters",
     "regularisation-neurons": "regularisation_neurons",
+    "relation-heads": "relation_heads",
 }
 """By the study's name, in the order of the report."""
 

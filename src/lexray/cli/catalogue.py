@@ -1,0 +1,69 @@
+"""`lexray describe` and `lexray catalogue`: what a head or neuron does; all heads at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lexray.cli.groups import expand, option
+from lexray.cli.options import AddressArg, ReadingOptions
+from lexray.cli.output import OutputOptions
+from lexray.errors import LexrayError
+
+Static = Annotated[bool, option("Run nothing: roles from the weights alone.", None, "--static")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(expand(describe))
+    app.command()(expand(catalogue))
+
+
+def describe(
+    model: ReadingOptions, address: AddressArg, output: OutputOptions, static: Static = False
+) -> None:
+    """One card for a head or neuron: roles, relations, tokens, pairs, partners.
+
+    lexray describe smollm2 L25H1
+    """
+    from lexray.address import Address
+
+    output.check()
+    at = Address.parse(address)
+    if at.subhead is not None or (at.head is None and at.neuron is None):
+        raise LexrayError(f"{at} is neither a head nor a neuron; try L3H7 or L12N345")
+    output.show(model.open()[str(at).partition(".")[0]].describe(measure=not static))
+
+
+def catalogue(
+    model: ReadingOptions,
+    output: OutputOptions,
+    static: Static = False,
+    relations: Annotated[
+        bool, option("Also the relations between words that each head holds.", None, "--relations")
+    ] = False,
+    seed: Annotated[int, option("Which random tokens.")] = 0,
+) -> None:
+    """All heads with their roles; as .html sortable and searchable, as .csv or .parquet.
+
+    lexray catalogue smollm2 --relations -o heads.html
+    """
+    output.check()
+    opened = model.open()
+    held = opened.relations() if relations else None
+    found = opened.catalogue(measure=not static, relations=held, seed=seed)
+    if output.output is not None and output.output.suffix.lower() == ".parquet":
+        _write_parquet(found.to_pandas(), output.output)
+        return
+    output.show(found)
+
+
+def _write_parquet(frame: object, path: Path) -> None:
+    from lexray.files import writing
+
+    try:
+        with writing(path) as part:
+            frame.to_parquet(part)  # type: ignore[attr-defined]
+    except ImportError as error:
+        raise LexrayError(f"{path}: Parquet needs pyarrow: pip install pyarrow") from error

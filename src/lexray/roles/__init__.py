@@ -1,0 +1,1 @@
+"""What every head and neuron does: relations, wiring, roles."""

@@ -1,0 +1,358 @@
+"""All heads with their roles: from weights, and measured in repeated random text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
+from lexray.result.page import Script, page
+from lexray.result.readings import Source
+from lexray.result.table import Cell, Result, Table, html_table
+from lexray.roles.chance import q_values
+from lexray.roles.induction import Match, induction
+from lexray.roles.measured import Did, all_did
+from lexray.roles.patterns import OFFSETS, Looks, Repeated, all_looks, by_chance, repeated_tokens
+from lexray.roles.scores import SIGNS, Relations, Score
+from lexray.roles.spectrum import Copying, all_copying
+
+SURE = 0.01
+COPIES, LOOKS, FINDS = 0.25, 0.2, 1.0
+"""What a role takes beside a small q: of the eigenvalues, of the attention, in effect sizes."""
+DOES = 0.3
+"""The attention from which on a head is measured to have a role."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """Something a head does, from its weights."""
+
+    name: str
+    score: float
+    chance: float
+    q: float
+    measured: float | None = None
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "role": self.name,
+            "score": self.score,
+            "chance": self.chance,
+            "q": self.q,
+            "measured": self.measured,
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One head."""
+
+    address: str
+    roles: tuple[Role, ...]
+    """Those it has, with all that speaks for them."""
+    copying: float
+    looks: Looks
+    induction: Match
+    duplicate: Match
+    did: Did | None
+    relations: tuple[Score, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """Its roles and relations in a line."""
+        held = [f"{'' if s.sign == 1 else 'not '}{s.relation.name}" for s in self.relations[:4]]
+        return ", ".join([role.name + role.detail for role in self.roles] + held)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "address": self.address,
+            "roles": [role.to_dict() for role in self.roles],
+            "copying": self.copying,
+            "previous": self.looks.previous,
+            "first": self.looks.first,
+            "duplicate": self.duplicate.effect,
+            "induction": self.induction.effect,
+            "mover": self.induction.mover,
+            "measured": None if self.did is None else _measured(self.did),
+            "relations": [
+                {"relation": s.relation.name, "sign": SIGNS[s.sign], "share": s.share, "q": s.q}
+                for s in self.relations
+            ],
+        }
+
+
+def _measured(did: Did) -> dict[str, float]:
+    return {
+        "previous": did.looks.previous,
+        "first": did.looks.first,
+        "duplicate": did.looks.double,
+        "prefix_matching": did.looks.follower,
+        "copying": did.copies,
+    }
+
+
+@dataclass(frozen=True)
+class Catalogue(Result):
+    """All heads of a model."""
+
+    source: Source
+    entries: tuple[Entry, ...]
+    agreement: dict[str, tuple[float, int]]
+    """By role: how often a head that is measured to have it scores above one that has not, from
+    weights alone (0.5 says nothing), and how many have it."""
+
+    def __getitem__(self, address: str) -> Entry:
+        for entry in self.entries:
+            if entry.address == address:
+                return entry
+        raise LexrayError(f"there is no head {address!r} in this catalogue")
+
+    def having(self, role: str) -> list[Entry]:
+        """The heads with a role, the strongest first."""
+        found = [
+            (-abs(each.score), entry)
+            for entry in self.entries
+            for each in entry.roles
+            if each.name == role
+        ]
+        return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+
+    def tables(self) -> list[Table]:
+        columns = ("head", "does", "copying", "previous", "first", "duplicate", "induction")
+        done = ("previous ", "first ", "duplicate ", "prefix", "copies")
+        has = any(entry.did for entry in self.entries)
+        rows: list[tuple[Cell, ...]] = []
+        for entry in self.entries:
+            row: tuple[Cell, ...] = (
+                entry.address,
+                entry.said,
+                entry.copying,
+                entry.looks.previous,
+                entry.looks.first,
+                entry.duplicate.effect,
+                entry.induction.effect,
+            )
+            rows.append((*row, *(_measured(entry.did).values() if entry.did else ())))
+        title = f"The heads of {self.source.model}: from weights" + (
+            ", and measured" if has else ""
+        )
+        return [
+            Table(columns + (done if has else ()), tuple(rows), title, self._note),
+            *([self._agreed()] if self.agreement else []),
+        ]
+
+    @property
+    def _note(self) -> str:
+        return f"{self.source} · roles with q < {SURE}"
+
+    def _agreed(self) -> Table:
+        rows = tuple((name, area, n) for name, (area, n) in self.agreement.items())
+        note = "how often a head that does it scores above one that does not, from weights alone"
+        return Table(("role", "agreement (AUC)", "heads that do it"), rows, "Agreement", note)
+
+    def csv_tables(self) -> list[Table]:
+        table = self.tables()[0]
+        names = [
+            f"measured_{name.strip()}" if i >= 7 else name for i, name in enumerate(table.columns)
+        ]
+        return [replace(table, columns=tuple(names))]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            "heads": [entry.to_dict() for entry in self.entries],
+            "agreement": {
+                name: {"auc": None if isnan(area) else area, "heads": n}
+                for name, (area, n) in self.agreement.items()
+            },
+        }
+
+    def to_html(self) -> str:
+        """A page whose table can be searched, and sorted by a click on its columns."""
+        first, *others = self.tables()
+        find = '<p><input id="find" type="search" placeholder="search" aria-label="search"></p>'
+        body = [f"<main>{find}", html_table(first), *map(html_table, others), "</main>"]
+        return page(first.title, "\n".join(body), scripts=[Script(SORT)])
+
+
+SORT = """
+const table = document.querySelector("table"), body = table.tBodies[0];
+const value = (row, i) => row.cells[i].textContent;
+const number = (text) => parseFloat(text.replace("−", "-"));
+table.querySelectorAll("th").forEach((head, i) => {
+  head.style.cursor = "pointer";
+  head.tabIndex = 0;
+  let down = true;
+  const sort = () => {
+    const rows = [...body.rows];
+    const numeric = rows.every((row) => value(row, i) === "–" || !isNaN(number(value(row, i))));
+    rows.sort((a, b) => numeric
+      ? (number(value(a, i)) || 0) - (number(value(b, i)) || 0)
+      : value(a, i).localeCompare(value(b, i), undefined, { numeric: true }));
+    if (down) rows.reverse();
+    down = !down;
+    body.append(...rows);
+  };
+  head.addEventListener("click", sort);
+  head.addEventListener("keydown", (event) => { if (event.key === "Enter") sort(); });
+});
+document.getElementById("find").addEventListener("input", (event) => {
+  const wanted = event.target.value.toLowerCase();
+  for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+});
+"""
+
+
+def catalogue(
+    model: Anatomy,
+    *,
+    measure: bool = True,
+    relations: Relations | None = None,
+    seed: int = 0,
+) -> Catalogue:
+    """Every head's roles; `measure` runs repeated random tokens, `relations` adds what it found."""
+    text = repeated_tokens(model, seed)
+    copied, seen = all_copying(model), all_looks(model, text)
+    through, direct = induction(model, [each.previous for each in seen], seed=seed)
+    did: Sequence[Did | None] = all_did(model, text) if measure else [None] * len(seen)
+    heads = [str(head.address) for layer in model.layers for head in layer.heads]
+    roles = _roles(model, text, copied, seen, through, direct, did)
+    entries = tuple(
+        Entry(
+            address,
+            tuple(roles[i]),
+            copied[i].score,
+            seen[i],
+            through[i],
+            direct[i],
+            did[i],
+            () if relations is None else tuple(relations.at(address)),
+        )
+        for i, address in enumerate(heads)
+    )
+    agreement = _agreement(entries) if measure else {}
+    return Catalogue(model.space.source(""), entries, agreement)
+
+
+def _roles(
+    model: Anatomy,
+    text: Repeated,
+    copied: Sequence[Copying],
+    seen: Sequence[Looks],
+    through: Sequence[Match],
+    direct: Sequence[Match],
+    did: Sequence[Did | None],
+) -> list[list[Role]]:
+    """Of every head the roles it has: large enough, and with q < 0.01 over all heads."""
+    equal = by_chance(text, causal=model.architecture.causal)
+    up, down = (q_values(_tail([sign * each.z for each in copied])) for sign in (1, -1))
+    places = q_values(np.array([_place_p(each, equal) for each in seen]))
+    first = q_values(np.array([_first_p(each, equal) for each in seen]))
+    doubles = q_values(_tail([match.z for match in direct]))
+    pairs = q_values(_tail([match.z for match in through]))
+    found: list[list[Role]] = []
+    for i, looked in enumerate(seen):
+        done = did[i]
+        roles = []
+
+        def measured(name: str, done: Did | None = done) -> float | None:
+            return None if done is None else _measured(done)[name]
+
+        if up[i] < SURE and copied[i].score > COPIES:
+            roles.append(Role("copying", copied[i].score, 0.0, float(up[i]), measured("copying")))
+        if down[i] < SURE and copied[i].score < -COPIES:
+            role = Role("anti-copying", copied[i].score, 0.0, float(down[i]), measured("copying"))
+            roles.append(role)
+        for offset in range(OFFSETS):
+            share = float(looked.offsets[offset])
+            if places[i, offset] < SURE and share > LOOKS:
+                q, level = float(places[i, offset]), float(equal.offsets[offset])
+                really = None if done is None else float(done.looks.offsets[offset])
+                roles.append(Role(_place_name(offset), share, level, q, really))
+        if first[i] < SURE and looked.first > LOOKS:
+            q = float(first[i])
+            roles.append(Role("first token", looked.first, equal.first, q, measured("first")))
+        if doubles[i] < SURE and direct[i].effect > FINDS:
+            q = float(doubles[i])
+            roles.append(Role("duplicate", direct[i].effect, 0.0, q, measured("duplicate")))
+        if pairs[i] < SURE and through[i].effect > FINDS and copied[i].score > 0:
+            detail, q = f" (after {through[i].mover})", float(pairs[i])
+            really = measured("prefix_matching")
+            roles.append(Role("induction", through[i].effect, 0.0, q, really, detail))
+        found.append(roles)
+    return found
+
+
+def _tail(z: Sequence[float]) -> NDArray[np.float64]:
+    return np.asarray(stats.norm.sf(np.array(z)), dtype=np.float64)
+
+
+def _place_name(offset: int) -> str:
+    return {0: "current token", 1: "previous token"}.get(offset, f"token {offset} before")
+
+
+def _place_p(looked: Looks, equal: Looks) -> NDArray[np.float64]:
+    """For each offset: is its weight, as a multiple of equal weights, out of line with those at
+    other offsets? A t-test; its neighbours and the token itself do not count among the others."""
+    times = _times(looked, equal)
+    places = np.arange(len(times))
+    others = [times[(np.abs(places - i) > 1) & (places > 0)] for i in places]
+    return np.array([_apart(x, rest) for x, rest in zip(times, others, strict=True)])
+
+
+def _first_p(looked: Looks, equal: Looks) -> float:
+    """The same for the first token, against the tokens just before."""
+    return _apart(looked.first / max(equal.first, 1e-12), _times(looked, equal)[2:])
+
+
+def _times(looked: Looks, equal: Looks) -> NDArray[np.float64]:
+    return np.asarray(looked.offsets / equal.offsets.clamp(min=1e-12), dtype=np.float64)
+
+
+def _apart(value: float, others: NDArray[np.float64]) -> float:
+    """How often one more of such numbers would be at least so large."""
+    n = len(others)
+    spread = float(others.std(ddof=1)) * np.sqrt(1 + 1 / n)
+    if spread == 0:
+        return 1.0
+    return float(stats.t.sf((value - others.mean()) / spread, n - 1))
+
+
+def _agreement(entries: Sequence[Entry]) -> dict[str, tuple[float, int]]:
+    """Static scores against what was measured, role by role."""
+    did = [entry.did for entry in entries if entry.did is not None]
+    sides: dict[str, tuple[list[float], list[bool]]] = {
+        "previous token": (
+            [e.looks.previous for e in entries],
+            [d.looks.previous > DOES for d in did],
+        ),
+        "first token": ([e.looks.first for e in entries], [d.looks.first > DOES for d in did]),
+        "duplicate": ([e.duplicate.effect for e in entries], [d.looks.double > DOES for d in did]),
+        "induction": (
+            [e.induction.effect for e in entries],
+            [d.looks.follower > DOES for d in did],
+        ),
+        "copying": ([e.copying for e in entries], [d.copies > 2 for d in did]),
+    }
+    return {
+        name: (area_of(scores, wanted), sum(wanted)) for name, (scores, wanted) in sides.items()
+    }
+
+
+def area_of(scores: Sequence[float], wanted: Sequence[bool]) -> float:
+    """The probability that a wanted one scores above another; NaN without both."""
+    inside = np.array([s for s, w in zip(scores, wanted, strict=True) if w])
+    outside = np.array([s for s, w in zip(scores, wanted, strict=True) if not w])
+    if not len(inside) or not len(outside):
+        return float("nan")
+    above = (inside[:, None] > outside[None]).mean() + (inside[:, None] == outside[None]).mean() / 2
+    return float(above)

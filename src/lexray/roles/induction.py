@@ -1,0 +1,98 @@
+"""Induction pairs, from weights: a head whose keys see what an earlier head moved one place on.
+
+A head that looks at the token before it writes, at every place, VO of the token before. If a later
+head's keys, made of that, answer to queries of the very same token, the later head finds what once
+followed the current token. For a pair of heads P, I and random tokens t, u the score is
+
+    s(t, u) = x_t W_Q W_Kᵀ (x_u W_VO)ᵀ,   effect = (mean s(t, t) − mean s(t, u)) / std s(t, u).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lexray.model.anatomy import Anatomy
+from lexray.model.fold import at_least_float32
+from lexray.model.head import Head
+from lexray.roles.patterns import states_of
+
+MOVERS = 6
+"""So many of the heads that look one place back are tried as the first of a pair."""
+TOKENS = 192
+
+
+@dataclass(frozen=True)
+class Match:
+    """How well a head's queries find the same token among keys."""
+
+    effect: float
+    z: float
+    """In standard errors of tokens that do not match."""
+    mover: str = ""
+    """The earlier head that the keys pass through."""
+
+
+def match_of(queries: Float[Tensor, "n r"], keys: Float[Tensor, "n r"], mover: str = "") -> Match:
+    """Scores of tokens with themselves against those with others, rows centred."""
+    scores = queries.double() @ keys.double().T
+    scores = scores - scores.mean(1, keepdim=True)
+    n = len(scores)
+    own = scores.diagonal()
+    others = scores[~torch.eye(n, dtype=torch.bool)]
+    spread = float(others.std())
+    if spread == 0:
+        return Match(0.0, 0.0, mover)
+    effect = (float(own.mean()) - float(others.mean())) / spread
+    return Match(effect, effect * sqrt(n), mover)
+
+
+def sample(model: Anatomy, seed: int = 0) -> Int[Tensor, "n"]:
+    """Random tokens out of those that lists may show."""
+    listed = model.space.admitted(None)
+    listed = torch.arange(model.space.n_rows) if listed is None else listed
+    generator = torch.Generator().manual_seed(seed + 1)
+    return listed[torch.randperm(len(listed), generator=generator)[:TOKENS]]
+
+
+def lone(model: Anatomy, ids: Int[Tensor, "n"], *, first: bool) -> Float[Tensor, "n d_model"]:
+    """Tokens at no place in particular."""
+    if model.architecture.positions is None:
+        return states_of(model, ids, first=first)
+    return torch.cat([states_of(model, ids[i : i + 1], first=first) for i in range(len(ids))])
+
+
+def induction(
+    model: Anatomy, previous: Sequence[float], *, seed: int = 0
+) -> tuple[list[Match], list[Match]]:
+    """Of every head: the best match through an earlier head that looks one place back, and the
+    match of a token with itself (duplicates). `previous`: how much each head looks back."""
+    seen = model.view(folded=True)
+    heads = [head for layer in seen.layers for head in layer.heads]
+    order = sorted(range(len(heads)), key=lambda i: -previous[i])[:MOVERS]
+    ids = sample(model, seed)
+    x = {first: lone(model, ids, first=first) for first in (True, False)}
+    moved = {i: _moved(heads[i], x[heads[i].layer == 0]) for i in order}
+    through, direct = [], []
+    for head in heads:
+        own = x[head.layer == 0]
+        W_Q, W_K = at_least_float32(head.W_Q), at_least_float32(head.W_K)
+        queries = own.to(W_Q) @ W_Q
+        direct.append(match_of(queries, own.to(W_K) @ W_K))
+        found = [
+            match_of(queries, moved[i].to(W_K) @ W_K, str(heads[i].address))
+            for i in order
+            if heads[i].layer < head.layer
+        ]
+        through.append(max(found, key=lambda match: match.effect, default=Match(0.0, 0.0)))
+    return through, direct
+
+
+def _moved(head: Head, x: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
+    W_V, W_O = at_least_float32(head.W_V), at_least_float32(head.W_O)
+    return x.to(W_V) @ W_V @ W_O

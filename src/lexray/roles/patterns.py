@@ -1,0 +1,151 @@
+"""Where heads would look, from weights alone: random tokens, each as the first block leaves it.
+
+Queries and keys are those that a head makes of lone tokens (the effective embedding, or for the
+first layer the embedding) at their positions: turned, for rotary models; with the learned position
+added, where there is one; with ALiBi's slopes. Nothing that attention has moved is in them, so what
+they show is a head's own taste: for a place, for the first token, for its own token.
+
+The text is random tokens and the same again, so that a token's double and what followed it have
+known places; a trace of the same text measures what the heads really do there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lexray.model.anatomy import Anatomy
+from lexray.model.cache import Drawer
+from lexray.model.head import Head
+from lexray.space.effective import effective_rows, reader_norm
+
+LENGTH = 24
+"""Random tokens before they are repeated."""
+TEXTS = 4
+OFFSETS = 9
+"""0 is the token itself, 8 the one eight places before."""
+STATES: Drawer[bool, Tensor] = Drawer(most=2)
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Texts of random tokens that are repeated once."""
+
+    ids: Int[Tensor, "texts n"]
+    length: int
+    """After how many tokens they repeat."""
+
+    @property
+    def n(self) -> int:
+        return self.ids.shape[1]
+
+    def cells(self, offset: int) -> Bool[Tensor, "n n"]:
+        """Query and key positions at a distance; for doubles and their followers, of the second
+        half alone."""
+        at = torch.arange(self.n)
+        near = (at[:, None] - at[None]) == offset
+        return near & (at[:, None] >= self.length) if offset >= self.length - 1 else near
+
+
+def repeated_tokens(model: Anatomy, seed: int = 0, *, texts: int = TEXTS) -> Repeated:
+    """Random tokens out of those that the standard view lists, repeated once."""
+    listed = model.space.admitted(None)
+    if listed is None:
+        listed = torch.arange(model.space.n_rows)
+    special = [int(i) for i in listed if model.vocabulary.is_special(int(i))]
+    usable = listed[~torch.isin(listed, torch.tensor(special, dtype=listed.dtype))]
+    longest = model.architecture.n_ctx or 2 * LENGTH
+    if model.architecture.positions is not None and (W_pos := model.W_pos) is not None:
+        longest = min(longest, len(W_pos))
+    length = max(2, min(LENGTH, longest // 2, max(2, len(usable))))
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.stack(
+        [usable[torch.randperm(len(usable), generator=generator)[:length]] for _ in range(texts)]
+    )
+    return Repeated(torch.cat([drawn, drawn], 1), drawn.shape[1])
+
+
+def states_of(model: Anatomy, ids: Int[Tensor, "n"], *, first: bool) -> Float[Tensor, "n d_model"]:
+    """What the first layer, or any later one, reads of lone tokens at positions 0, 1, …: normed."""
+    if model.architecture.positions is None:
+        rows, _ = effective_rows(model, first=first)
+        if rows is None:
+            rows = model.W_E.cpu()
+        return rows[ids].float()
+    states = STATES.get(model.cache, first, lambda: model.lone_states(entering=first))
+    W_pos = model.W_pos
+    assert W_pos is not None
+    x = states[ids] + (W_pos[: len(ids)] - W_pos.mean(0)).cpu().float()
+    norm = reader_norm(model, first)
+    return x if norm is None else norm.bare(x)
+
+
+def pattern(head: Head, x: Float[Tensor, "n d_model"], *, causal: bool) -> Float[Tensor, "n n"]:
+    """A head's attention weights on such states; `head` of a model whose norms are folded."""
+    spec, at = head.spec, torch.arange(len(x))
+    q, k = head.queries(x.to(head.W_Q)).double(), head.keys(x.to(head.W_K)).double()
+    if spec.rotary is not None:
+        q = spec.rotary.turn(q[:, None], at)[:, 0]
+        k = spec.rotary.turn(k[:, None], at)[:, 0]
+    distance = (at[None] - at[:, None]).double()
+    scores = spec.scale * (q @ k.T).cpu() + head.alibi_slope * distance
+    if spec.cap is not None:
+        scores = spec.cap * (scores / spec.cap).tanh()
+    if causal:
+        scores = scores.masked_fill(distance > 0, -torch.inf)
+    if spec.window is not None:
+        scores = scores.masked_fill(distance.abs() >= spec.window, -torch.inf)
+    return scores.softmax(1)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Where a head looks in repeated text: mean weights."""
+
+    offsets: Float[Tensor, "offsets"]
+    """On the token 0, 1, … places before."""
+    first: float
+    double: float
+    """On the same token's first occurrence."""
+    follower: float
+    """On what followed the first occurrence: prefix matching, what induction heads do."""
+
+    @property
+    def previous(self) -> float:
+        return float(self.offsets[1])
+
+
+def looks(patterns: Float[Tensor, "texts n n"], text: Repeated) -> Looks:
+    """The mean over texts and positions; the first few positions have little choice."""
+    mean = patterns.mean(0).double()
+    late = torch.arange(text.n) >= min(OFFSETS, text.length)
+
+    def on(offset: int) -> float:
+        at = text.cells(offset) & late[:, None]
+        return float(mean[at].mean()) if bool(at.any()) else 0.0
+
+    offsets = torch.tensor([on(d) for d in range(OFFSETS)], dtype=torch.float64)
+    return Looks(offsets, float(mean[late, 0].mean()), on(text.length), on(text.length - 1))
+
+
+def by_chance(text: Repeated, *, causal: bool) -> Looks:
+    """What equal weights would give."""
+    n = text.n
+    equal = torch.ones(n, n, dtype=torch.float64)
+    equal = equal.tril() if causal else equal
+    return looks((equal / equal.sum(1, keepdim=True))[None], text)
+
+
+def all_looks(model: Anatomy, text: Repeated) -> list[Looks]:
+    """Of every head, from weights alone."""
+    seen, causal = model.view(folded=True), model.architecture.causal
+    found = []
+    for layer in seen.layers:
+        x = [states_of(model, ids, first=layer.index == 0) for ids in text.ids]
+        for head in layer.heads:
+            patterns = torch.stack([pattern(head, each, causal=causal) for each in x])
+            found.append(looks(patterns, text))
+    return found

@@ -1,0 +1,206 @@
+"""Who reads what a part writes, and who writes what it reads: the whole model, exactly."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.address import Address
+from lexray.errors import LexrayError
+from lexray.model.weights import Weights
+from lexray.progress import track
+from lexray.result.links import Link, Links
+from lexray.roles.ends import (
+    HEAD_VIAS,
+    NEURON_VIAS,
+    End,
+    MakeEnd,
+    Part,
+    Via,
+    chance,
+    earlier_ends,
+    end,
+    later_ends,
+    strengths,
+)
+from lexray.space.kinds import Kind
+from lexray.space.space import space_of
+
+WORDS = 6
+
+
+@dataclass(frozen=True)
+class Found:
+    """A link before its words are read: the cores on both sides."""
+
+    writer: str
+    reader: str
+    strength: float
+    times: float
+    written: Float[Tensor, "r d_model"]
+    read: Float[Tensor, "s d_model"]
+    kinds: tuple[Kind, Kind]
+    layers: tuple[int, int]
+
+    @property
+    def key(self) -> tuple[float, str, str]:
+        return abs(self.times), self.writer, self.reader
+
+
+def readers(
+    weights: Weights, address: str | Address, n: int = 20, *, via: str | None = None
+) -> Links:
+    """The n parts that read most of what a head or neuron writes, as multiples of chance.
+
+    `via`: only by their keys or gates (neurons), or their Q, K or V (heads).
+    """
+    part = Part.at(weights, _parsed(address))
+    written = part.written()
+    vias: tuple[Via, ...] = (*NEURON_VIAS, *HEAD_VIAS) if via is None else (_known(via),)
+    ends = list(later_ends(weights, part.kind, part.address.layer, vias))
+    found = _best(weights, [written], ends, n, "what reads it", forwards=True)
+    said = f" by {via}" if via else ""
+    return with_words(weights, found, f"What reads {part.address}{said}")
+
+
+def writers(
+    weights: Weights, address: str | Address, n: int = 20, *, via: str | None = None
+) -> Links:
+    """The n parts that write most of what a head or neuron reads, by all its sides or one."""
+    part = Part.at(weights, _parsed(address))
+    found: list[Found] = []
+    for read in part.readers(None if via is None else _known(via)):
+        ends = list(earlier_ends(weights, read.kind, part.address.layer))
+        found += _best(weights, [read], ends, n, "what writes for it", forwards=False)
+    best = sorted(found, key=lambda link: link.key, reverse=True)[:n]
+    said = f".{via}" if via else ""
+    return with_words(weights, best, f"What writes for {part.address}{said}")
+
+
+def _parsed(address: str | Address) -> Address:
+    return address if isinstance(address, Address) else Address.parse(address)
+
+
+def _known(via: str) -> Via:
+    for each in (*NEURON_VIAS, *HEAD_VIAS):
+        if via == each:
+            return each
+    raise LexrayError(f"parts read by key, gate, Q, K or V, not by {via!r}")
+
+
+def _best(
+    weights: Weights,
+    own: Sequence[End],
+    others: Sequence[MakeEnd],
+    n: int,
+    what: str,
+    *,
+    forwards: bool,
+) -> list[Found]:
+    """The n strongest links between one part and all others, by their multiple of chance."""
+    if n < 1:
+        raise LexrayError(f"asked for {n} links; at least 1 has to be wanted")
+    best: list[Found] = []
+    whole = [] if forwards else [_whole(weights, mine) for mine in own]
+    for make in track(others, len(others), what):
+        other = make()
+        assert other is not None
+        for i, mine in enumerate(own):
+            writer, reader = (mine, other) if forwards else (other, mine)
+            all_readers = other if forwards else whole[i]
+            by_chance = chance(weights, (writer.kind, writer.layer), all_readers)
+            found = strengths(writer, reader).flatten().double()
+            order = found.abs().argsort(descending=True, stable=True)[:n].tolist()
+            best = heapq.nlargest(
+                n,
+                (
+                    *best,
+                    *(
+                        _found(writer, reader, j, forwards, float(found[j]), by_chance)
+                        for j in order
+                    ),
+                ),
+                key=lambda link: link.key,
+            )
+    return best
+
+
+def _whole(weights: Weights, mine: End) -> End:
+    """All readers that are like the one asked about: what chance is taken over."""
+    found = end(weights, mine.layer, mine.kind)
+    assert found is not None
+    return found
+
+
+def _found(
+    writer: End, reader: End, i: int, forwards: bool, strength: float, by_chance: float
+) -> Found:
+    w, r = (0, i) if forwards else (i, 0)
+    return Found(
+        writer.names[w],
+        reader.names[r],
+        strength,
+        strength / by_chance,
+        writer.core(w),
+        reader.core(r),
+        (writer.kind, reader.kind),
+        (writer.layer, reader.layer),
+    )
+
+
+def with_words(weights: Weights, found: Iterable[Found], title: str) -> Links:
+    """The links with what passes along each, read as words at both ends."""
+    links = list(found)
+    pairs = [_directions(link) for link in links]
+    writes = _words(
+        weights, [(link.kinds[0], link.layers[0]) for link in links], [a for a, _ in pairs]
+    )
+    reads = _words(
+        weights, [(link.kinds[1], link.layers[1]) for link in links], [b for _, b in pairs]
+    )
+    return Links(
+        space_of(weights).source(""),
+        title,
+        tuple(
+            Link(link.writer, link.reader, link.strength, link.times, a, b)
+            for link, a, b in zip(links, writes, reads, strict=True)
+        ),
+    )
+
+
+def _directions(link: Found) -> tuple[Tensor, Tensor]:
+    """The direction written and the direction read that pass most; vectors as they are.
+
+    A matrix's direction has no sign of its own: it takes that which the two have in common.
+    """
+    written, read = link.written, link.read
+    if len(written) == 1 and len(read) == 1:
+        return written[0], read[0]
+    U, _, Vt = torch.linalg.svd(written.double() @ read.double().T)
+    a, b = (U[:, 0].to(written) @ written), (Vt[0].to(read) @ read)
+    if len(written) == 1:
+        return written[0], b if float(written[0] @ b) >= 0 else -b
+    if len(read) == 1:
+        return (a if float(a @ read[0]) >= 0 else -a), read[0]
+    return a, b if float(a @ b) >= 0 else -b
+
+
+def _words(
+    weights: Weights, places: Sequence[tuple[Kind, int]], vectors: Sequence[Tensor]
+) -> list[tuple[str, ...]]:
+    """Top tokens of many vectors; those that are read with one side together."""
+    found: dict[int, tuple[str, ...]] = {}
+    alike: dict[tuple[Kind, bool], list[int]] = {}
+    for i, (kind, layer) in enumerate(places):
+        alike.setdefault((kind, layer == 0), []).append(i)
+    for (kind, first), at in alike.items():
+        space = space_of(weights, 0 if first else None)
+        X = torch.stack([vectors[i] for i in at])
+        for i, reading in zip(at, space.readings(X, kind, [""] * len(at), WORDS), strict=True):
+            found[i] = tuple(reading.tokens)
+    return [found[i] for i in range(len(places))]

@@ -1,0 +1,321 @@
+"""Do heads do in prompts what their weights say of relations between words?
+
+For each relation, every head's static score (the share of pairs that its VO holds, `lexray
+relations`) is held against what the head writes in prompts that end in the source: with its
+attention put on the source, and free. The figure is the correlation over all heads, for each view
+of the weights: raw, folded, folded through the effective embedding, and standard.
+
+Then the task itself: after a few examples in the prompt the model is to name the target. The best
+heads by their static score are removed, and as many others drawn at random.
+
+Departs from the paper: templates and pairs are ours, the first is the source alone ("without
+context"), and the task is in-context for every relation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lexray.errors import LexrayError
+from lexray.model.fold import at_least_float32
+from lexray.model.model import Model
+from lexray.progress import track
+from lexray.result.charts.axes import Axis
+from lexray.result.charts.panels import Columns, Panel, Panels
+from lexray.result.table import Cell, Table
+from lexray.roles.relation import Relation, relations_of
+from lexray.roles.relations import relations
+from lexray.roles.tokens import Task, tasks_of
+from lexray.studies.shared import figures
+from lexray.studies.shared.study import Evidence, Finding, Options, Study, finding, option
+from lexray.view import STANDARD, View
+
+MAPS = "MAPS: Inferring Functionality of Attention Heads from their Parameters"
+VIEWS = {
+    "raw": View(),
+    "folded": View(folded=True),
+    "effective": View(folded=True, reading="effective"),
+    "standard": STANDARD,
+}
+TEMPLATES = (
+    "{}",
+    "This is a document about {}",
+    "She had often heard of {}",
+    "Before we go on, a word about {}",
+)
+PUT, FREE = "attention on the source", "free"
+PUBLISHED = {"capital": 0.95, "antonym": 0.93, "past": 0.91, "copy": 0.88, "first": 0.87}
+"""Without context, for Pythia 6.9B."""
+SHOWN = 5
+"""Examples before the question."""
+ROWS_AT_ONCE = 256
+
+Shares = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RelationHeads(Options):
+    relations: str = option(
+        "capital;past;antonym;copy",
+        "Which relations: names, files or typed pairs, with semicolons.",
+    )
+    pairs: int = option(24, "So many pairs of each are run.", min=4)
+    templates: int = option(4, "So many templates, the first without context.", min=1)
+    remove: int = option(10, "So many of the best heads are removed.", min=1)
+    draws: int = option(3, "How often as many others are drawn.", min=1)
+
+
+def run(model: Model, options: RelationHeads) -> Evidence:
+    tasks = _tasks(model, options)
+    wanted = [task.relation for task in tasks]
+    static = {name: _static(model.seen(view), wanted) for name, view in VIEWS.items()}
+    dynamic = {
+        task.relation.name: [
+            written(model, task, template) for template in TEMPLATES[: options.templates]
+        ]
+        for task in track(tasks, len(tasks), "what heads write")
+    }
+    found = correlations(static, dynamic)
+    removed = {
+        task.relation.name: without(model, task, static["standard"][task.relation.name], options)
+        for task in track(tasks, len(tasks), "heads removed")
+    }
+    return Evidence(
+        {"correlation": found, "accuracy": removed},
+        (_correlations_table(found), _removed_table(removed)),
+        tuple(findings(found, removed)),
+        lambda: draw(found, removed),
+        (f"{options.pairs} pairs at most", f"{options.remove} heads removed"),
+    )
+
+
+def _tasks(model: Model, options: RelationHeads) -> list[Task]:
+    """The first pairs of whole words of each relation."""
+    names = [name for name in options.relations.split(";") if name.strip()]
+    every = [task for task in tasks_of(model, relations_of(names)) if task.whole]
+    kept = [
+        Task(
+            Relation(
+                task.relation.name,
+                task.words[: options.pairs],
+                task.relation.title,
+                task.relation.k,
+            ),
+            True,
+            task.words[: options.pairs],
+            task.sources[: options.pairs],
+            task.targets[: options.pairs],
+        )
+        for task in every
+    ]
+    if not kept:
+        raise LexrayError(f"the vocabulary of {model.name} has no pairs of {options.relations}")
+    return kept
+
+
+def _static(model: Model, wanted: Sequence[Relation]) -> dict[str, Shares]:
+    found = relations(model, list(wanted), shuffled=100)
+    return {tested.relation.name: tested.share[0] for tested in found.tested}
+
+
+def written(model: Model, task: Task, template: str) -> dict[str, Shares]:
+    """For each head the share of pairs whose target is among the best of what it writes."""
+    traces = []
+    for (word, _), source in zip(task.words, task.sources, strict=True):
+        ids = [*_before(model, template.format(word).removesuffix(word)), source]
+        kept = ["attention", "heads"]
+        traces.append(model.trace(ids, what=kept, positions=-1, special=False))
+    shares: dict[str, list[Tensor]] = {PUT: [], FREE: []}
+    targets = torch.tensor(task.targets)
+    for n, layer in enumerate(model.view(folded=True).layers):
+        heads = list(layer.heads)
+        W_O = torch.stack([at_least_float32(head.W_O) for head in heads])
+        own = torch.tensor([head.kv_index for head in heads])
+        z = {
+            PUT: torch.stack([trace[n].v[-1][own.to(trace[n].v.device)] for trace in traces]),
+            FREE: torch.stack([trace[n].z[-1] for trace in traces]),
+        }
+        for mode, rows in z.items():
+            X = torch.einsum("phr,hrd->phd", rows.to(W_O), W_O)
+            hit = ranks(model, X.flatten(0, 1), targets.repeat_interleave(len(heads)))
+            share = (hit.view(len(traces), len(heads)) < task.relation.k).double().mean(0)
+            shares[mode].append(share)
+    return {mode: np.asarray(torch.cat(each)) for mode, each in shares.items()}
+
+
+def _before(model: Model, text: str) -> list[int]:
+    """The tokens before the source, as the tokenizer begins a text."""
+    stem = text.rstrip()
+    return model.vocabulary.encode(stem, special=True) if stem else _begin(model)
+
+
+def _begin(model: Model) -> list[int]:
+    """What the tokenizer puts first, if anything."""
+    found = model.vocabulary.encode("a", special=True)
+    return found[:1] if found and model.vocabulary.is_special(found[0]) else []
+
+
+def ranks(
+    model: Model, rows: Float[Tensor, "n d_model"], targets: Int[Tensor, "n"]
+) -> Int[Tensor, "n"]:
+    """How many tokens each row scores above its target."""
+    side = model.seen(VIEWS["folded"]).space.whole("O")
+    found = []
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        scores = side.project(rows[start : start + ROWS_AT_ONCE])
+        at = targets[start : start + ROWS_AT_ONCE, None].to(scores.device)
+        found.append((scores > scores.gather(1, at)).sum(1).cpu())
+    return torch.cat(found)
+
+
+def correlations(
+    static: dict[str, dict[str, Shares]], dynamic: dict[str, list[dict[str, Shares]]]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """relation → view → "no context", "attention on the source" and "free" in context."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name, templates in dynamic.items():
+        found[name] = {}
+        for view, scores in static.items():
+            put = [correlation(scores[name], shares[PUT]) for shares in templates]
+            free = [correlation(scores[name], shares[FREE]) for shares in templates[1:]]
+            found[name][view] = {
+                "no context": put[0],
+                PUT: _mean(put[1:]),
+                FREE: _mean(free),
+            }
+    return found
+
+
+def correlation(a: Shares, b: Shares) -> float:
+    """Pearson's; NaN where nothing varies."""
+    if a.std() == 0 or b.std() == 0:
+        return float("nan")
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if value == value]
+    return sum(known) / len(known) if known else float("nan")
+
+
+def without(model: Model, task: Task, scores: Shares, options: RelationHeads) -> dict[str, float]:
+    """Accuracy of the whole model, without the best heads, and without as many others."""
+    random = Random(options.seed)
+    heads = [str(head.address) for layer in model.layers for head in layer.heads]
+    order = sorted(range(len(heads)), key=lambda i: -scores[i])
+    m = min(options.remove, max(1, len(heads) // 2))
+    best, others = [heads[i] for i in order[:m]], [heads[i] for i in order[m:]]
+    asked = questions(model, task, random)
+    drawn = [
+        accuracy(model, asked, random.sample(others, min(m, len(others))))
+        for _ in range(options.draws)
+    ]
+    return {
+        "whole": accuracy(model, asked, []),
+        "without the best": accuracy(model, asked, best),
+        "without others": sum(drawn) / len(drawn),
+    }
+
+
+def questions(model: Model, task: Task, random: Random) -> list[tuple[list[int], int]]:
+    """A few pairs, then a source: the tokens of the prompt, and the target."""
+    found = []
+    for i, (source, _) in enumerate(task.words):
+        rest = [pair for j, pair in enumerate(task.words) if j != i]
+        shown = random.sample(rest, min(SHOWN, len(rest)))
+        text = "\n".join([*(f"{a} means {b}" for a, b in shown), f"{source} means"])
+        found.append((model.vocabulary.encode(text, special=True), task.targets[i]))
+    return found
+
+
+def accuracy(model: Model, asked: Sequence[tuple[list[int], int]], removed: Sequence[str]) -> float:
+    """The share of questions whose target is the most probable next token."""
+    edits = [f"ablate {address}" for address in removed] or None
+    right = 0
+    for ids, target in asked:
+        trace = model.trace(ids, what="logits", layers=-1, positions=-1, special=False, edits=edits)
+        right += int(trace.logits[-1].argmax()) == target
+    return right / max(1, len(asked))
+
+
+def findings(
+    found: dict[str, dict[str, dict[str, float]]], removed: dict[str, dict[str, float]]
+) -> list[Finding]:
+    """The paper's claims, by rules that name no model."""
+    means = {view: _mean([by[view]["no context"] for by in found.values()]) for view in VIEWS}
+    said = ", ".join(f"{view} {value:.2f}" for view, value in means.items())
+    best = max(means, key=lambda view: means[view] if means[view] == means[view] else -2)
+    known = [name for name in found if name in PUBLISHED]
+    lost = _mean([each["whole"] - each["without the best"] for each in removed.values()])
+    others = _mean([each["whole"] - each["without others"] for each in removed.values()])
+    able = [each for each in removed.values() if each["whole"] >= 0.2]
+    return [
+        finding(
+            "Static scores tell what heads write when they look at the source.",
+            "the mean correlation without context is above 0.5 for the best view",
+            means[best] > 0.5 if means[best] == means[best] else None,
+            f"{best} predicts best; {said}",
+            ", ".join(f"{name} {PUBLISHED[name]}" for name in known) + " (Pythia 6.9B)",
+        ),
+        finding(
+            "Removing the heads of a relation hurts it more than removing others.",
+            "the mean loss of accuracy is larger, over relations of which a fifth is answered",
+            (lost > others) if able else None,
+            f"{lost:.2f} lost without the best heads, {others:.2f} without others",
+        ),
+    ]
+
+
+def _correlations_table(found: dict[str, dict[str, dict[str, float]]]) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (name, view, *values.values()) for name, by in found.items() for view, values in by.items()
+    ]
+    columns = ("relation", "view", "no context", PUT, FREE)
+    return Table(columns, tuple(rows), "Correlation of static scores with what heads write")
+
+
+def _removed_table(removed: dict[str, dict[str, float]]) -> Table:
+    rows: list[tuple[Cell, ...]] = [(name, *values.values()) for name, values in removed.items()]
+    columns = ("relation", "whole model", "without the best heads", "without others")
+    return Table(columns, tuple(rows), "Accuracy on the task")
+
+
+def draw(
+    found: dict[str, dict[str, dict[str, float]]], removed: dict[str, dict[str, float]]
+) -> Panels:
+    colours = (figures.MUTED, figures.THIRD, figures.PUBLISHED, figures.OURS)
+    names = list(found)
+    places = [float(i) for i in range(len(names))]
+    bars = tuple(
+        Columns(places, [found[n][view]["no context"] for n in names], view, colour)
+        for view, colour in zip(VIEWS, colours, strict=True)
+    )
+    kinds = ("whole", "without the best", "without others")
+    accuracies = tuple(
+        Columns(places, [removed[n][kind] for n in names], kind, colour)
+        for kind, colour in zip(kinds, (figures.MUTED, figures.CONTROL, figures.THIRD), strict=True)
+    )
+    axis = Axis(", ".join(f"{i} {name}" for i, name in enumerate(names)), whole=True)
+    return figures.panels(
+        Panel("correlation, no context", bars, axis, Axis(zero=True)),
+        Panel("accuracy", accuracies, axis, Axis(zero=True)),
+    )
+
+
+STUDY = Study(
+    "relation-heads",
+    "Do heads do what their weights say of relations?",
+    MAPS,
+    "Tables 2 and 3",
+    __doc__,
+    RelationHeads,
+    run,
+)
