@@ -380,7 +380,7 @@ class Model(Anatomy):
         - `special=False` leaves out the tokens that a tokenizer adds (BOS, [CLS]).
         - `edits` change the run (`lexray.edits`): the trace is that of the changed run.
 
-        >>> model.trace("This movie was", edits=["ablate L2H3", "add 4*[\" great\"]@L1"])
+        >>> model.trace("This movie was", edits=["ablate L2H3", "scale L3N17 by 2"])
         """
         refuse_unknown("a trace", unknown, self.trace)
         return trace_prompt(
