@@ -48,7 +48,7 @@ def test_everything_is_documented() -> None:
 def test_shared_options_are_the_same_everywhere() -> None:
     shared = {"format", "output", "revision", "remote", "adapter", "family", "device", "dtype"}
     for path, command in commands():
-        if path.split()[-1] not in ("lexray", "info", "demo", "study"):
+        if path.split()[-1] not in ("lexray", "info", "demo", "study", "draw"):
             assert shared <= {parameter.name for parameter in command.params}, path
 
 
