@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -136,5 +137,7 @@ def test_a_saved_graph_is_drawn_without_its_model(llama: Path, tmp_path: Path) -
     assert figure.read_text() == graph.pin(**{"my head": [str(head)]}).to_svg(paper=True)
     assert "say where to draw it" in mistake("draw", saved)
     assert "cannot read" in mistake("draw", tmp_path / "none.json", "-o", figure)
+    os.mkfifo(tmp_path / "pipe.json")
+    assert "it is a pipe" in mistake("draw", tmp_path / "pipe.json", "-o", figure)
     figure.write_text("{}")
     assert "no flow graph" in mistake("draw", figure, "-o", tmp_path / "x.svg")

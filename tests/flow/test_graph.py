@@ -96,6 +96,12 @@ def test_the_schema_has_what_is_documented() -> None:
         ({"target": {}}, "'id' is missing"),
         ({"target": {"id": 77, "shown": "x"}}, "not among the candidates"),
         ({"edges": [{"source": "a", "target": "b", "kind": "sum", "score": 1, "sign": 1}]}, "'a'"),
+        ({"tokens": ["a", 5]}, "5 is no text"),
+        ({"position": 999}, "position 999 is none of its"),
+        ({"position": -1}, "damaged"),
+        ({"d_vocab": 0}, "damaged"),
+        ({"layers": [float("inf")]}, "inf is no whole number"),
+        ({"prompt": {"a": 1}}, "is no text"),
     ],
 )
 def test_other_json_is_refused(change: dict[str, Any], said: str) -> None:
@@ -104,7 +110,25 @@ def test_other_json_is_refused(change: dict[str, Any], said: str) -> None:
         Flow.from_json(json.dumps(data))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", "{", '"x"', "{}"])
+@pytest.mark.parametrize(
+    "change", [{"label": 5}, {"id": ["x"]}, {"layer": 1e300}, {"head": "x"}, {"norm": [1]}]
+)
+def test_nodes_of_the_wrong_kind_are_refused(change: dict[str, Any]) -> None:
+    """A page or a picture of them would end in an error of Python's."""
+    data = json.loads(synthetic.graph(heads=1, neurons=(1, 0)).to_json())
+    data["nodes"][0] |= change
+    with pytest.raises(LexrayError, match="damaged"):
+        Flow.from_json(json.dumps(data))
+
+
+def test_a_rank_below_the_first_is_refused() -> None:
+    data = json.loads(synthetic.graph(heads=1, neurons=(1, 0)).to_json())
+    data["nodes"][0]["reading"]["places"][0][0] = -7
+    with pytest.raises(LexrayError, match="there is a -7 where the least is 1"):
+        Flow.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", '"x"', "{}", "[" * 100_000, "\ud800"])
 def test_what_is_no_graph_is_refused(text: str) -> None:
     with pytest.raises(LexrayError):
         Flow.from_json(text)

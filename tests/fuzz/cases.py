@@ -241,6 +241,7 @@ KINDS = {
     "adapter": Kind(spoil_adapter),
     "dictionary": Kind(given.spoil_dictionary, given.use_dictionary),
     "vectors": Kind(given.spoil_vectors, given.use_vectors),
+    "graph": Kind(given.spoil_graph, given.use_graph),
 }
 
 

@@ -1,4 +1,4 @@
-"""What users bring beside a model: dictionaries of features, and vectors in files."""
+"""What users bring beside a model: dictionaries of features, vectors in files, saved graphs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 from lexray.checkpoint.vectors import load_vectors
 from lexray.dictionary.dictionary import Dictionary
 from lexray.find.given import read_given
+from lexray.flow.flow import Flow
 from lexray.model.model import Model
-from tests.fuzz.spoil import each, spoil_bytes, spoil_header, spoil_text
+from tests.fuzz.spoil import each, spoil_bytes, spoil_header, spoil_json, spoil_text
 from tests.vocabulary.vocabularies import worded
 
 FEATURES = 30
@@ -55,6 +56,8 @@ def make_sound(folder: Path) -> None:
         (folder / name).mkdir()
         (folder / name / "cfg.json").write_text(json.dumps(config))
         save_file(tensors, folder / name / "sae_weights.safetensors")
+    graph = model().trace([1, 2, 3]).flow(layers=[0], target=3)
+    (folder / "graph.json").write_text(graph.to_json())
     x = torch.randn(3, d, generator=g)
     np.save(folder / "vectors.npy", x.numpy())
     save_file({"x": x, "y": x[0].half().contiguous()}, folder / "vectors.safetensors")
@@ -112,3 +115,21 @@ def use_vectors(path: Path) -> None:
         each(lambda: read("x"), lambda: read("y"))
     else:
         read(None)
+
+
+def spoil_graph(sound: Path, folder: Path, random: Random) -> Path:
+    """Below its lists of nodes and edges, which are long, or anywhere."""
+    data = json.loads((sound / "graph.json").read_bytes())
+    key = random.choice(["nodes", "edges", *data, *data])
+    if key in ("nodes", "edges"):
+        data[key][random.randrange(len(data[key]))] = spoil_json(random.choice(data[key]), random)
+    else:
+        data[key] = spoil_json([data[key]], random)
+        data[key] = data[key][0] if isinstance(data[key], list) and data[key] else data[key]
+    (folder / "graph.json").write_text(json.dumps(data))
+    return folder / "graph.json"
+
+
+def use_graph(path: Path) -> None:
+    graph = Flow.from_json(path.read_text())
+    each(graph.to_html, graph.to_svg, lambda: str(graph), graph.to_json)

@@ -35,12 +35,15 @@ def draw(file: File, picture: PictureOptions, output: OutputOptions) -> None:
     output.check()
     if path is None and not picture.open:
         raise LexrayError("say where to draw it: -o flow.pdf, .svg, .png or .html, or --open")
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LexrayError(f"cannot read {file}: {error}") from error
+    from lexray.checkpoint.plain import exists, read_plain
     from lexray.flow.flow import Flow
 
+    if not exists(file):
+        raise LexrayError(f"cannot read {file}: there is no such file")
+    try:
+        text = read_plain(file).decode()
+    except UnicodeDecodeError as error:
+        raise LexrayError(f"cannot read {file}: {error}") from error
     graph = picture.pinned(Flow.from_json(text))
     if path is not None:
         picture.write(graph, path)

@@ -16,12 +16,12 @@ Rows of W_O, queries, keys and norms, which their graphs do not have, are left o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from lexray.checkpoint.plain import parse_json
 from lexray.errors import LexrayError
 from lexray.flow.caption import caption
 from lexray.flow.graph import EdgeKind, FlowGraph, Node, NodeKind
@@ -103,14 +103,14 @@ class Attribution(Result):
 def from_attribution(text: str) -> Attribution:
     """An attribution graph that circuit-tracer or Neuronpedia wrote, as nodes and links."""
     try:
-        data = json.loads(text)
+        data = parse_json(text.encode("utf-8", "surrogatepass"), "it")
         nodes = tuple(_node(node) for node in data["nodes"])
         links = tuple(
             AttributionLink(str(e["source"]), str(e["target"]), float(e["weight"]))
             for e in data["links"]
         )
         metadata, params = dict(data["metadata"]), dict(data.get("qParams") or {})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, LexrayError) as error:
         said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise LexrayError(
             f"this is no attribution graph ({said}); it has metadata, nodes and links"

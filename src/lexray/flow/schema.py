@@ -31,10 +31,12 @@ Numbers that JSON does not know are written as "NaN", "Infinity" and "-Infinity"
 
 from __future__ import annotations
 
-import json
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from lexray.checkpoint.fields import brief, text, whole
+from lexray.checkpoint.plain import parse_json
 from lexray.errors import LexrayError
 from lexray.flow.graph import (
     Edge,
@@ -55,6 +57,7 @@ from lexray.result.readings import Source
 from lexray.view import View
 
 SCHEMA, VERSION = "lexray.flow", 2
+T = TypeVar("T")
 
 
 def to_dict(graph: FlowGraph) -> dict[str, Any]:
@@ -82,8 +85,8 @@ def to_json(graph: FlowGraph) -> str:
 
 def from_json(text: str) -> FlowGraph:
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
+        data = parse_json(text.encode("utf-8", "surrogatepass"), "it")
+    except LexrayError as error:
         raise LexrayError(f"this is not JSON, so no flow graph: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise LexrayError(
@@ -97,25 +100,44 @@ def from_json(text: str) -> FlowGraph:
         )
     try:
         return _graph_from(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise LexrayError(f"this flow graph is damaged: {said}") from error
 
 
+def _as(kind: Callable[[Any], T | None], value: Any) -> T:
+    """The value, if it is of its kind; a graph may come from others, and is drawn as it says."""
+    found = kind(value)
+    if found is None:
+        raise ValueError(f"{brief(value)} is no {'text' if kind is text else 'whole number'}")
+    return found
+
+
+def _maybe(kind: Callable[[Any], T | None], value: Any) -> T | None:
+    return None if value is None else _as(kind, value)
+
+
+def _at_least(least: int, value: Any) -> int:
+    found = _as(whole, value)
+    if found < least:
+        raise ValueError(f"there is a {found} where the least is {least}")
+    return found
+
+
 def _graph_from(data: dict[str, Any]) -> FlowGraph:
-    shown = {int(id): str(text) for id, text in data["vocabulary"].items()}
+    shown = {int(id): _as(text, word) for id, word in data["vocabulary"].items()}
     return FlowGraph(
         run=_run_from(data),
         target=_word_from(data["target"]),
         candidates=tuple(_word_from(word) for word in data["candidates"]),
-        d_vocab=int(data["d_vocab"]),
-        layers=tuple(int(layer) for layer in data["layers"]),
+        d_vocab=_at_least(1, data["d_vocab"]),
+        layers=tuple(_at_least(0, layer) for layer in data["layers"]),
         nodes=tuple(_node_from(node, shown) for node in data["nodes"]),
         edges=tuple(_edge_from(edge) for edge in data["edges"]),
         options=data["options"],
         other=_run_from(data["other"]) if "other" in data else None,
         pins=tuple(
-            Pin(tuple(map(str, pin["nodes"])), str(pin.get("name", "")))
+            Pin(tuple(map(str, pin["nodes"])), _as(text, pin.get("name", "")))
             for pin in data.get("pins", [])
         ),
     )
@@ -143,10 +165,19 @@ def _run_to(run: Run) -> dict[str, Any]:
 
 def _run_from(data: dict[str, Any]) -> Run:
     view = View(**data["view"])
-    source = Source(data["model"], data["revision"], data["address"], view, data["filter"])
+    model, address, filter = (_as(text, data[key]) for key in ("model", "address", "filter"))
+    source = Source(model, _maybe(text, data["revision"]), address, view, filter)
     said = data["prediction"]
-    best = None if said is None else Weighed(int(said["id"]), said["shown"], float(said["weight"]))
-    return Run(source, data["prompt"], tuple(data["tokens"]), int(data["position"]), best)
+    best = None if said is None else _weighed(said["id"], said["shown"], said["weight"])
+    tokens = tuple(_as(text, token) for token in data["tokens"])
+    position = _at_least(0, data["position"])
+    if position >= len(tokens):
+        raise ValueError(f"position {position} is none of its {len(tokens)} tokens")
+    return Run(source, _as(text, data["prompt"]), tokens, position, best)
+
+
+def _weighed(id: Any, shown: Any, weight: Any) -> Weighed:
+    return Weighed(_at_least(0, id), _as(text, shown), float(weight))
 
 
 def _word_to(word: Word) -> dict[str, Any]:
@@ -154,7 +185,7 @@ def _word_to(word: Word) -> dict[str, Any]:
 
 
 def _word_from(data: dict[str, Any]) -> Word:
-    return Word(int(data["id"]), str(data["shown"]))
+    return Word(_at_least(0, data["id"]), _as(text, data["shown"]))
 
 
 def _node_to(node: Node) -> dict[str, Any]:
@@ -179,15 +210,15 @@ def _node_to(node: Node) -> dict[str, Any]:
 def _node_from(data: dict[str, Any], shown: dict[int, str]) -> Node:
     static = data.get("static")
     return Node(
-        id=data["id"],
+        id=_as(text, data["id"]),
         kind=NodeKind(data["kind"]),
-        layer=int(data["layer"]),
-        label=data["label"],
-        address=data.get("address"),
-        head=data.get("head"),
-        position=data.get("position"),
+        layer=_as(whole, data["layer"]),
+        label=_as(text, data["label"]),
+        address=_maybe(text, data.get("address")),
+        head=_maybe(whole, data.get("head")),
+        position=_maybe(whole, data.get("position")),
         norm=_number_from(data.get("norm")),
-        count=data.get("count"),
+        count=_maybe(whole, data.get("count")),
         projection=_projection_from(data.get("reading"), shown),
         static=Static(*_ends_from(static, shown)) if static is not None else None,
         other=_projection_from(data.get("other"), shown),
@@ -209,8 +240,8 @@ def _projection_to(seen: Projection | None) -> dict[str, Any] | None:
 def _projection_from(data: dict[str, Any] | None, shown: dict[int, str]) -> Projection | None:
     if data is None:
         return None
-    places = tuple(Standing(int(rank), float(p)) for rank, p in data["places"])
-    how = str(data.get("how", "as it is"))
+    places = tuple(Standing(_at_least(1, rank), float(p)) for rank, p in data["places"])
+    how = _as(text, data.get("how", "as it is"))
     return Projection(*_ends_from(data, shown), places, float(data["entropy"]), how)
 
 
@@ -225,7 +256,7 @@ def _ends_from(
     data: dict[str, Any], shown: dict[int, str]
 ) -> tuple[tuple[Weighed, ...], tuple[Weighed, ...]]:
     top, bottom = (
-        tuple(Weighed(int(id), shown[int(id)], float(weight)) for id, weight in data[end])
+        tuple(_weighed(id, shown[_as(whole, id)], weight) for id, weight in data[end])
         for end in ("top", "bottom")
     )
     return top, bottom
@@ -248,8 +279,8 @@ def _edge_to(edge: Edge) -> dict[str, Any]:
 
 def _edge_from(data: dict[str, Any]) -> Edge:
     return Edge(
-        source=data["source"],
-        target=data["target"],
+        source=_as(text, data["source"]),
+        target=_as(text, data["target"]),
         kind=EdgeKind(data["kind"]),
         score=float(data["score"]),
         sign=int(data["sign"]),

@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lexray.checkpoint.plain import parse_json, read_plain
 from lexray.errors import LexrayError
 from lexray.files import has_json_lines, read_json_lines
 from lexray.model.fold import at_least_float32
@@ -79,12 +80,13 @@ class Lexicon:
         if has_json_lines(path):
             return cls.from_reviews(path, vocabulary=vocabulary)
         try:
-            return cls._parse(json.loads(path.read_text(encoding="utf-8")), str(path))
-        except (OSError, ValueError) as error:
+            found = parse_json(read_plain(path), str(path))
+        except LexrayError as error:
             raise LexrayError(
                 f"cannot read the lexicon {path}: {error}; give reviews as .jsonl or .jsonl.gz "
                 'with the fields "label" and "text", or JSON with "praise" and "blame"'
             ) from error
+        return cls._parse(found, str(path))
 
     @classmethod
     def _parse(cls, found: Any, name: str) -> Lexicon:
