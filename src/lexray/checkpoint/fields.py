@@ -22,6 +22,8 @@ import numpy as np
 from lexray.errors import LexrayError
 
 T = TypeVar("T")
+LONGEST_SHOWN = 200
+"""Characters of a field's name in an error."""
 
 
 def whole(value: Any) -> int | None:
@@ -75,6 +77,7 @@ def check(value: Any, kind: Callable[[Any], T | None], name: str, where: str) ->
     """The value, if it is of its kind; `name` and `where` are what the error calls it."""
     found = kind(value)
     if found is None:
+        name = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…"
         raise LexrayError(f"{where}: {name} should be {WORDS[kind]}, not {brief(value)}")
     return found
 
