@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
@@ -293,6 +292,8 @@ def _roles(
 
 
 def _tail(z: Sequence[float]) -> NDArray[np.float64]:
+    from scipy import stats  # which starts slowly
+
     return np.asarray(stats.norm.sf(np.array(z)), dtype=np.float64)
 
 
@@ -320,6 +321,8 @@ def _times(looked: Looks, equal: Looks) -> NDArray[np.float64]:
 
 def _apart(value: float, others: NDArray[np.float64]) -> float:
     """How often one more of such numbers would be at least so large."""
+    from scipy import stats  # which starts slowly
+
     n = len(others)
     spread = float(others.std(ddof=1)) * np.sqrt(1 + 1 / n)
     if spread == 0:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 from lexray.errors import LexrayError
@@ -72,6 +71,8 @@ def p_values(
     the variance is larger than its, the beta-binomial) distribution with the exact mean and
     variance of all permutations, for a thousand shuffles say nothing below 0.001.
     """
+    from scipy import stats  # which starts slowly
+
     counted = (1 + reached) / (1 + n_shuffles)
     n = np.maximum(n_pairs, 2)
     share = np.clip(mean / n, 1e-12, 1 - 1e-12)
@@ -87,6 +88,8 @@ def p_values(
 
 def _wide_tail(observed: int, n: int, share: float, excess: float) -> float:
     """The beta-binomial's tail, summed from the far end: 1 − cdf would lose it."""
+    from scipy import stats  # which starts slowly
+
     size = 1 / excess - 1
     k = np.arange(observed, n + 1)
     return float(np.exp(stats.betabinom.logpmf(k, n, share * size, (1 - share) * size)).sum())
@@ -106,4 +109,6 @@ def q_values(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def normal_tail(z: Float[Tensor, "*shape"]) -> NDArray[np.float64]:
     """How often a normal variable is at least so many standard deviations up."""
+    from scipy import stats  # which starts slowly
+
     return np.asarray(stats.norm.sf(z.double().cpu().numpy()))
