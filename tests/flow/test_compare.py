@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from lexray.errors import LexrayError
@@ -25,6 +27,12 @@ def test_a_run_is_no_different_from_itself(name: str) -> None:
     assert graph.is_difference
 
 
+def label_at(tokens: Sequence[str], at: int) -> str:
+    """A token, with its position where the prompt has it more than once."""
+    below = str(at).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
+    return tokens[at] + below * (tokens.count(tokens[at]) > 1)
+
+
 def test_prompts_of_different_lengths_meet_at_their_ends() -> None:
     one, two = traced("llama"), worded("llama").trace(LONGER)
     graph = compare(one, two, target=3, heads=2, memories=3, neurons=(2, 1), layers=[0, 1])
@@ -33,8 +41,9 @@ def test_prompts_of_different_lengths_meet_at_their_ends() -> None:
     for node in graph.of_kind(NodeKind.VALUE):
         if node.projection is not None and node.other is not None:
             assert node.position is not None
-            tokens = graph.run.tokens[node.position], graph.other.tokens[node.position + 2]
-            assert node.label == (tokens[0] if tokens[0] == tokens[1] else " / ".join(tokens))
+            here = label_at(graph.run.tokens, node.position)
+            there = label_at(graph.other.tokens, node.position + 2)
+            assert node.label == (here if here == there else f"{here} / {there}")
     far = [n for n in graph.nodes if n.projection is None]
     assert far
     assert {n.position for n in far} <= {0, 1}
