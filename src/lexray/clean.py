@@ -110,7 +110,7 @@ def is_unicode(encoding: str | None) -> bool:
 def fit(text: str, encoding: str | None) -> str:
     """The text with a stand-in for each sign that an encoding lacks; all others stay.
 
-    >>> fitted("·Tokyo → 日本 · raw", "ascii")
+    >>> fit("·Tokyo → 日本 · raw", "ascii")
     '_Tokyo -> \\\\u65e5\\\\u672c - raw'
     """
     if text.isascii() or is_unicode(encoding):

@@ -64,7 +64,7 @@ def writing(path: Path) -> Iterator[Path]:
     a file keeps its mode; into what is no file (a device, a pipe, `/dev/stdout`) it is written.
 
     >>> with writing(Path("heads.html")) as part:
-    ...     figure.write_html(part)
+    ...     figure.save(part)
     """
     try:
         if _is_stream(path):

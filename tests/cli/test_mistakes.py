@@ -43,7 +43,7 @@ MISTAKES = {
     "L1H2 --device nowhere": ("head", "no device 'nowhere'"),
     "L1H2 --family nobody": ("head", "nobody"),
     "L1H2 -o /no/such/file.json": ("head", "/no/such/file.json"),
-    "L1H2 -k 1 -o head.PNG": ("head", "written as text, not as .png"),
+    "L1H2 -k 1 -o head.JPG": ("head", "written as text, not as .jpg"),
     "L1H0.V1": ("svd", "is no head"),
     "L1H0 -n 0": ("svd", "-n"),
     "L1H1": ("neuron", "is no neuron"),

@@ -98,7 +98,8 @@ def test_the_next_token_is_transformers_own(name: str) -> None:
 
 def test_the_first_token_of_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the space between prompt and answer, whichever of the two has it."""
-    tiny = Model.from_pretrained(save_tiny(tmp_path / "gpt2", "gpt2")).view("raw")
+    path = save_tiny(tmp_path / "gpt2", "gpt2")
+    tiny = Model.from_pretrained(path).view("raw")
     cat, bare = tiny.vocabulary.id(" cat"), tiny.vocabulary.encode("cat")[0]
     assert cat != bare
     for said, prompt, answer, right in (
@@ -110,6 +111,7 @@ def test_the_first_token_of_the_answer(tmp_path: Path, monkeypatch: pytest.Monke
         (bare, "the\n", "cat", True),
     ):
         monkeypatch.setattr("lexray.studies.shared.prompts.next_token", lambda *_, said=said: said)
+        tiny = Model.from_pretrained(path).view("raw")  # which has predicted nothing yet
         assert answers_rightly(tiny, Prompt(prompt, answer)) is right, (prompt, answer)
 
 
