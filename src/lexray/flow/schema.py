@@ -58,6 +58,8 @@ from lexray.view import View
 
 SCHEMA, VERSION = "lexray.flow", 2
 T = TypeVar("T")
+LONGEST_ERROR = 300
+"""Characters of an error's reason."""
 
 
 def to_dict(graph: FlowGraph) -> dict[str, Any]:
@@ -95,14 +97,22 @@ def from_json(text: str) -> FlowGraph:
         )
     if data.get("version") != VERSION:
         raise LexrayError(
-            f"this flow graph has version {data.get('version')!r} of the schema, this lexray reads "
-            f"version {VERSION}: build the graph again, or read it with the lexray that wrote it"
+            f"this flow graph has version {brief(data.get('version'))} of the schema, this lexray "
+            f"reads version {VERSION}: build the graph again, or read it with the lexray that "
+            "wrote it"
         )
     try:
         return _graph_from(data)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise LexrayError(f"this flow graph is damaged: {said}") from error
+        raise LexrayError(f"this flow graph is damaged: {_short(said)}") from error
+    except LexrayError as error:
+        raise LexrayError(_short(str(error))) from error
+
+
+def _short(said: str) -> str:
+    """An error in which a name from the file may stand, however long that is."""
+    return said if len(said) <= LONGEST_ERROR else f"{said[:LONGEST_ERROR]}…"
 
 
 def _as(kind: Callable[[Any], T | None], value: Any) -> T:
