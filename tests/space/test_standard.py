@@ -142,7 +142,7 @@ def test_what_is_made_once_is_kept_by_the_models_identity(
     made = keeping.kept(first, "x", lambda: {"x": torch.arange(3)})
     again = keeping.kept(lx.Model.from_pretrained(tmp_path / "a"), "x", dict)
     assert torch.equal(made["x"], again["x"])
-    module = save("llama", tmp_path / "b")
+    module = deepcopy(save("llama", tmp_path / "b"))  # the zoo's own stays as it is
     module.model.layers[1].mlp.down_proj.weight.data[:, 0] += 1
     module.save_pretrained(tmp_path / "b")
     other = lx.Model.from_pretrained(tmp_path / "b")
@@ -156,7 +156,7 @@ def test_a_file_that_is_written_again_is_another_model(
     """One number inside the first block is enough, wherever it is and whatever the file's time."""
     monkeypatch.setenv("LEXRAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(keeping, "WORTH_KEEPING", 1)
-    module, path = save("llama", tmp_path / "a"), tmp_path / "a" / "model.safetensors"
+    module, path = deepcopy(save("llama", tmp_path / "a")), tmp_path / "a" / "model.safetensors"
     before = lx.Model.from_pretrained(tmp_path / "a")
     rows, _ = effective_rows(before, first=False)
     times = path.stat().st_atime_ns, path.stat().st_mtime_ns
@@ -176,7 +176,7 @@ def test_a_later_layer_that_was_changed_in_place_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeping, "WORTH_KEEPING", 1)
-    module, path = save("llama", tmp_path), tmp_path / "model.safetensors"
+    module, path = deepcopy(save("llama", tmp_path)), tmp_path / "model.safetensors"
     first = keeping.identity(lx.Model.from_pretrained(tmp_path))
     assert keeping.identity(lx.Model.from_pretrained(tmp_path)) == first
     module.model.layers[1].self_attn.q_proj.weight.data[3, 5] += 3
