@@ -16,7 +16,16 @@ def _silent(items: Iterable[Any], total: int, what: str) -> Iterable[Any]:
     return items
 
 
+Watcher = Callable[[float, Callable[[], Any]], bool]
+"""Sees a long search: the share that is done, what gives its result as it stands; False ends it."""
+
+
+def _patient(done: float, standing: Callable[[], Any]) -> bool:
+    return True
+
+
 _reporter: ContextVar[Reporter] = ContextVar("reporter", default=_silent)
+_watcher: ContextVar[Watcher] = ContextVar("watcher", default=_patient)
 
 
 def track(items: Iterable[Item], total: int, what: str) -> Iterable[Item]:
@@ -32,3 +41,18 @@ def reported_by(reporter: Reporter) -> Iterator[None]:
         yield
     finally:
         _reporter.reset(token)
+
+
+def watch(done: float, standing: Callable[[], Any]) -> bool:
+    """Shows a search as it stands; whether it should go on."""
+    return _watcher.get()(done, standing)
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """Inside, searches that can end early are seen by `watcher`."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)

@@ -9,6 +9,8 @@ import typer
 from lexray.cli.groups import expand, option
 from lexray.cli.options import AddressArg, CircuitOptions, K, PairOptions, TokenOptions
 from lexray.cli.output import OutputOptions
+from lexray.cli.searching import searching
+from lexray.cli.signals import INTERRUPTED
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
@@ -46,8 +48,14 @@ def head(
     attended_by: Annotated[
         str | None, option("One column of QK: what the key TOKEN is attended by.", metavar="KEY")
     ] = None,
+    budget: Annotated[
+        float | None,
+        option("Search so many seconds; what is not proven by then is said.", min=0),
+    ] = None,
 ) -> None:
     """A head as its strongest token pairs, exactly: L19H4, L19H4.VO or L19H4.QK.
+
+    A search of more than two seconds shows what it has found, and ctrl-C takes that.
 
     lexray head smollm2 L25H1 --exclude-same --ascii
     """
@@ -66,9 +74,15 @@ def head(
         raise LexrayError(f"{line} reads {_name(implied)}, not {_name(not implied)}")
     circuit = circuit_at(model, address, implied if vo is None else vo)
     if not line:
-        output.show(pairs.top(circuit, tokens.filter()))
+        with searching() as search:
+            found = pairs.top(circuit, tokens.filter(), budget)
+        output.show(found)
+        if search.interrupted:
+            raise typer.Exit(INTERRUPTED)
         return
     pairs.refuse(line)
+    if budget is not None:
+        raise LexrayError(f"--budget is for pairs, not with {line}, which takes no time")
     read = circuit.row if line in ROWS else circuit.col
     output.show(read(token, pairs.k, filter=tokens.filter()))
 

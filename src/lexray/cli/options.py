@@ -5,6 +5,7 @@ This is the one place where a model is opened, and a View and a filter are made.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import and_
@@ -236,11 +237,20 @@ class PairOptions:
         False
     )
 
-    def top(self, circuit: Circuit, filter: Filter | None) -> Pairs:
-        exclude: bool | Literal["inflected"] = (
-            "inflected" if self.exclude_inflected else self.exclude_same
+    def top(self, circuit: Circuit, filter: Filter | None, budget: float | None = None) -> Pairs:
+        return circuit.top(
+            self.k, sign=self.sign, exclude_same=self._exclude, filter=filter, budget=budget
         )
-        return circuit.top(self.k, sign=self.sign, exclude_same=exclude, filter=filter)
+
+    def each(self, circuits: Iterable[Circuit], filter: Filter | None) -> Iterator[Pairs]:
+        """The same of many."""
+        from lexray.model.sweep import each_top
+
+        return each_top(circuits, self.k, sign=self.sign, exclude_same=self._exclude, filter=filter)
+
+    @property
+    def _exclude(self) -> bool | Literal["inflected"]:
+        return "inflected" if self.exclude_inflected else self.exclude_same
 
     @property
     def sign(self) -> Literal["largest", "smallest", "absolute"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from io import FileIO
 from math import isclose
@@ -20,6 +20,7 @@ from lexray.cli.output import OUTPUT, refuse_unwritable
 from lexray.cli.streams import say_bytes, tell
 from lexray.errors import LexrayError
 from lexray.files import append_json_line, appending, json_line, whole_lines
+from lexray.result.format import show_percent
 
 if TYPE_CHECKING:
     from lexray.result.readings import Pairs
@@ -58,6 +59,9 @@ def heads(
         Format | None,
         option("By default a line of JSON each, or what the ending of --output says.", OUTPUT),
     ] = None,
+    plan: Annotated[
+        bool, option("Only say what it would cost here: bytes, operations, memory, time.")
+    ] = False,
 ) -> None:
     """Every head of a model, VO and QK, as its strongest token pairs: a line of JSON each.
 
@@ -68,19 +72,25 @@ def heads(
     form = format or _by_ending(output)
     refuse_unwritable(output)
     opened, filter = model.open(), tokens.filter()
+    if plan:
+        from lexray.model.plan import plan_heads
+
+        shown = whole.Format.TABLE if form is Format.JSONL else whole.Format(form.value)
+        whole.show(plan_heads(opened), shown, output)
+        return
     circuits = {
         str(c.address): c for layer in opened.layers for h in layer.heads for c in (h.vo, h.qk)
     }
 
-    def read(address: str) -> Pairs:
-        return pairs.top(circuits[address], filter)
+    def read(addresses: list[str]) -> Iterator[Pairs]:
+        return pairs.each([circuits[address] for address in addresses], filter)
 
     if form is Format.JSONL:
         _stream(opened.name, list(circuits), read, output)
     else:
         from lexray.cli.head_list import HeadList
 
-        found = HeadList(tuple(map(read, _track(list(circuits), opened.name))))
+        found = HeadList(tuple(_track(read(list(circuits)), len(circuits), opened.name)))
         whole.show(found, whole.Format(form.value), output)
 
 
@@ -90,14 +100,17 @@ def _by_ending(output: Path | None) -> Format:
     return Format.JSONL if form is whole.Format.TABLE else Format(form.value)
 
 
-def _track(addresses: list[str], name: str) -> Iterable[str]:
+def _track(found: Iterator[Pairs], total: int, name: str) -> Iterable[Pairs]:
     from lexray.progress import track
 
-    return track(addresses, len(addresses), f"reading the heads of {name}")
+    return track(found, total, f"reading the heads of {name}")
 
 
 def _stream(
-    name: str, addresses: list[str], read: Callable[[str], Pairs], output: Path | None
+    name: str,
+    addresses: list[str],
+    read: Callable[[list[str]], Iterator[Pairs]],
+    output: Path | None,
 ) -> None:
     """A line for each head that the file does not have yet."""
     started = perf_counter()
@@ -105,20 +118,26 @@ def _stream(
     def line(address: str) -> Line:
         if address not in addresses:
             raise LexrayError(f"{output} has a line for {address}, which {name} has not")
-        return read(address).to_dict()
+        return next(read([address])).to_dict()
 
     done: set[str] = set()
+    work = 0.0
     if output is None:
-        for address in _track(addresses, name):
-            say_bytes(json_line(line(address)))
+        for pairs in _track(read(addresses), len(addresses), name):
+            work += pairs.work
+            say_bytes(json_line(pairs.to_dict()))
     else:
         with appending(output) as stream:
             done = read_finished(stream, output, name, line)
-            for address in _track([a for a in addresses if a not in done], name):
-                append_json_line(stream, line(address))
+            left = [address for address in addresses if address not in done]
+            for pairs in _track(read(left), len(left), name):
+                work += pairs.work
+                append_json_line(stream, pairs.to_dict())
     seconds = perf_counter() - started
     kept = f", {len(done)} were there already" if done else ""
-    tell(f"{len(addresses) - len(done)} lines in {seconds:.1f} s{kept}")
+    new = len(addresses) - len(done)
+    share = f" ({show_percent(work / new)} of all pairs multiplied)" if new else ""
+    tell(f"{new} lines in {seconds:.1f} s{share}{kept}")
 
 
 def read_finished(stream: FileIO, path: Path, name: str, again: Callable[[str], Line]) -> set[str]:

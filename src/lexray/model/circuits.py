@@ -6,6 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from math import inf
+from time import monotonic
 from typing import Any, Literal
 
 import torch
@@ -16,11 +19,12 @@ from lexray.address import Address, Matrix
 from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
 from lexray.model.head_matrices import HeadMatrices
+from lexray.progress import watch
 from lexray.result.readings import Direction, Directions, Pair, Pairs, Reading
 from lexray.space.kinds import Kind
 from lexray.space.side import Side
 from lexray.space.space import EmbeddingSpace, space_of
-from lexray.space.topk.pairs import Sign, top_pairs
+from lexray.space.topk.pairs import Sign, Standing, TopPairs, Watch, top_pairs
 from lexray.vocabulary.filters import Filter
 
 Same = Literal["none", "same", "inflected"]
@@ -70,11 +74,11 @@ class Circuit:
     ) -> tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]:
         """A and B, so that the score of (i, j) is A_i · B_j."""
         pairs = zip(self.kinds, (row_filter, col_filter), strict=True)
-        sides, ids = zip(*(self._side(kind, filter) for kind, filter in pairs), strict=True)
+        sides, ids = zip(*(self.side(kind, filter) for kind, filter in pairs), strict=True)
         A, B = self.factors_between(*sides)
-        return _take(A, ids[0]), _take(B, ids[1])
+        return take(A, ids[0]), take(B, ids[1])
 
-    def _side(self, kind: Kind, filter: Filter | None) -> tuple[Side, Int[Tensor, "some"] | None]:
+    def side(self, kind: Kind, filter: Filter | None) -> tuple[Side, Int[Tensor, "some"] | None]:
         """The side to multiply with, and which of the factor's rows to take then: where most
         tokens are admitted, that is cheaper than a copy of their embeddings."""
         ids, whole = self.space.admitted(filter), self.space.whole(kind)
@@ -101,21 +105,48 @@ class Circuit:
         filter: Filter | None = None,
         rows: Filter | None = None,
         cols: Filter | None = None,
+        budget: float | None = None,
     ) -> Pairs:
         """The k best token pairs among those admitted: exact, not a filtered longer list.
 
         `exclude_same` leaves out pairs of a token with itself, upper and lower case and leading
         space alike; "inflected" leaves out simple inflections of one word too. `filter` holds for
-        both sides, `rows` and `cols` for one.
+        both sides, `rows` and `cols` for one. `budget`: seconds after which the search ends with
+        the best pairs so far and what no other pair exceeds (`Pairs.limit`).
 
         >>> model["L2H1"].vo.top(50)
         >>> model["L2H1"].qk.top(50, exclude_same=True, sign="absolute", filter=filters.ascii)
         """
-        space = self.space
         row_filter, col_filter = _both(filter, rows), _both(filter, cols)
-        A, B = self.factors(row_filter, col_filter)
-        row_ids, col_ids = space.admitted(row_filter), space.admitted(col_filter)
+        note = describe(filter, rows, cols, exclude_same)
+        return self.search(
+            *self.factors(row_filter, col_filter),
+            k,
+            sign=sign,
+            exclude_same=exclude_same,
+            rows=row_filter,
+            cols=col_filter,
+            note=note,
+            budget=budget,
+        )
+
+    def search(
+        self,
+        A: Float[Tensor, "some_rows r"],
+        B: Float[Tensor, "some_cols r"],
+        k: int,
+        *,
+        sign: Sign,
+        exclude_same: bool | Literal["inflected"],
+        rows: Filter | None,
+        cols: Filter | None,
+        note: str,
+        budget: float | None = None,
+    ) -> Pairs:
+        """`top` of factors that were made for these filters; `note` describes them."""
+        row_ids, col_ids = self.space.admitted(rows), self.space.admitted(cols)
         groups = self._groups(exclude_same)
+        give = partial(self._pairs, row_ids=row_ids, col_ids=col_ids, sign=sign, note=note)
         found = top_pairs(
             A,
             B,
@@ -123,7 +154,20 @@ class Circuit:
             sign=sign,
             row_groups=_at(groups, row_ids),
             col_groups=_at(groups, col_ids),
+            watch=_within(budget, give),
         )
+        return give(found)
+
+    def _pairs(
+        self,
+        found: TopPairs,
+        row_ids: Int[Tensor, "some"] | None,
+        col_ids: Int[Tensor, "others"] | None,
+        sign: Sign,
+        note: str,
+    ) -> Pairs:
+        """What a search has found, as tokens."""
+        space = self.space
         left, right = _ids(found.rows, row_ids), _ids(found.cols, col_ids)
         pairs = tuple(
             Pair(value, space.token(i), space.token(j))
@@ -134,11 +178,16 @@ class Circuit:
         lists = [list(dict.fromkeys(side.tolist())) for side in (left, right) if len(side)]
         legible = [float(space.legibility(torch.tensor([ids]))[0]) for ids in lists]
         legibility = sum(legible) / max(1, len(legible))
-        note = _describe(filter, rows, cols, exclude_same)
         source = space.source(str(Address(self.head.layer, head=self.head.index)))
-        source = replace(source, filter=note)
         return Pairs(
-            source, self.matrix, pairs, LABELS[sign], legibility, found.work, self._offset_note
+            replace(source, filter=note),
+            self.matrix,
+            pairs,
+            LABELS[sign],
+            legibility,
+            found.work,
+            self._offset_note,
+            found.limit,
         )
 
     @property
@@ -196,7 +245,7 @@ class Circuit:
             )
         ]
         share = (S.square() / S.square().sum().clamp(min=1e-300)).tolist()
-        note = "the norms of queries and keys are left out" if self._normed else ""
+        note = "the norms of queries and keys are left out" if self.normed else ""
         return Directions(
             space.source(address, filter),
             self.matrix,
@@ -205,7 +254,7 @@ class Circuit:
         )
 
     @property
-    def _normed(self) -> bool:
+    def normed(self) -> bool:
         return self.matrix == "QK" and self.head.spec.q_norm is not None
 
 
@@ -252,6 +301,18 @@ def factored_svd(
     return (U * signs).to(left), S, (V * signs).to(left)
 
 
+def _within(budget: float | None, give: Callable[[TopPairs], Pairs]) -> Watch:
+    """Shows the search to whoever watches, and ends it when they or the clock say so."""
+    if budget is not None and not budget >= 0:
+        raise LexrayError(f"a budget of {budget} seconds; it must be 0 or more")
+    end = inf if budget is None else monotonic() + budget
+
+    def see(standing: Standing) -> bool:
+        return monotonic() < end and watch(standing.done, lambda: give(standing.found()))
+
+    return see
+
+
 def _both(a: Filter | None, b: Filter | None) -> Filter | None:
     return a & b if a is not None and b is not None else a or b
 
@@ -260,7 +321,7 @@ def _at(groups: Tensor | None, ids: Tensor | None) -> Tensor | None:
     return groups if groups is None or ids is None else groups[ids]
 
 
-def _take(X: Float[Tensor, "n r"], ids: Int[Tensor, "some"] | None) -> Float[Tensor, "m r"]:
+def take(X: Float[Tensor, "n r"], ids: Int[Tensor, "some"] | None) -> Float[Tensor, "m r"]:
     return X if ids is None else X[ids.to(X.device)]
 
 
@@ -279,7 +340,7 @@ def _merge_inflections(groups: Int[Tensor, "n"], folded: Callable[[int], str]) -
     return torch.tensor([renamed[group] for group in groups.tolist()])
 
 
-def _describe(
+def describe(
     filter: Filter | None, rows: Filter | None, cols: Filter | None, exclude: bool | str
 ) -> str:
     parts = [

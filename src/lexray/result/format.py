@@ -72,3 +72,21 @@ def show_model(name: str) -> str:
     path = PurePath(name)
     is_path = path.is_absolute() or len(path.parts) > 2 or name.startswith((".", "~"))
     return path.name or name if is_path else name
+
+
+def show_flop(n: float) -> str:
+    """12.3 TFLOP."""
+    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"):
+        if n < 1000:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:,.3g} EFLOP"
+
+
+def show_time(seconds: float) -> str:
+    """12 s, 3.4 min, 5.6 h, 7.8 days."""
+    for unit, size in (("s", 60.0), ("min", 60.0), ("h", 48.0)):
+        if seconds < size:
+            return f"{seconds:.2g} {unit}" if seconds < 10 else f"{seconds:.0f} {unit}"
+        seconds /= size if unit != "h" else 24.0
+    return f"{seconds:,.0f} days"

@@ -278,6 +278,22 @@ class Pairs(Result):
     """The share of all entries that had to be looked at."""
     note: str = ""
     """What else to know, such as the rotary offset."""
+    limit: float | None = None
+    """What no other pair goes beyond, where the search was ended early; None: the list is exact."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether these are proven to be the best pairs of all."""
+        return self.limit is None
+
+    @property
+    def sure(self) -> int:
+        """How many of them, from the first on, are proven to be the best of all."""
+        if self.limit is None:
+            return len(self.pairs)
+        sign = -1 if self.sign == "smallest" else 1
+        size = abs if self.sign.endswith("absolute value") else lambda x: sign * x
+        return sum(size(p.score) > size(self.limit) for p in self.pairs)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -291,7 +307,7 @@ class Pairs(Result):
     def tables(self) -> list[Table]:
         row, col = SIDES[self.matrix]
         rows = tuple((p.row.shown, p.col.shown, p.score) for p in self.pairs)
-        said = [str(self.source), self.note, f"legibility {self.legibility:.2f}"]
+        said = [str(self.source), self.note, self._say_limit(), f"legibility {self.legibility:.2f}"]
         return [
             Table(
                 (row, col, "score"),
@@ -301,6 +317,14 @@ class Pairs(Result):
                 bars=frozenset({"score"}),
             )
         ]
+
+    def _say_limit(self) -> str:
+        if self.limit is None:
+            return ""
+        way = "below" if self.sign == "smallest" else "above"
+        return (
+            f"ended early: no other pair is {way} {self.limit:.4g}, the first {self.sure} are sure"
+        )
 
     def csv_tables(self) -> list[Table]:
         columns = ("address", "matrix", "rank", "row_id", "row", "col_id", "col", "score")
@@ -325,6 +349,7 @@ class Pairs(Result):
             "matrix": self.matrix,
             "sign": self.sign,
             "legibility": self.legibility,
+            **({} if self.limit is None else {"limit": self.limit, "sure": self.sure}),
             "pairs": [pair.to_dict() for pair in self.pairs],
         }
 

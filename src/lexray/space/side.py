@@ -63,10 +63,15 @@ class Side:
         return next(self.only(torch.tensor([token])).columns())[0]
 
     def factor(self, M: Float[Tensor, "d_model r"]) -> Float[Tensor, "e r"]:
-        """columnsᵀ M: one factor of a head's token-by-token matrix."""
+        """columnsᵀ M: one factor of a head's token-by-token matrix, or several side by side.
+
+        Divided by σ at the end, where there is less to divide.
+        """
         turned = self._prepare(M.T).T.contiguous()
         with full_precision():
-            return torch.cat([_product(block, turned) for block in self.blocks()])
+            unscaled = replace(self, sigma=None).blocks()
+            product = torch.cat([_product(block, turned) for block in unscaled])
+        return product if self.sigma is None else product.div_(self.sigma[:, None])
 
     def map_rows(self, apply: Callable[[Tensor], Tensor]) -> Float[Tensor, "e r"]:
         """A map of the columns that is not linear in them (QK-norm)."""

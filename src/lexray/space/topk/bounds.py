@@ -43,6 +43,9 @@ class Bound(Protocol):
     def work(self, threshold: float) -> int:
         """How many entries have to be multiplied if the threshold does not rise."""
 
+    def limit(self, bin_index: int) -> float:
+        """What no entry of this bin or a later one exceeds."""
+
 
 class NormTerms(NamedTuple):
     """‖a_i TA‖ and ‖b_j TB‖, from above."""
@@ -96,6 +99,9 @@ class NormBound:
     def work(self, threshold: float) -> int:
         counts = [self.active(index, threshold).stop for index in range(len(self.bins))]
         return sum(count * len(cols) for count, cols in zip(counts, self.bins, strict=True))
+
+    def limit(self, bin_index: int) -> float:
+        return float(self._ascending[-1]) * self._bin_norms[bin_index] * _SAFE + self._tiny
 
 
 def _growing_sizes(count: int, largest: int) -> list[int]:
@@ -210,6 +216,17 @@ class MeanBound:
 
     def active(self, bin_index: int, threshold: float) -> Int[Tensor, " active"]:
         return self._reaching(self._boxes[bin_index], threshold)
+
+    def limit(self, bin_index: int) -> float:
+        f, error, norms = self._rows
+        return max(self._limit(box, f, error, norms) for box in self._boxes[bin_index:])
+
+    def _limit(self, box: Extent, f: Tensor, error: Tensor, norms: Tensor) -> float:
+        rest = torch.add(error, norms, alpha=box.norm)
+        most = (f + rest).amax().item() + box.high
+        if self._absolute:
+            most = max(most, (rest - f).amax().item() - box.low)
+        return most + abs(most) * (_SAFE - 1) + self._tiny
 
     def work(self, threshold: float) -> int:
         counts = [len(self.active(index, threshold)) for index in range(len(self.bins))]

@@ -14,9 +14,14 @@ The value of a pair is the float64 dot product of the factors as given (float16 
 upcast to float32; float64 factors stay as they are), summed in one fixed order; ties go to the
 lower flat index i·n_cols + j. Nothing is approximate: float32 products and bounds only ever
 discard what their proven error margins (`arithmetic`) put below the threshold.
+
+A search can be watched, and ended early: it then gives the best pairs that it has seen, and what
+no other pair exceeds. As the most promising bins come first, that falls quickly.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -34,7 +39,7 @@ from lexray.space.topk.bounds import (
     mean_terms,
     norm_terms,
 )
-from lexray.space.topk.scan import Best, Scanner, Side, Tiling, first_zero_pairs
+from lexray.space.topk.scan import Best, Look, Scanner, Side, Tiling, first_zero_pairs
 
 Sign = Literal["largest", "smallest", "absolute"]
 
@@ -49,6 +54,20 @@ class TopPairs(NamedTuple):
     cols: Int[Tensor, " k"]
     values: Float[Tensor, " k"]
     work: float
+    limit: float | None = None
+    """What no other pair goes beyond, where the search was ended before it could prove the list;
+    None: the list is exact."""
+
+
+class Standing(NamedTuple):
+    """A search under way: the share of its work that is done, and what it has found by now."""
+
+    done: float
+    found: Callable[[], TopPairs]
+
+
+Watch = Callable[[Standing], bool]
+"""Sees a search several times a second; False ends it."""
 
 
 def top_pairs(
@@ -62,12 +81,14 @@ def top_pairs(
     rows: Int[Tensor, " some_rows"] | None = None,
     cols: Int[Tensor, " some_cols"] | None = None,
     tiling: Tiling | None = None,
+    watch: Watch | None = None,
 ) -> TopPairs:
     """The k pairs (i, j) with the largest, smallest or largest absolute value of a_i·b_j.
 
     Pairs with row_groups[i] == col_groups[j] are left out, and so are rows and columns that are
     not among `rows` and `cols` when these are given. All of that restricts the search: the result
     is the exact top-k of what is left, shorter than k only if fewer than k pairs are left.
+    `watch` sees the search as it goes and may end it.
 
     >>> A, B = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [-1.0]])
     >>> top_pairs(A, B, 1).values
@@ -79,14 +100,13 @@ def top_pairs(
     signed_A = -A if sign == "smallest" else A
     row_side = _admissible_side("A", signed_A, row_groups, rows)
     col_side = _admissible_side("B", B.to(A.device), col_groups, cols)
-    best = Best(k, absolute=sign == "absolute")
-    multiplied = 0
+    search = _Search(row_side, col_side, len(B), Best(k, absolute=sign == "absolute"))
+    found = partial(search.found, negate=sign == "smallest")
     if len(row_side) and len(col_side):
+        tiling = tiling or Tiling.suited_to(A.device)
         with full_precision():
-            multiplied = _search(row_side, col_side, len(B), best, tiling)
-    values = 0.0 - best.values if sign == "smallest" else best.values
-    work = multiplied / max(1, len(row_side) * len(col_side))
-    return TopPairs(best.flat // max(1, len(B)), best.flat % max(1, len(B)), values, work)
+            search.run(tiling, watch and (lambda done: watch(Standing(done, found))))
+    return found()
 
 
 def _check(
@@ -127,41 +147,63 @@ def _admissible_side(
     return Side(factor(name, X), ids, some_groups)
 
 
-def _search(A: Side, B: Side, stride: int, best: Best, tiling: Tiling | None) -> int:
-    """Fills `best`; pairs with a zero row or column, all of value 0, are left to the end."""
-    full_rows, full_cols = A.factor.nonzero_rows(), B.factor.nonzero_rows()
-    all_full = bool(full_rows.all()) and bool(full_cols.all())
-    multiplied = 0
-    if bool(full_rows.any()) and bool(full_cols.any()):
-        rows, cols = (A, B) if all_full else (A.take(full_rows), B.take(full_cols))
-        tiling = tiling or Tiling.suited_to(A.factor.scaled.device)
-        multiplied = _search_nonzero(rows, cols, stride, best, tiling)
-    if not all_full and best.threshold <= 0:
-        i, j = first_zero_pairs(best.k, A, B, ~full_rows, ~full_cols)
-        best.add(torch.zeros(len(i), dtype=torch.float64), (i * stride + j).cpu())
-    return multiplied
+class _Search:
+    """One search, which fills `best`; it can be asked on the way what it has found."""
+
+    def __init__(self, A: Side, B: Side, stride: int, best: Best) -> None:
+        self.A, self.B, self.stride, self.best = A, B, stride, best
+        self._seeds: list[Best] = []
+        self._scanners: list[Scanner] = []
+
+    def run(self, tiling: Tiling, look: Look | None) -> None:
+        """Pairs with a zero row or column, all of value 0, are left to the end."""
+        A, B, best = self.A, self.B, self.best
+        full_rows, full_cols = A.factor.nonzero_rows(), B.factor.nonzero_rows()
+        all_full = bool(full_rows.all()) and bool(full_cols.all())
+        if bool(full_rows.any()) and bool(full_cols.any()):
+            rows, cols = (A, B) if all_full else (A.take(full_rows), B.take(full_cols))
+            self._run_nonzero(rows, cols, tiling, look)
+        if not all_full and best.threshold <= 0:
+            i, j = first_zero_pairs(best.k, A, B, ~full_rows, ~full_cols)
+            best.add(torch.zeros(len(i), dtype=torch.float64), (i * self.stride + j).cpu())
+
+    def _run_nonzero(self, A: Side, B: Side, tiling: Tiling, look: Look | None) -> None:
+        """Chooses the cheaper bound and scans what it leaves."""
+        best = self.best
+        scanner = Scanner(A, B, self.stride, best, tiling)
+        seeds = Scanner(A, B, self.stride, Best(best.k, absolute=best.absolute), tiling)
+        self._scanners = [scanner, seeds]
+        norms = norm_terms(A.factor.scaled, B.factor.scaled)
+        self._seeds = [_seed(norms, seeds, tiling)]
+        scanner.floor = self._seeds[0].threshold
+        bound: Bound = NormBound(norms, tiling.cols, scanner.threshold)
+        work = bound.work(scanner.threshold)
+        if work > _WORK_WORTH_A_SECOND_BOUND * len(A) * len(B):
+            means = mean_terms(A.factor.scaled, B.factor.scaled, absolute=best.absolute)
+            self._seeds.append(_seed(means, seeds, tiling))
+            scanner.floor = max(scanner.floor, self._seeds[1].threshold)
+            other = MeanBound(means, tiling.cols, scanner.threshold)
+            if other.work(scanner.threshold) < bound.work(scanner.threshold):
+                bound = other
+        scanner.scan(bound, look)
+
+    def found(self, *, negate: bool) -> TopPairs:
+        """The best pairs by now, and what no other pair exceeds if that is not yet their least."""
+        limit = max((scanner.limit for scanner in self._scanners), default=-math.inf)
+        best = self.best if limit == -math.inf else self.best.joined(self._seeds)
+        sign, stride = -1.0 if negate else 1.0, max(1, self.stride)
+        multiplied = sum(scanner.multiplied for scanner in self._scanners)
+        return TopPairs(
+            best.flat // stride,
+            best.flat % stride,
+            0.0 + sign * best.values,
+            multiplied / max(1, len(self.A) * len(self.B)),
+            None if limit < best.threshold or limit == -math.inf else sign * limit,
+        )
 
 
-def _search_nonzero(A: Side, B: Side, stride: int, best: Best, tiling: Tiling) -> int:
-    """Chooses the cheaper bound and scans what it leaves; returns the entries multiplied."""
-    scanner = Scanner(A, B, stride, best, tiling)
-    seeds = Scanner(A, B, stride, Best(best.k, absolute=best.absolute), tiling)
-    norms = norm_terms(A.factor.scaled, B.factor.scaled)
-    scanner.floor = _seed(norms, seeds, tiling)
-    bound: Bound = NormBound(norms, tiling.cols, scanner.threshold)
-    work = bound.work(scanner.threshold)
-    if work > _WORK_WORTH_A_SECOND_BOUND * len(A) * len(B):
-        means = mean_terms(A.factor.scaled, B.factor.scaled, absolute=best.absolute)
-        scanner.floor = max(scanner.floor, _seed(means, seeds, tiling))
-        other = MeanBound(means, tiling.cols, scanner.threshold)
-        if other.work(scanner.threshold) < bound.work(scanner.threshold):
-            bound = other
-    scanner.scan(bound)
-    return scanner.multiplied + seeds.multiplied
-
-
-def _seed(terms: NormTerms | MeanTerms, seeds: Scanner, tiling: Tiling) -> float:
-    """A first threshold: the k-th best score in the most promising corner, or −∞.
+def _seed(terms: NormTerms | MeanTerms, seeds: Scanner, tiling: Tiling) -> Best:
+    """The best of the most promising corner, whose k-th score is a first threshold.
 
     The corner grows where exclusions leave fewer than k pairs in it.
     """
@@ -170,5 +212,5 @@ def _seed(terms: NormTerms | MeanTerms, seeds: Scanner, tiling: Tiling) -> float
         seeds.best = Best(seeds.best.k, absolute=seeds.best.absolute)
         seeds.scan_corner(*terms.corner(side))
         if seeds.best.threshold > -math.inf or side >= _LARGEST_CORNER:
-            return seeds.best.threshold
+            return seeds.best
         side *= 2

@@ -1,6 +1,8 @@
 """Scanning tiles of A·Bᵀ for entries that reach a threshold, and keeping the best of them."""
 
 import math
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +16,10 @@ _SEGMENT = 64
 _FEW = 4096
 _MANY = 32768
 _MASK_ENTRIES = 2**22
+_LOOK_EVERY = 0.1
+
+Look = Callable[[float], bool]
+"""Told, several times a second, which share of the work is done; False ends the search."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,14 @@ class Best:
         order = by_index[self._scores(values[by_index]).argsort(descending=True, stable=True)]
         self.values, self.flat = values[order], flat[order]
 
+    def joined(self, others: Iterable["Best"]) -> "Best":
+        """The best of this list and others, whose pairs may be in it already."""
+        both = Best(self.k, absolute=self.absolute)
+        for part in (self, *others):
+            new = ~torch.isin(part.flat, both.flat)
+            both.add(part.values[new], part.flat[new])
+        return both
+
     def _select(
         self, scores: Float[Tensor, " n"], flat: Int[Tensor, " n"]
     ) -> Int[Tensor, " kept"] | slice:
@@ -92,6 +106,8 @@ class Scanner:
         self.best = best
         self.floor = -math.inf
         self.multiplied = 0
+        self._ahead: tuple[Bound, int] | None = None
+        """The bound and the first bin that is not yet multiplied to its end."""
         self._shift = A.factor.shift + B.factor.shift
         self._gamma = rounding(A.factor.width)
         self._tiny = underflow(A.factor.width)
@@ -102,19 +118,46 @@ class Scanner:
         """The score to reach, in units of the scaled factors."""
         return math.ldexp(max(self.best.threshold, self.floor), self._shift)
 
-    def scan(self, bound: Bound) -> None:
+    @property
+    def limit(self) -> float:
+        """What no entry exceeds that is still to be multiplied; −∞ if none is."""
+        if self._ahead is None:
+            return -math.inf
+        bound, index = self._ahead
+        return math.ldexp(bound.limit(index), -self._shift)
+
+    def scan(self, bound: Bound, look: Look | None = None) -> None:
         """Multiplies what the bound leaves at the threshold, which rises on the way."""
         A = self._A.factor.scaled.index_select(0, bound.rows)
         sizes = row_norms(A)
+        go_on = self._clock(look, bound) if look else _always
         for index, cols in enumerate(bound.bins):
+            self._ahead = bound, index
             active = bound.active(index, self.threshold)
             some = A[active] if isinstance(active, slice) else A.index_select(0, active)
-            self._scan_bin(bound.rows[active], some, sizes[active], cols)
+            if not self._scan_bin(bound.rows[active], some, sizes[active], cols, go_on):
+                return
+        self._ahead = None
+
+    def _clock(self, look: Look, bound: Bound) -> Callable[[], bool]:
+        """Asks `look` whether to go on, not more often than it makes sense."""
+        total, start = max(1, bound.work(self.threshold)), self.multiplied
+        due = time.monotonic() + _LOOK_EVERY
+
+        def go_on() -> bool:
+            nonlocal due
+            if time.monotonic() < due:
+                return True
+            heard = look(min(1.0, (self.multiplied - start) / total))
+            due = time.monotonic() + _LOOK_EVERY
+            return heard
+
+        return go_on
 
     def scan_corner(self, rows: Int[Tensor, " some"], cols: Int[Tensor, " others"]) -> None:
         A = self._A.factor.scaled.index_select(0, rows)
         for part in torch.split(cols, self._tiling.cols):
-            self._scan_bin(rows, A, row_norms(A), part)
+            self._scan_bin(rows, A, row_norms(A), part, _always)
 
     def _scan_bin(
         self,
@@ -122,15 +165,20 @@ class Scanner:
         A: Float[Tensor, "some r"],
         sizes: Float[Tensor, " some"],
         cols: Int[Tensor, " bin"],
-    ) -> None:
+        go_on: Callable[[], bool],
+    ) -> bool:
+        """Whether the bin was multiplied to its end."""
         if len(rows) == 0:
-            return
+            return True
         B = self._B.factor.scaled.index_select(0, cols)
         error = self._gamma * row_norms(B).amax().item()
         step = self._tiling.rows
         for start in range(0, len(rows), step):
+            if not go_on():
+                return False
             tile = slice(start, start + step)
             self._scan_tile(rows[tile], A[tile], cols, B, sizes[tile] * error + self._tiny)
+        return True
 
     def _scan_tile(
         self,
@@ -240,6 +288,10 @@ class Scanner:
         scores = scores.abs() if self.best.absolute else scores
         reaching: Tensor = scores + margin >= max(self.best.threshold, self.floor)
         return reaching & _can_be_among(self.best.k, scores, margin)
+
+
+def _always() -> bool:
+    return True
 
 
 def _can_be_among(

@@ -1,0 +1,145 @@
+"""What a sweep over all heads will cost here, from headers and a second of arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from lexray.families.walk import tensor_names
+from lexray.model.sweep import MOST_BYTES
+from lexray.model.weights import Weights
+from lexray.result.format import show_bytes, show_flop, show_time
+from lexray.result.table import Result, Table
+from lexray.space.topk.arithmetic import full_precision
+from lexray.space.topk.scan import Tiling
+
+TYPICAL = 0.02
+"""The share of a head's token pairs that has to be multiplied: the mean over SmolLM2's heads."""
+CALIBRATION = 0.5
+"""Seconds for each of the two products that are timed."""
+SPREADS = 4
+"""How often the embedding is passed over for the standard view's spreads (Q, K, V, O)."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What this machine does in a second."""
+
+    multiply: float
+    """Floating-point operations, in products with the embedding."""
+    search: float
+    """The same in tiles of a head's matrix, maxima included."""
+
+
+@dataclass(frozen=True)
+class Plan(Result):
+    """The cost of reading every head: the answer of `lexray heads --plan`."""
+
+    model: str
+    view: str
+    matrices: int
+    bytes: int
+    memory: int
+    factors: float
+    """Floating-point operations for the factors of all heads, and for what the view needs."""
+    dense: float
+    """Those of all token pairs of all heads, if none could be ruled out."""
+    speed: Speed
+
+    def seconds(self, share: float) -> float:
+        """If that share of all token pairs has to be multiplied."""
+        return self.factors / self.speed.multiply + share * self.dense / self.speed.search
+
+    def tables(self) -> list[Table]:
+        work = {
+            f"if {TYPICAL:.0%} of all pairs need it, as in SmolLM2": TYPICAL,
+            "at worst, if all do": 1.0,
+        }
+        rows: list[tuple[str, str]] = [
+            ("matrices", f"{self.matrices:,}, VO and QK of every head"),
+            ("read", show_bytes(self.bytes)),
+            ("memory", f"{show_bytes(self.memory)} at most, beside Python and torch"),
+            ("products with the embedding", f"{show_flop(self.factors)}"),
+            ("all token pairs", f"{show_flop(self.dense)}"),
+            (
+                "this machine",
+                f"{show_flop(self.speed.multiply)}/s there, {show_flop(self.speed.search)}/s here",
+            ),
+        ]
+        rows += [(f"time {name}", show_time(self.seconds(share))) for name, share in work.items()]
+        return [Table(("", self.model), tuple(rows), note=self.view)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "view": self.view,
+            "matrices": self.matrices,
+            "bytes": self.bytes,
+            "memory": self.memory,
+            "factor_flop": self.factors,
+            "dense_flop": self.dense,
+            "multiply_flop_per_second": self.speed.multiply,
+            "search_flop_per_second": self.speed.search,
+            "seconds": self.seconds(TYPICAL),
+            "worst_seconds": self.seconds(1.0),
+        }
+
+
+def plan_heads(weights: Weights, *, speed: Speed | None = None) -> Plan:
+    """Looks at headers only; `speed` is measured unless given.
+
+    >>> plan_heads(model).matrices
+    """
+    a, c = weights.architecture, weights.checkpoint
+    e, d = c.info(a.unembed).shape[0], a.d_model
+    names = {a.embed, a.unembed} | {n for b in a.blocks for n in tensor_names(b.attention)}
+    factors, dense, widest = 0.0, 0.0, 1
+    for block in a.blocks:
+        queries, keys = block.attention.q, block.attention.k
+        values = block.attention.v
+        columns = sum(len(h.starts) * h.d_head for h in (queries, keys, values))
+        columns += len(queries.starts) * values.d_head
+        factors += 2.0 * e * d * columns
+        dense += 2.0 * e * e * len(queries.starts) * (queries.d_head + values.d_head)
+        widest = max(widest, queries.d_head, values.d_head)
+    if weights.options.standardised:
+        factors += SPREADS * 2.0 * e * d * d
+    element = max(4, c.info(a.unembed).dtype.itemsize) if e * d < 2**28 else 2
+    sides = 1 if a.tied and weights.options.reading != "effective" else 2
+    one_head = 3 * e * widest * 4
+    return Plan(
+        weights.name,
+        str(weights.options),
+        2 * sum(len(block.attention.q.starts) for block in a.blocks),
+        sum(c.size(name) for name in names if name in c.names()),
+        sides * e * d * element + max(MOST_BYTES, one_head) + one_head // 3,
+        factors,
+        dense,
+        speed or measure(d, widest, weights.device),
+    )
+
+
+def measure(d_model: int, width: int, device: torch.device) -> Speed:
+    """Both kinds of product, timed for half a second each."""
+    tiling = Tiling.suited_to(device)
+    rows = torch.randn(tiling.rows, width, device=device)
+    cols = torch.randn(tiling.cols, width, device=device)
+    block = torch.randn(2048, d_model, device=device)
+    matrices = torch.randn(d_model, 8 * width, device=device)
+    with full_precision():
+        search = _rate(lambda: (rows @ cols.T).amax(1), 2.0 * len(rows) * len(cols) * width)
+        multiply = _rate(lambda: block @ matrices, 2.0 * block.numel() * matrices.shape[1])
+    return Speed(multiply, search)
+
+
+def _rate(work: Any, flop: float) -> float:
+    """Operations a second; asking for a number waits for the device."""
+    work()[0].sum().item()
+    start, times = perf_counter(), 0
+    while perf_counter() - start < CALIBRATION:
+        work()[0].sum().item()
+        times += 1
+    return times * flop / (perf_counter() - start)

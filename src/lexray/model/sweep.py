@@ -1,0 +1,96 @@
+"""Many heads, one after the other: those of a layer are multiplied with the embedding together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lexray.address import Matrix
+from lexray.model.circuits import Circuit, describe, take
+from lexray.model.head_matrices import HeadMatrices
+from lexray.result.readings import Pairs
+from lexray.space.topk.pairs import Sign
+from lexray.vocabulary.filters import Filter
+
+MOST_BYTES = 2**28
+"""What the factors that are held at once may take; one head's are held anyway."""
+
+Factors = tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]
+
+
+def each_top(
+    circuits: Iterable[Circuit],
+    k: int = 50,
+    *,
+    sign: Sign = "largest",
+    exclude_same: bool | Literal["inflected"] = False,
+    filter: Filter | None = None,
+) -> Iterator[Pairs]:
+    """`Circuit.top` of many, in their order.
+
+    Neighbours in a layer share one pass over the embedding, and heads that share keys and values
+    share those factors. What is multiplied together does not depend on which circuits are asked
+    for, so that each one's numbers are the same to the last bit.
+
+    >>> heads = [head.vo for head in model.layers[2].heads]
+    >>> [pairs[0] for pairs in each_top(heads, 5)]
+    """
+    note = describe(filter, None, None, exclude_same)
+    for (_, heads), group in groupby(circuits, key=lambda circuit: _batch(circuit, filter)):
+        factors: dict[Matrix, dict[int, Factors]] = {}
+        for circuit in group:
+            if circuit.matrix not in factors:
+                factors[circuit.matrix] = multiply(circuit, heads, filter)
+            yield circuit.search(
+                *factors[circuit.matrix][circuit.head.index],
+                k,
+                sign=sign,
+                exclude_same=exclude_same,
+                rows=filter,
+                cols=filter,
+                note=note,
+            )
+
+
+def _batch(circuit: Circuit, filter: Filter | None) -> tuple[int, range]:
+    """The layer, and the heads of it that are multiplied together: as many as may be held."""
+    space, head = circuit.space, circuit.head
+    ids = space.admitted(filter)
+    tokens = space.n_rows if ids is None else len(ids)
+    n = max(1, MOST_BYTES // max(1, 4 * tokens * head.d_head * 4))
+    start = head.index // n * n
+    return head.layer, range(start, min(start + n, len(head.spec.q.starts)))
+
+
+def multiply(circuit: Circuit, heads: Iterable[int], filter: Filter | None) -> dict[int, Factors]:
+    """`Circuit.factors` of these heads of the circuit's layer, each end in one product."""
+    weights, layer = circuit.head.weights, circuit.head.layer
+    some = [Circuit(HeadMatrices(weights, layer, i), circuit.matrix) for i in heads]
+    if circuit.normed:
+        return {c.head.index: c.factors(filter, filter) for c in some}
+    left, right = (_multiply_end(some, end, filter) for end in (0, 1))
+    return {c.head.index: (left[c.head.index], right[c.head.index]) for c in some}
+
+
+def _multiply_end(
+    circuits: Sequence[Circuit], end: int, filter: Filter | None
+) -> dict[int, Float[Tensor, "tokens r"]]:
+    """The factors of one end, by head; shared keys and values are multiplied once."""
+    kind = circuits[0].kinds[end]
+    side, ids = circuits[0].side(kind, filter)
+    owner = {
+        c.head.index: c.head.kv_index if kind in ("K", "V") else c.head.index for c in circuits
+    }
+    first = {owner[c.head.index]: c for c in reversed(circuits)}
+    matrices = {key: (c.matrices[0] if end == 0 else c.matrices[1].T) for key, c in first.items()}
+    product = side.factor(torch.cat(list(matrices.values()), 1))
+    parts = torch.split(product, [matrix.shape[1] for matrix in matrices.values()], 1)
+    factors = {
+        key: take(part, ids).contiguous() for key, part in zip(matrices, parts, strict=True)
+    }
+    return {index: factors[key] for index, key in owner.items()}
