@@ -6,6 +6,7 @@ import csv
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,17 @@ def sweep(model: Path, path: Path, *options: object) -> bytes:
     ran = lexray("heads", model, "-k", 5, "-o", path, *options)
     assert (ran.code, ran.out) == (0, ""), ran.err
     return path.read_bytes()
+
+
+def same(line: dict[str, Any], alone: dict[str, Any]) -> None:
+    """Equal but for the last bits of scores: heads of a layer are multiplied together."""
+    scores = [[pair["score"] for pair in found["pairs"]] for found in (line, alone)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5)
+    assert _without_scores(line) == _without_scores(alone)
+
+
+def _without_scores(line: dict[str, Any]) -> dict[str, Any]:
+    return line | {"pairs": [(pair["row"], pair["col"]) for pair in line["pairs"]]}
 
 
 @pytest.mark.slow
@@ -37,7 +49,7 @@ def test_every_head_is_a_line(llama: Path, tmp_path: Path) -> None:
         for matrix in ("VO", "QK")
     ]
     for line in found:
-        assert line == answer("head", llama, f"{line['address']}.{line['matrix']}", "-k", 5)
+        same(line, answer("head", llama, f"{line['address']}.{line['matrix']}", "-k", 5))
     assert lines[0] == json.dumps(found[0], ensure_ascii=False, separators=(",", ":"))
 
 
@@ -63,8 +75,8 @@ def test_options_are_those_of_a_head(llama: Path, tmp_path: Path) -> None:
     options = ["--absolute", "--exclude-same", "--ascii", "--folded", "--offset", "-1"]
     first = json.loads(sweep(llama, tmp_path / "a", *options).splitlines()[-1])
     head = Model.from_pretrained(llama).view(folded=True, offset=-1)["L1H3"]
-    same = head.qk.top(5, sign="absolute", exclude_same=True, filter=filters.ascii)
-    assert first == same.to_dict()
+    alone = head.qk.top(5, sign="absolute", exclude_same=True, filter=filters.ascii)
+    same(first, alone.to_dict())
 
 
 @pytest.mark.slow
@@ -200,3 +212,18 @@ def test_a_device_stays_one(llama: Path) -> None:
         assert ran.code == code
         assert Path(path).is_char_device()
     assert "cannot write /dev/full: No space left on device" in ran.err
+
+
+def test_a_plan_reads_no_weights(llama: Path, tmp_path: Path) -> None:
+    plan = answer("heads", llama, "--plan")
+    model = Model.from_pretrained(llama)
+    e, d = model.space.n_rows, model.architecture.d_model
+    width = model.architecture.d_head
+    assert plan["matrices"] == 16
+    assert plan["dense_flop"] == 16 * 2 * e * e * width
+    columns = 2 * (4 + 2 + 2 + 4) * width
+    assert plan["factor_flop"] == 2 * e * d * columns + 4 * 2 * e * d * d
+    assert 0 < plan["seconds"] < plan["worst_seconds"]
+    table = lexray("heads", llama, "--plan", "-o", tmp_path / "plan.txt")
+    assert table.code == 0
+    assert "at worst" in (tmp_path / "plan.txt").read_text(encoding="utf-8")

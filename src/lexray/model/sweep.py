@@ -90,7 +90,5 @@ def _multiply_end(
     matrices = {key: (c.matrices[0] if end == 0 else c.matrices[1].T) for key, c in first.items()}
     product = side.factor(torch.cat(list(matrices.values()), 1))
     parts = torch.split(product, [matrix.shape[1] for matrix in matrices.values()], 1)
-    factors = {
-        key: take(part, ids).contiguous() for key, part in zip(matrices, parts, strict=True)
-    }
+    factors = {key: take(part, ids).contiguous() for key, part in zip(matrices, parts, strict=True)}
     return {index: factors[key] for index, key in owner.items()}

@@ -31,9 +31,14 @@ class Basis(NamedTuple):
     slack: float
     residue: float
 
+    def reversed(self) -> "Basis":
+        """The same with the directions in the opposite order."""
+        return self._replace(TA=self.TA.flip(1), TB=self.TB.flip(1))
+
 
 def balanced_basis(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> Basis:
-    """TA = L⁻ᵀU√S and TB = LU/√S, where Ga = LLᵀ and LᵀGbL = U S² Uᵀ: both Grams become S.
+    """TA = L⁻ᵀU√S and TB = LU/√S, where Ga = LLᵀ and LᵀGbL = U S² Uᵀ: both Grams become S, the
+    directions that carry most last.
 
     Any basis gives a valid bound, so a sample of the rows in float32, and a ridge that keeps
     rank-deficient factors invertible, are good enough. Where the basis would be too ill
@@ -79,7 +84,7 @@ def _round(TA: Float[Tensor, "r r"], TB: Float[Tensor, "r r"], device: torch.dev
 
 
 def projected_norms(
-    X: Float[Tensor, "rows r"], T: Float[Tensor, "r r"], mean: Float[Tensor, " r"] | None = None
+    X: Float[Tensor, "rows r"], T: Float[Tensor, "r some"], mean: Float[Tensor, " r"] | None = None
 ) -> Float[Tensor, " rows"]:
     """‖(x − mean) T‖ of every row, widened for underflow only; in chunks that stay in cache."""
     norms = torch.empty(X.shape[0], dtype=X.dtype, device=X.device)

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.space.topk.arithmetic import rounding, row_norms, underflow
-from lexray.space.topk.basis import balanced_basis, projected_norms, sample
+from lexray.space.topk.basis import Basis, balanced_basis, projected_norms, sample
 
 _SAFE = 1 + 1e-6
 _BINS_PER_SLAB = 3
@@ -53,6 +53,7 @@ class NormTerms(NamedTuple):
     rows: Float[Tensor, " rows"]
     cols: Float[Tensor, " cols"]
     tiny: float
+    basis: Basis
 
     def corner(self, side: int) -> tuple[Int[Tensor, " rows"], Int[Tensor, " cols"]]:
         """The rows and columns with the largest norms."""
@@ -66,6 +67,7 @@ def norm_terms(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> NormTe
         projected_norms(A, basis.TA) * widen,
         projected_norms(B, basis.TB) * widen,
         underflow(A.shape[1]),
+        basis,
     )
 
 

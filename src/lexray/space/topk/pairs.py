@@ -39,11 +39,13 @@ from lexray.space.topk.bounds import (
     mean_terms,
     norm_terms,
 )
+from lexray.space.topk.leading import Leading, leading
 from lexray.space.topk.scan import Best, Look, Scanner, Side, Tiling, first_zero_pairs
 
 Sign = Literal["largest", "smallest", "absolute"]
 
 _WORK_WORTH_A_SECOND_BOUND = 0.03
+_WORK_WORTH_A_SIEVE = 0.02
 _LARGEST_CORNER = 4096
 
 
@@ -185,7 +187,16 @@ class _Search:
             other = MeanBound(means, tiling.cols, scanner.threshold)
             if other.work(scanner.threshold) < bound.work(scanner.threshold):
                 bound = other
-        scanner.scan(bound, look)
+        scanner.scan(bound, look, self._sieve(A, B, norms, bound, scanner.threshold))
+
+    def _sieve(
+        self, A: Side, B: Side, norms: NormTerms, bound: Bound, threshold: float
+    ) -> Leading | None:
+        """Where the bound leaves much; a bound on |a·b| would take two products."""
+        work = bound.work(threshold)
+        if self.best.absolute or work <= _WORK_WORTH_A_SIEVE * len(A) * len(B):
+            return None
+        return leading(A.factor.scaled, B.factor.scaled, norms, bound, threshold)
 
     def found(self, *, negate: bool) -> TopPairs:
         """The best pairs by now, and what no other pair exceeds if that is not yet their least."""

@@ -11,12 +11,15 @@ from torch import Tensor
 
 from lexray.space.topk.arithmetic import Factor, exact_values, rounding, row_norms, underflow
 from lexray.space.topk.bounds import Bound
+from lexray.space.topk.leading import Leading, segment
 
 _SEGMENT = 64
 _FEW = 4096
 _MANY = 32768
 _MASK_ENTRIES = 2**22
 _LOOK_EVERY = 0.1
+_CROWDED = 1 / 32
+"""The share of a tile's entries above which it is cheaper to multiply all of it."""
 
 Look = Callable[[float], bool]
 """Told, several times a second, which share of the work is done; False ends the search."""
@@ -98,6 +101,24 @@ class Best:
         return torch.cat([above, tied[first]])
 
 
+@dataclass(frozen=True)
+class Whole:
+    """The factors themselves, to be multiplied."""
+
+    A: Float[Tensor, "rows r"]
+    B: Float[Tensor, "cols r"]
+
+    def rows(self, index: Int[Tensor, " some"]) -> tuple[Tensor, Tensor]:
+        """What is multiplied, and the sizes that its error is relative to."""
+        A = self.A.index_select(0, index)
+        return A, row_norms(A)
+
+    def cols(self, index: Int[Tensor, " bin"]) -> tuple[Tensor, float]:
+        """What is multiplied, and the largest error, relative to the rows' sizes."""
+        B = self.B.index_select(0, index)
+        return B, rounding(B.shape[1]) * row_norms(B).amax().item()
+
+
 class Scanner:
     """Multiplies tiles and hands entries that can be among the k best to `best`."""
 
@@ -126,16 +147,17 @@ class Scanner:
         bound, index = self._ahead
         return math.ldexp(bound.limit(index), -self._shift)
 
-    def scan(self, bound: Bound, look: Look | None = None) -> None:
-        """Multiplies what the bound leaves at the threshold, which rises on the way."""
-        A = self._A.factor.scaled.index_select(0, bound.rows)
-        sizes = row_norms(A)
+    def scan(self, bound: Bound, look: Look | None = None, sieve: Leading | None = None) -> None:
+        """Multiplies what the bound leaves at the threshold, which rises on the way; through the
+        sieve, if there is one."""
+        operands = sieve or Whole(self._A.factor.scaled, self._B.factor.scaled)
+        A, sizes = operands.rows(bound.rows)
         go_on = self._clock(look, bound) if look else _always
         for index, cols in enumerate(bound.bins):
             self._ahead = bound, index
             active = bound.active(index, self.threshold)
             some = A[active] if isinstance(active, slice) else A.index_select(0, active)
-            if not self._scan_bin(bound.rows[active], some, sizes[active], cols, go_on):
+            if not self._scan_bin(bound.rows[active], some, sizes[active], cols, operands, go_on):
                 return
         self._ahead = None
 
@@ -155,9 +177,10 @@ class Scanner:
         return go_on
 
     def scan_corner(self, rows: Int[Tensor, " some"], cols: Int[Tensor, " others"]) -> None:
-        A = self._A.factor.scaled.index_select(0, rows)
+        whole = Whole(self._A.factor.scaled, self._B.factor.scaled)
+        A, sizes = whole.rows(rows)
         for part in torch.split(cols, self._tiling.cols):
-            self._scan_bin(rows, A, row_norms(A), part, _always)
+            self._scan_bin(rows, A, sizes, part, whole, _always)
 
     def _scan_bin(
         self,
@@ -165,20 +188,50 @@ class Scanner:
         A: Float[Tensor, "some r"],
         sizes: Float[Tensor, " some"],
         cols: Int[Tensor, " bin"],
+        operands: "Whole | Leading",
         go_on: Callable[[], bool],
     ) -> bool:
         """Whether the bin was multiplied to its end."""
         if len(rows) == 0:
             return True
-        B = self._B.factor.scaled.index_select(0, cols)
-        error = self._gamma * row_norms(B).amax().item()
+        B, error = operands.cols(cols)
         step = self._tiling.rows
+        scan = self._scan_tile if isinstance(operands, Whole) else self._sieve_tile
         for start in range(0, len(rows), step):
             if not go_on():
                 return False
             tile = slice(start, start + step)
-            self._scan_tile(rows[tile], A[tile], cols, B, sizes[tile] * error + self._tiny)
+            scan(rows[tile], A[tile], cols, B, sizes[tile] * error + self._tiny)
         return True
+
+    def _sieve_tile(
+        self,
+        rows: Int[Tensor, " tile_rows"],
+        A: Float[Tensor, "tile_rows h1"],
+        cols: Int[Tensor, " tile_cols"],
+        B: Float[Tensor, "tile_cols h1"],
+        margin: Float[Tensor, " tile_rows"],
+    ) -> None:
+        """Bounds first, the largest of each segment; only what reaches the threshold is multiplied
+        whole. Where too much does, all of the tile is."""
+        bounds, least = self._product(A, B), self.threshold - margin
+        parts = bounds.view(len(rows), -1, segment(len(cols)))
+        i, part = (parts.amax(2) >= least[:, None]).nonzero(as_tuple=True)
+        if len(i) == 0:
+            return
+        which, inside = (parts[i, part] >= least[i, None]).nonzero(as_tuple=True)
+        if len(which) > _CROWDED * bounds.numel():
+            whole = Whole(self._A.factor.scaled, self._B.factor.scaled)
+            (left, sizes), (right, error) = whole.rows(rows), whole.cols(cols)
+            self._scan_tile(rows, left, cols, right, sizes * error + self._tiny)
+            return
+        i, j = i[which], part[which] * parts.shape[2] + inside
+        kept = self._admissible(rows[i], cols[j])
+        i, j = i[kept], j[kept]
+        left, right = self._A.factor.scaled[rows[i]], self._B.factor.scaled[cols[j]]
+        margin = self._gamma * row_norms(left) * row_norms(right) + self._tiny
+        reaching = (left * right).sum(1) + margin >= self.threshold
+        self._rescore(rows, cols, i[reaching], j[reaching])
 
     def _scan_tile(
         self,
