@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 # Bytecode is kept even where a machine asks for none: collecting the tests takes thrice as long without.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
-SPREAD := -n auto --maxprocesses 8 --dist loadfile
+SPREAD := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .PHONY: setup demo quick test check bench browser fuzz hooks clean
 

@@ -1,19 +1,18 @@
 """Shapes in signatures are checked while tests run; the table of oracles is printed at the end."""
 
+import gc
 import os
 import sys
 from typing import Any
 
-from jaxtyping import install_import_hook
-
-import tests.typecheck  # noqa: F401  the hook looks it up by name
+from tests.typecheck import install
 
 QUICK = "LEXRAY_QUICK"
 """Tells the workers of pytest-xdist, which load this before they know their options."""
 if "--quick" in sys.argv:
     os.environ[QUICK] = "1"
 if QUICK not in os.environ:
-    install_import_hook("lexray", "tests.typecheck.check")  # half of what collecting costs
+    install("lexray")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -44,11 +43,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no worker is left alone with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     if config.getoption("--quick"):
         kept = thin(items)
         left = {id(item) for item in kept}
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in left])
         items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: it need not be searched for garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

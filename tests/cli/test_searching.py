@@ -12,7 +12,7 @@ from lexray.cli.signals import INTERRUPTED
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.progress import watch
-from lexray.result.readings import Pairs
+from lexray.result.pairs import Pairs
 from lexray.space.topk import scan
 from tests.cli.running import answer, lexray, mistake
 

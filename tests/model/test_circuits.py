@@ -13,7 +13,8 @@ from lexray import filters
 from lexray.errors import LexrayError
 from lexray.model.circuits import factored_svd
 from lexray.model.model import Model
-from lexray.result.readings import Pairs, Reading
+from lexray.result.pairs import Pairs
+from lexray.result.readings import Reading
 from tests.dense import NAMES, Dense, dense
 from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded

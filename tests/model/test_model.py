@@ -506,7 +506,7 @@ def test_an_embedding_larger_than_the_vocabulary(tmp_path: Path) -> None:
     assert model.W_U.shape == (24, 37)
     assert len(model.vocabulary) == 31
     assert model.vocabulary.shown(33) == "#33"
-    assert model.vocabulary.admitted(model.d_vocab).tolist() == [True] * 31 + [False] * 6
+    assert model.vocabulary.mask(model.d_vocab).tolist() == [True] * 31 + [False] * 6
 
 
 # ---------------------------------------------------------------------- live modules

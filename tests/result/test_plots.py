@@ -19,7 +19,8 @@ from lexray import filters, plots
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.result.charts.chart import Chart
-from lexray.result.readings import Pair, Pairs, Reading, Scored, Source, Token
+from lexray.result.pairs import Pair, Pairs
+from lexray.result.readings import Reading, Scored, Source, Token
 from lexray.result.theme import DARK, LIGHT
 from lexray.view import View
 from tests.families.zoo import build

@@ -15,7 +15,8 @@ from rich.console import Console
 from lexray import filters
 from lexray.find.related import Related
 from lexray.model.model import Model
-from lexray.result.readings import Pair, Pairs, Reading, Readings, Scored, Source, Token
+from lexray.result.pairs import Pair, Pairs
+from lexray.result.readings import Reading, Readings, Scored, Source, Token
 from lexray.result.table import Result
 from lexray.view import View
 from tests.vocabulary.vocabularies import worded

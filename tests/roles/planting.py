@@ -24,7 +24,7 @@ def fresh(name: str) -> Model:
 def reopened(model: Model) -> Model:
     """The same weights, nothing remembered."""
     assert isinstance(model.checkpoint, ModuleCheckpoint)
-    return Model(model.checkpoint, vocabulary=vocabulary()).seen(model.options)
+    return Model(model.checkpoint, vocabulary=vocabulary()).with_view(model.options)
 
 
 def write(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lexray.errors import LexrayError
-from lexray.roles.relation import Relation, relations_of, shipped, typed
+from lexray.roles.relation import Relation, parse_pairs, relations_of, shipped
 
 PAIRS = (("France", "Paris"), ("Japan", "Tokyo"))
 
@@ -35,7 +35,7 @@ def test_by_name_and_by_title() -> None:
 
 @pytest.mark.parametrize("text", ["France→Paris,Japan→Tokyo", "France -> Paris, Japan=>Tokyo,"])
 def test_typed(text: str) -> None:
-    assert typed(text).pairs == PAIRS
+    assert parse_pairs(text).pairs == PAIRS
     assert relations_of(text)[0].pairs == PAIRS
 
 

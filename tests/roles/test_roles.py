@@ -11,10 +11,11 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.model import Model
-from lexray.roles.catalogue import area_of, catalogue
+from lexray.roles.catalogue import catalogue
 from lexray.roles.induction import induction, lone, match_of, sample
 from lexray.roles.patterns import all_looks, by_chance, looks, pattern, repeated_tokens, states_of
 from lexray.roles.spectrum import copying, eigenvalues
+from lexray.space.area import area
 from tests.dense import NAMES as DENSE
 from tests.dense import Dense, dense
 from tests.families.zoo import build
@@ -179,9 +180,9 @@ def test_a_match_is_that_of_its_definition() -> None:
 
 
 def test_areas() -> None:
-    assert area_of([1, 2, 3, 4], [False, False, True, True]) == 1
-    assert area_of([1, 1], [True, False]) == 0.5
-    assert np.isnan(area_of([1, 2], [True, True]))
+    assert area(torch.tensor([1.0, 2, 3, 4]), torch.tensor([False, False, True, True])) == 1
+    assert area(torch.ones(2), torch.tensor([True, False])) == 0.5
+    assert np.isnan(area(torch.tensor([1.0, 2]), torch.tensor([True, True])))
 
 
 def test_a_measured_catalogue() -> None:

@@ -139,15 +139,15 @@ def test_what_is_made_once_is_kept_by_the_models_identity(
     monkeypatch.setattr(keeping, "WORTH_KEEPING", 1)
     save("llama", tmp_path / "a")
     first = lx.Model.from_pretrained(tmp_path / "a")
-    made = keeping.kept(first, "x", lambda: {"x": torch.arange(3)})
-    again = keeping.kept(lx.Model.from_pretrained(tmp_path / "a"), "x", dict)
+    made = keeping.keep(first, "x", lambda: {"x": torch.arange(3)})
+    again = keeping.keep(lx.Model.from_pretrained(tmp_path / "a"), "x", dict)
     assert torch.equal(made["x"], again["x"])
     module = deepcopy(save("llama", tmp_path / "b"))  # the zoo's own stays as it is
     module.model.layers[1].mlp.down_proj.weight.data[:, 0] += 1
     module.save_pretrained(tmp_path / "b")
     other = lx.Model.from_pretrained(tmp_path / "b")
     assert keeping.identity(other) != keeping.identity(first)
-    assert keeping.kept(other, "x", dict) == {}
+    assert keeping.keep(other, "x", dict) == {}
 
 
 def test_a_file_that_is_written_again_is_another_model(

@@ -14,9 +14,10 @@ from lexray.model.model import Model
 from lexray.result.charts.panels import Columns, Panel
 from lexray.result.table import Table
 from lexray.studies.shared import figures
+from lexray.studies.shared.finding import Evidence, finding
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import each_prompt
-from lexray.studies.shared.study import VISIT, Evidence, PromptOptions, Study, finding, option
+from lexray.studies.shared.study import VISIT, PromptOptions, Study, option
 
 counted: list[str] = []
 """Every prompt for which something was computed."""

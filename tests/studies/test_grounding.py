@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import lexray as lx
+from lexray.space.area import area
 from lexray.studies.grounding import VIEWS, Grounding, ground, own_text, spread
-from lexray.studies.shared.areas import area, interval
 from lexray.studies.shared.grounds import Amount
+from lexray.studies.shared.measures import interval
 from lexray.trace.record.removal import Removal, changes
 
 

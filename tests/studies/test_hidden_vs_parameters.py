@@ -14,7 +14,7 @@ from lexray.studies import hidden_vs_parameters as study
 from lexray.studies.hidden_vs_parameters import GROUPS, SIDES, HiddenVsParameters, Pool
 from lexray.studies.shared.active import TopLists
 from lexray.studies.shared.prompts import Prompt
-from lexray.studies.shared.resume import Done, kept_in
+from lexray.studies.shared.resume import Done, keep_in
 from tests.studies.recorded import PROMPT, K, model, prompts_file, tops, traced, weights
 from tests.vocabulary.vocabularies import worded
 
@@ -144,7 +144,7 @@ def test_the_pool_holds_hidden_states() -> None:
 def test_the_whole_study(tmp_path: Path) -> None:
     run, path = find("hidden-vs-parameters"), prompts_file(tmp_path)
     place = tmp_path / "x.prompts.jsonl"
-    with kept_in(place):
+    with keep_in(place):
         first = run(worded("gpt2"), **ALL, prompts=path)
         lines = len(place.read_text().splitlines())
         again = run(worded("gpt2"), **ALL, prompts=path, final=True)

@@ -50,7 +50,7 @@ def test_a_gaussian_is_what_theory_says() -> None:
         return torch.randn(len(at), 40, generator=generator).double()
 
     shape = isotropy.measure(rows, torch.arange(20_000))
-    assert shape["deviation"] == pytest.approx(isotropy.expected(40, 20_000), rel=0.1)
+    assert shape["deviation"] == pytest.approx(isotropy.expected_deviation(40, 20_000), rel=0.1)
     path = shape["by_tokens"]
     assert [p["n"] for p in path] == [312, 1250, 5000, 20_000]
     assert path[-1]["deviation"] == shape["deviation"]

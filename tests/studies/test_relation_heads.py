@@ -9,7 +9,14 @@ import torch
 from lexray.roles.relation import Relation
 from lexray.roles.tokens import Task, tasks_of
 from lexray.studies import find, relation_heads
-from lexray.studies.relation_heads import FREE, PUT, accuracy, correlation, questions, written
+from lexray.studies.relation_heads import (
+    FREE,
+    PUT,
+    accuracy,
+    correlation,
+    measure_written,
+    questions,
+)
 from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded
 
@@ -24,7 +31,7 @@ def task() -> Task:
 def test_what_heads_write() -> None:
     """From the hidden states of transformers' own pass: head by head, the long way round."""
     model, module = worded("llama"), build("llama")
-    found = written(model, task(), "b d {}")
+    found = measure_written(model, task(), "b d {}")
     n_heads, n_kv, r = 4, 2, 6
     expected = {PUT: torch.zeros(len(PAIRS), 8), FREE: torch.zeros(len(PAIRS), 8)}
     E = module.lm_head.weight.double()

@@ -38,7 +38,7 @@ every_view = pytest.mark.parametrize("view", list(VIEWS))
 @cache
 def models(name: str) -> Model:
     made = Model.from_pretrained("demo") if name == "demo" else Model.from_module(build(name))
-    return made.seen(RAW)
+    return made.with_view(RAW)
 
 
 def shares(trace: Trace) -> dict[str, float]:

@@ -94,8 +94,8 @@ def test_combinations(vocabulary: Vocabulary) -> None:
 def test_filters_are_values(vocabulary: Vocabulary) -> None:
     assert filters.among(["law"]) == filters.among(["law"])
     assert len({filters.ascii & filters.starts_word, filters.ascii & filters.starts_word}) == 1
-    once = filters.ascii.kept(vocabulary)
-    assert filters.ascii.kept(vocabulary) is once
+    once = filters.ascii.keeps(vocabulary)
+    assert filters.ascii.keeps(vocabulary) is once
     filters.ascii.mask(vocabulary).zero_()
     assert once.any()
 
@@ -116,10 +116,10 @@ COMBINED = st.recursive(
 @given(COMBINED, COMBINED)
 def test_combinations_follow_logic(a: filters.Filter, b: filters.Filter) -> None:
     vocabulary = vocabulary_of(TOKENS)
-    kept = {f: f.kept(vocabulary) for f in (a, b)}
-    assert (a & b).kept(vocabulary).equal(kept[a] & kept[b])
-    assert (a | b).kept(vocabulary).equal(kept[a] | kept[b])
-    assert (~(a & b)).kept(vocabulary).equal((~a | ~b).kept(vocabulary))
+    kept = {f: f.keeps(vocabulary) for f in (a, b)}
+    assert (a & b).keeps(vocabulary).equal(kept[a] & kept[b])
+    assert (a | b).keeps(vocabulary).equal(kept[a] | kept[b])
+    assert (~(a & b)).keeps(vocabulary).equal((~a | ~b).keeps(vocabulary))
     assert a.describe()
 
 

@@ -458,9 +458,9 @@ def test_holes_and_other_sizes_than_the_embedding(tmp_path: Path) -> None:
     vocabulary = written(tmp_path, description({"a": 0, "b": 1, "d": 3}))
     assert (len(vocabulary), vocabulary.n_ids) == (3, 4)
     assert [i in vocabulary for i in range(-1, 5)] == [False, True, True, False, True, False]
-    assert vocabulary.admitted(6).tolist() == [True, True, False, True, False, False]
-    assert vocabulary.admitted(4).tolist() == [True, True, False, True]
-    assert vocabulary.admitted(2).tolist() == [True, True]
+    assert vocabulary.mask(6).tolist() == [True, True, False, True, False, False]
+    assert vocabulary.mask(4).tolist() == [True, True, False, True]
+    assert vocabulary.mask(2).tolist() == [True, True]
     assert [vocabulary.shown(i) for i in (2, 3, 5)] == ["#2", "d", "#5"]
     assert vocabulary.text(2) == vocabulary.text(5) == ""
     assert vocabulary.groups(6).tolist() == [0, 1, 2, 3, 4, 5]
@@ -498,7 +498,7 @@ def test_numbered() -> None:
     assert len(vocabulary) == 20
     assert vocabulary.shown(17) == "#17"
     assert vocabulary.id("#17") == vocabulary.id(17) == 17
-    assert vocabulary.admitted(20).all()
+    assert vocabulary.mask(20).all()
     with pytest.raises(LexrayError, match="'Paris' is not a token of a model without a tokenizer"):
         vocabulary.id("Paris")
     assert Vocabulary.numbered(0).n_ids == 0
@@ -837,7 +837,7 @@ def test_gguf_word_piece(tmp_path: Path) -> None:
 def test_gguf_holes_and_kinds_that_cannot_encode() -> None:
     metadata = gguf("rwkv", ["a", "[PAD1]", "[PAD9]"], [NORMAL, UNUSED, UNUSED])
     vocabulary = Vocabulary.from_gguf(metadata)
-    assert vocabulary.admitted(4).tolist() == [True, False, True, False]
+    assert vocabulary.mask(4).tolist() == [True, False, True, False]
     assert vocabulary.all_shown == ["a", "#1", "[PAD9]"]
     with pytest.raises(LexrayError, match="kind 'rwkv' cannot encode; gpt2, llama"):
         vocabulary.encode("a")

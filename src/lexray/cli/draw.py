@@ -44,7 +44,7 @@ def draw(file: File, picture: PictureOptions, output: OutputOptions) -> None:
         text = read_plain(file).decode()
     except UnicodeDecodeError as error:
         raise LexrayError(f"cannot read {file}: {error}") from error
-    graph = picture.pinned(Flow.from_json(text))
+    graph = picture.with_pins(Flow.from_json(text))
     if path is not None:
         picture.write(graph, path)
     if picture.open:

@@ -172,7 +172,7 @@ class PictureOptions:
         if self.pin and not (self.paper or (path and path.suffix.lower() == ".json")):
             raise LexrayError("--pin chooses what --paper shows (or what a .json keeps): add it")
 
-    def pinned(self, graph: Flow) -> Flow:
+    def with_pins(self, graph: Flow) -> Flow:
         """The graph with the parts that are asked for pinned."""
         single: list[list[str]] = []
         named: dict[str, list[str]] = {}
@@ -258,7 +258,7 @@ def flow(
     if printed and output.format not in WHOLE and not picture.open:
         options |= STREAM_ALONE
     traces = _traces(run, prompt, where, second)
-    graph = picture.pinned(_graph(traces, options))
+    graph = picture.with_pins(_graph(traces, options))
     if path is not None and drawn:
         picture.write(graph, path)
     elif printed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lexray.result.readings import Pairs
+from lexray.result.pairs import Pairs
 from lexray.result.table import Result, Table
 
 SHOWN = 6

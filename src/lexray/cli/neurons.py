@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lexray.address import Address
 from lexray.cli.groups import expand, option
 from lexray.cli.options import (
     AddressArg,
@@ -26,6 +27,13 @@ def register(app: typer.Typer) -> None:
         app.command()(expand(command))
 
 
+def _parse(address: str, kind: str, example: str) -> Address:
+    at = Address.parse(address)
+    if getattr(at, kind) is None:
+        raise LexrayError(f"{at} is no {kind}; {kind}s look like {example}")
+    return at
+
+
 def neuron(
     model: ReadingOptions,
     address: AddressArg,
@@ -37,11 +45,7 @@ def neuron(
 
     lexray neuron smollm2 L26N777 -k 10
     """
-    from lexray.address import Address
-
-    at = Address.parse(address)
-    if at.neuron is None:
-        raise LexrayError(f"{at} is no neuron; neurons look like L23N907 or L23N907.value")
+    at = _parse(address, "neuron", "L23N907 or L23N907.value")
     found = model.open()[at]
     read = found.top if at.vector is None else found.every
     output.show(read(k, filter=tokens.filter()))
@@ -58,11 +62,7 @@ def subhead(
 
     lexray subhead smollm2 L25H1.O3 --ascii
     """
-    from lexray.address import Address
-
-    at = Address.parse(address)
-    if at.subhead is None:
-        raise LexrayError(f"{at} is no subhead; subheads look like L3H7.V12 (Q, K, V or O)")
+    at = _parse(address, "subhead", "L3H7.V12 (Q, K, V or O)")
     output.show(model.open()[at].every(k, filter=tokens.filter()))
 
 

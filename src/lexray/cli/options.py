@@ -22,7 +22,7 @@ from lexray.errors import LexrayError
 if TYPE_CHECKING:
     from lexray.model.circuits import Circuit
     from lexray.model.model import Model
-    from lexray.result.readings import Pairs
+    from lexray.result.pairs import Pairs
     from lexray.vocabulary.filters import Filter
 
 MODEL, READING, TOKENS = "The model", "How it is read", "Which tokens"

@@ -55,7 +55,7 @@ class OtherOptions:
             from lexray.compare.open import open_other
 
             return open_other(first, source, on_first=True, family=like.family)
-        return replace(like, model=source, **(OWN | own)).open().seen(first.options)
+        return replace(like, model=source, **(OWN | own)).open().with_view(first.options)
 
     def given(self) -> list[str]:
         """The options that were set, as they are written."""

@@ -54,7 +54,7 @@ def lookup(
 
     opened, groups = model.open(), names(among) or ["values"]
     features = None if dictionary is None else Dictionary.open(dictionary, opened)
-    searched = None if features is None else features.searched(groups)
+    searched = None if features is None else features.choose_groups(groups)
     found = find(opened, words, groups, by=by, suppressed=suppressed, groups=searched)
     output.show(found.top(limit, tokens=k, filter=tokens.filter()))
 

@@ -16,7 +16,7 @@ from lexray.progress import watched_by
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from lexray.result.readings import Pairs
+    from lexray.result.pairs import Pairs
 
 PATIENCE = 2.0
 """Seconds before anything is shown."""

@@ -17,7 +17,8 @@ from lexray.model.model import Model
 from lexray.model.open import SMOLLM2, shipped_models, shipped_path
 from lexray.progress import track
 from lexray.result.format import show_bytes
-from lexray.result.readings import Directions, Pairs, Readings
+from lexray.result.pairs import Directions, Pairs
+from lexray.result.readings import Readings
 from lexray.result.table import Result, Table
 from lexray.vocabulary import filters
 
@@ -214,7 +215,7 @@ class Teller:
         found = [
             (subject, model.lookup(subject).top(4, tokens=8, filter=WORDS))
             for subject in chapter.subjects
-            if all(_is_token(model, word) for word in subject)
+            if all(model.vocabulary.find(word) is not None for word in subject)
         ]
         if not found:
             return
@@ -318,14 +319,6 @@ def _wordy(tokens: list[str]) -> bool:
 
 def _bare(token: str) -> str:
     return token.strip("·").casefold()
-
-
-def _is_token(model: Model, word: str) -> bool:
-    try:
-        model.vocabulary.id(word)
-    except LexrayError:
-        return False
-    return True
 
 
 def _count_recalled(subject: tuple[str, ...], hits: Hits) -> int:

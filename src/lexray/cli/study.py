@@ -86,9 +86,9 @@ def study(
     lexray study all demo -o report
     """
     if list_:
-        from lexray.studies import listed
+        from lexray.studies import list_studies
 
-        show(listed(), format, None)
+        show(list_studies(), format, None)
         raise typer.Exit
 
 
@@ -137,7 +137,7 @@ def _section(
 ) -> Section:
     """A study's part of the report, its files written; if it cannot be run, why."""
     from lexray.studies import find
-    from lexray.studies.shared.page import Untestable
+    from lexray.studies.shared.study import Untestable
 
     study = find(name)
     own = {f.name for f in fields(study.options)}
@@ -145,10 +145,10 @@ def _section(
         with _keeping(folder / f"{name}.prompts.jsonl"):
             result = study(model, **{key: v for key, v in options.items() if key in own})
     except LexrayError as error:
-        return Untestable(study, str(error))
+        return Untestable(study, str(error)).section
     write_whole(folder / f"{name}.json", result.to_json() + "\n")
     write_whole(folder / f"{name}.csv", result.to_csv(safe=not csv_raw))
-    return result
+    return result.section
 
 
 def _make(folder: Path) -> None:
@@ -160,9 +160,9 @@ def _make(folder: Path) -> None:
 
 @contextmanager
 def _keeping(path: Path | None) -> Iterator[None]:
-    from lexray.studies.shared.resume import kept_in
+    from lexray.studies.shared.resume import keep_in
 
-    with kept_in(path):
+    with keep_in(path):
         yield
 
 

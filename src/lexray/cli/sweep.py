@@ -23,7 +23,7 @@ from lexray.files import append_json_line, appending, json_line, whole_lines
 from lexray.result.format import show_percent
 
 if TYPE_CHECKING:
-    from lexray.result.readings import Pairs
+    from lexray.result.pairs import Pairs
 
 Line = dict[str, Any]
 

@@ -40,7 +40,7 @@ def open_both(a: Given, b: Given) -> tuple[Model, Model]:
 def open_as_papers_do(a: Given, b: Given) -> tuple[Model, Model]:
     """The same, read raw as the papers do, unless another view than the default was chosen."""
     first, second = open_both(a, b)
-    return first.seen(first.options.papers), second.seen(second.options.papers)
+    return first.with_view(first.options.papers), second.with_view(second.options.papers)
 
 
 def open_other(
@@ -55,8 +55,8 @@ def open_other(
         return other
     opening: Opening = {"device": first.device, "dtype": first.dtype, **options}
     if on_first and (Path(_name(other)) / ADAPTER_CONFIG).exists():
-        return _open_adapter(first, other, opening).seen(first.options)
-    return Model.from_pretrained(_name(other), **opening).seen(first.options)
+        return _open_adapter(first, other, opening).with_view(first.options)
+    return Model.from_pretrained(_name(other), **opening).with_view(first.options)
 
 
 def _open_adapter(first: Model, adapter: str | Path, opening: Opening) -> Model:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -32,10 +32,8 @@ from lexray.space.kinds import Kind
 from lexray.trace.evidence.result import Evidence
 from lexray.trace.evidence.vectors import feature_evidence, sample
 from lexray.trace.recording import LayerTrace
+from lexray.trace.trace import Trace
 from lexray.vocabulary.filters import Filter
-
-if TYPE_CHECKING:
-    from lexray.trace.trace import Trace
 
 FEATURES_AT_ONCE = 1024
 Part = Literal["key", "value"]
@@ -280,13 +278,13 @@ class Dictionary:
         self, words: Any, among: str | Sequence[str] = "values", *, by: By = "standard"
     ) -> Lookup:
         """Which features write some words, respond to them (among keys), or are like a vector."""
-        groups = self.searched([among] if isinstance(among, str) else among)
+        groups = self.choose_groups([among] if isinstance(among, str) else among)
         if is_vector(words):
             rows, _ = rows_of(self.model, words)
             return lookup_vector(self.model, rows[0], among, by=by, groups=groups)
         return lookup(self.model, words, among, by=by, groups=groups)
 
-    def searched(self, among: Sequence[str]) -> tuple[Searched, ...]:
+    def choose_groups(self, among: Sequence[str]) -> tuple[Searched, ...]:
         """The features' values, keys, or both."""
         for name in among:
             if name not in PARTS:

@@ -155,7 +155,7 @@ def _weights_in(folder: Path) -> Path:
     raise LexrayError(f"{folder} is no dictionary: it has no .safetensors file")
 
 
-def _named(file: SafetensorsFile, names: Iterable[str]) -> str | None:
+def _find_named(file: SafetensorsFile, names: Iterable[str]) -> str | None:
     """The tensor with one of these names, perhaps after a prefix such as `sae.`."""
     for name in names:
         for entry in file.entries:
@@ -165,7 +165,7 @@ def _named(file: SafetensorsFile, names: Iterable[str]) -> str | None:
 
 
 def _matrix(file: SafetensorsFile, names: Mapping[str, bool], width: int) -> Matrix | None:
-    entry = _named(file, names)
+    entry = _find_named(file, names)
     if entry is None:
         return None
     shape, dtype = file.entries[entry].shape, file.entries[entry].dtype
@@ -184,7 +184,7 @@ def _vectors(file: SafetensorsFile, encoder: Matrix | None, decoder: Matrix) -> 
         raise LexrayError(f"{file.path}: {encoder.n} encoder and {decoder.n} decoder vectors")
     found: dict[str, Tensor] = {}
     for name, known in VECTORS.items():
-        entry = _named(file, known)
+        entry = _find_named(file, known)
         if entry is None:
             continue
         shape = file.entries[entry].shape

@@ -65,7 +65,7 @@ class FeatureSpace(EmbeddingSpace):
         super().__init__(weights, layer)
         self._layer, self._usual = layer, usual
 
-    def seen(self, **changes: Any) -> FeatureSpace:
+    def with_view(self, **changes: Any) -> FeatureSpace:
         return FeatureSpace(self.weights.view(**changes), self._layer, self._usual)
 
     def sharing(self, kind: Kind) -> Hashable:
@@ -78,14 +78,14 @@ class FeatureSpace(EmbeddingSpace):
         return self.side_of(kind, filter)
 
     def side_of(self, kind: Kind, filter: Filter | None, *, everything: bool = False) -> Side:
-        ids = None if everything else self.admitted(filter)
+        ids = None if everything else self.list_ids(filter)
         if ids is not None:
             return self.whole(kind).only(ids)
         view = replace(self.weights.options, offset=0)
         key = id(self._usual), kind, view, None
-        return SIDES.get(self.weights.cache, key, lambda: self._made(kind))
+        return SIDES.get(self.weights.cache, key, lambda: self._make(kind))
 
-    def _made(self, kind: Kind) -> Side:
+    def _make(self, kind: Kind) -> Side:
         side = self.writing if kind in WRITES else self.reading
         options = self.weights.options
         if not (options.standardised or options.calibrated):
@@ -94,9 +94,9 @@ class FeatureSpace(EmbeddingSpace):
         spread = moments.covariance
         if not options.standardised:
             spread = spread + torch.outer(moments.mean, moments.mean)
-        return side.calibrate(spread, self.admitted(None))
+        return side.calibrate(spread, self.list_ids(None))
 
-    def shifted(self, X: Float[Tensor, "n d_model"], kind: Kind) -> Float[Tensor, "n d_model"]:
+    def shift(self, X: Float[Tensor, "n d_model"], kind: Kind) -> Float[Tensor, "n d_model"]:
         if not self.weights.options.standardised:
             return X
         X = at_least_float32(X)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from lexray.edits.values import Edit, ablate, scale
 from lexray.effects.aim import run_prompt
-from lexray.effects.areas import area
 from lexray.errors import LexrayError
+from lexray.find.promise import score_written
 from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import Neuron
 from lexray.model.fold import at_least_float32
@@ -26,6 +26,7 @@ from lexray.model.head import Head
 from lexray.progress import track
 from lexray.result.check import Check, Checked
 from lexray.result.readings import Token
+from lexray.space.area import area
 from lexray.space.space import space_of
 from lexray.trace.apply.resolve import Changes
 from lexray.trace.record.prompt import encode, longest
@@ -151,7 +152,7 @@ class Bench:
         self.runs = [
             record(self.model, [ids], layers=[self.layer], what=what)[0] for ids in self.pieces
         ]
-        self.known = self.model.vocabulary.admitted(self.model.space.n_rows)
+        self.known = self.model.vocabulary.mask(self.model.space.n_rows)
 
     def check(self, part: Part, drawn: torch.Generator) -> Checked:
         spots = self._spots(part)
@@ -211,10 +212,10 @@ class Bench:
             space = space_of(self.model, self.layer)
             x = self.model.neuron(part.address).value.tensor[None]
             sign = 1.0 if spot.strength >= 0 else -1.0
-            return sign * space.whole("value").project(space.shifted(x, "value"))[0].float().cpu()
+            return sign * space.whole("value").project(space.shift(x, "value"))[0].float().cpu()
         head = self.model.head(part.address)
         assert spot.looked_at is not None
-        return written_by(head, spot.looked_at)
+        return score_written(head, spot.looked_at)
 
     def _change(self, part: Part, spot: Spot) -> Float[Tensor, "e"]:
         """How much more probable each token was with the parameter: or with twice of it."""
@@ -233,14 +234,6 @@ class Bench:
         moved: Any = before.float().softmax(-1) - after.float().softmax(-1)
         found: Tensor = (moved if self.removing else -moved)[: len(self.known)]
         return found
-
-
-def written_by(head: Head, token: int) -> Float[Tensor, "e"]:
-    """What attending to a token writes, by the head's view."""
-    space = head.vo.space
-    left, right = at_least_float32(head.W_V), at_least_float32(head.W_O)
-    row = space.whole("V").only(torch.tensor([token])).factor(left)
-    return space.whole("O").project(row.to(right) @ right)[0].float().cpu()
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from jaxtyping import Float
+from rich.console import RenderableType
 from torch import Tensor
 
 from lexray.result.format import show_number
+from lexray.result.table import TEXT_WIDTH, Result, Table
 from lexray.trace.read.grid import Grid, GridCell
+
+
+class GridResult(Result):
+    """A result that shows itself as one grid."""
+
+    @abstractmethod
+    def grid(self) -> Grid: ...
+
+    def tables(self) -> list[Table]:
+        return [self.grid().fitting(TEXT_WIDTH).table()]
+
+    def __rich__(self) -> RenderableType:
+        return self.grid()
+
+    def _repr_html_(self) -> str:
+        return self.grid().to_html()
 
 
 def number_grid(

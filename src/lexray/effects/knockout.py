@@ -12,18 +12,17 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from rich.console import RenderableType
 from torch import Tensor
 
 from lexray.edits.values import Edit, cut
 from lexray.effects.aim import Aim, recorded_logits, rough
-from lexray.effects.grids import number_grid
+from lexray.effects.grids import GridResult, number_grid
 from lexray.effects.plots import draw_cells
 from lexray.effects.removals import rerun_each
 from lexray.errors import LexrayError
 from lexray.result.charts.cells import Cells
 from lexray.result.readings import Source, Token
-from lexray.result.table import TEXT_WIDTH, Cell, Result, Table
+from lexray.result.table import Cell, Table
 from lexray.trace.read.grid import Grid
 from lexray.trace.read.targets import Wanted
 from lexray.trace.record.plan import Some, choose
@@ -31,7 +30,7 @@ from lexray.trace.recording import Recording
 
 
 @dataclass(frozen=True)
-class Knockout(Result):
+class Knockout(GridResult):
     """Attention to each position, cut in a window of layers: what is left of the answer."""
 
     source: Source
@@ -62,15 +61,6 @@ class Knockout(Result):
         columns = [self.tokens[p].shown for p in self.positions]
         names = [f"L{n}" for n in self.layers]
         return number_grid(self.title, self._note, columns, names, self.change)
-
-    def tables(self) -> list[Table]:
-        return [self.grid().fitting(TEXT_WIDTH).table()]
-
-    def __rich__(self) -> RenderableType:
-        return self.grid()
-
-    def _repr_html_(self) -> str:
-        return self.grid().to_html()
 
     def csv_tables(self) -> list[Table]:
         rows: list[tuple[Cell, ...]] = [

@@ -13,19 +13,18 @@ from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
-from rich.console import RenderableType
 from torch import Tensor
 
 from lexray.edits.values import Edit, patch
 from lexray.effects.aim import Aim, own_actions, recorded_logits, rough
-from lexray.effects.grids import number_grid
+from lexray.effects.grids import GridResult, number_grid
 from lexray.effects.plots import draw_cells, scatter, signed_map
 from lexray.effects.removals import rerun_each
 from lexray.errors import LexrayError
 from lexray.result.charts.cells import Cells
 from lexray.result.charts.panels import Panels
 from lexray.result.readings import Source, Token
-from lexray.result.table import TEXT_WIDTH, Cell, Result, Table
+from lexray.result.table import Cell, Table
 from lexray.trace.read.grid import Grid
 from lexray.trace.read.targets import Wanted
 from lexray.trace.record.plan import Some, choose
@@ -37,7 +36,7 @@ CAUGHT = {"residual": "resid_pre", "attention": "attn_write", "mlp": "mlp_write"
 
 
 @dataclass(frozen=True)
-class Patching(Result):
+class Patching(GridResult):
     """A grid of how much of the answer follows from each place."""
 
     source: Source
@@ -89,15 +88,6 @@ class Patching(Result):
 
     def grid(self) -> Grid:
         return number_grid(self.title, self._note, self.columns, self.lines, self.exact)
-
-    def tables(self) -> list[Table]:
-        return [self.grid().fitting(TEXT_WIDTH).table()]
-
-    def __rich__(self) -> RenderableType:
-        return self.grid()
-
-    def _repr_html_(self) -> str:
-        return self.grid().to_html()
 
     def csv_tables(self) -> list[Table]:
         columns = ("line", "column", "number", "exact", "approximate")

@@ -225,10 +225,10 @@ def ranks_in(
     """
     if not words:
         return [()] * len(X)
-    listed, side = space.admitted(filter), space.whole(kind)
+    listed, side = space.list_ids(filter), space.whole(kind)
     found: list[tuple[int, ...]] = []
     for start in range(0, len(X), LISTS_AT_ONCE):
-        scores = side.project(space.shifted(X[start : start + LISTS_AT_ONCE], kind))
+        scores = side.project(space.shift(X[start : start + LISTS_AT_ONCE], kind))
         if suppressed:
             scores = -scores
         others = scores if listed is None else scores[:, listed.to(scores.device)]

@@ -143,8 +143,8 @@ def lookup(
 
     def score(space: EmbeddingSpace, kind: Kind) -> Score:
         if by == "standard":
-            return prominence(space.seen(standardised=True), kind).towards(ids)
-        side = space.seen(centred=True).whole(kind).only(torch.tensor(ids))
+            return prominence(space.with_view(standardised=True), kind).towards(ids)
+        side = space.with_view(centred=True).whole(kind).only(torch.tensor(ids))
         return _along(torch.cat(list(side.columns())).mean(0), by)
 
     tokens = tuple(model.space.token(i) for i in ids)
@@ -176,10 +176,10 @@ def lookup_vector(
     def score(space: EmbeddingSpace, other: Kind) -> Score:
         if by != "standard":
             return _along(x, by)
-        ids = space.admitted(None)
+        ids = space.list_ids(None)
         kernel = Kernels(own, space, ids, ids).between(kind, other)
-        mine = own.shifted(x[None], kind)[0]
-        return lambda X: kernel.correlations_with(mine, space.shifted(X, other))
+        mine = own.shift(x[None], kind)[0]
+        return lambda X: kernel.correlations_with(mine, space.shift(X, other))
 
     scores = _scores(searched, score, f"looking through {' and '.join(names)}")
     return Lookup(model, (), names, by, searched, scores)

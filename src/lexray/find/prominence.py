@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
-from lexray.model.kept import kept
+from lexray.model.kept import keep
 from lexray.space.correlation import Chart, chart
 from lexray.space.kinds import WRITES, Kind
 from lexray.space.space import EmbeddingSpace
@@ -53,7 +53,7 @@ class Prominence:
         direction = torch.cat(list(some.columns())).mean(0) - self.centre
 
         def score(X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n"]:
-            Y = at_least_float32(self.space.shifted(X, self.kind))
+            Y = at_least_float32(self.space.shift(X, self.kind))
             with full_precision():
                 spread = self.chart.sizes(Y)[:, 0] / sqrt(self.n_tokens)
                 return Y @ direction.to(Y) / spread
@@ -75,7 +75,7 @@ def _prominence(space: EmbeddingSpace, kind: Kind, view: View, first: bool) -> P
     else:
         side = "writing" if kind in WRITES else view.reading
         name = f"prominence-{kind}-{side}{'-first' * first}"
-        found = kept(space.weights, name, lambda: _moments(space, kind))
+        found = keep(space.weights, name, lambda: _moments(space, kind))
     root = found["root"].to(space.weights.device)
     listed = len(space.side(kind).rows)
     largest = float(root.norm(dim=0).max()) if root.numel() else 1.0

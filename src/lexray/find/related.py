@@ -6,10 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-from jaxtyping import Int
-from torch import Tensor
-
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.model.vectors import VECTORS_AT_ONCE, VectorGroup
@@ -17,6 +13,7 @@ from lexray.progress import track
 from lexray.result.format import show_percent
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
+from lexray.space.topk.vectors import members
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ def _related_in(
     for start in range(0, keys.n, VECTORS_AT_ONCE):
         a = reading.top(X[start : start + VECTORS_AT_ONCE], k).top_ids
         b = writing.top(Y[start : start + VECTORS_AT_ONCE], k).top_ids
-        shared, size = _members(a, b), a.shape[1]
+        shared, size = members(a, b), a.shape[1]
         for i, n in enumerate(shared.sum(1).tolist()):
             if n / size < overlap:
                 continue
@@ -125,10 +122,3 @@ def _related_in(
                 n / (2 * size - n),
                 tuple(model.space.token(t) for t in some),
             )
-
-
-def _members(a: Int[Tensor, "n k"], b: Int[Tensor, "n k"]) -> Tensor:
-    """Which entries of each row of a are in the same row of b."""
-    ordered = b.sort(1).values
-    at = torch.searchsorted(ordered, a).clamp(max=b.shape[1] - 1)
-    return ordered.gather(1, at) == a

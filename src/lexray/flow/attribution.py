@@ -142,7 +142,7 @@ def to_attribution(graph: FlowGraph, slug: str = "") -> Attribution:
             "an attribution graph holds what parts bring to logits, which this flow graph does not "
             "know: differences do not, nor do encoders with a non-linear head"
         )
-    return _Export(graph, slug).made()
+    return _Export(graph, slug).make()
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class _Export:
     graph: FlowGraph
     slug: str
 
-    def made(self) -> Attribution:
+    def make(self) -> Attribution:
         graph, parts = self.graph, self._parts()
         influence = self._influence(parts)
         at = graph.run.position

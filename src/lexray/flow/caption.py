@@ -42,8 +42,8 @@ def heads_clause(graph: FlowGraph) -> str:
     heads = speakers(graph)
     if not heads:
         return ""
-    layer, looked = heads[0].layer, looked_at(graph, heads[0])
-    alike = [n for n in heads if n.layer == layer and looked_at(graph, n) == looked][:HEADS]
+    layer, looked = heads[0].layer, find_looked_at(graph, heads[0])
+    alike = [n for n in heads if n.layer == layer and find_looked_at(graph, n) == looked][:HEADS]
     words = common_words(alike)
     many = len(alike) > 1
     named = f"Head{'s' * many} {_list([str(n.head) for n in alike])} of layer {layer}"
@@ -82,7 +82,7 @@ def fold(word: str) -> str:
     return word.lstrip("·").lower() or word
 
 
-def looked_at(graph: FlowGraph, head: Node) -> int | None:
+def find_looked_at(graph: FlowGraph, head: Node) -> int | None:
     """The position from which most of what a head wrote came, among those that are drawn."""
     edges = [e for e in graph.into(head.id) if e.kind == EdgeKind.ATTENTION]
     if not edges:

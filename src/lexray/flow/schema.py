@@ -178,7 +178,7 @@ def _run_from(data: dict[str, Any]) -> Run:
     model, address, filter = (_as(text, data[key]) for key in ("model", "address", "filter"))
     source = Source(model, _maybe(text, data["revision"]), address, view, filter)
     said = data["prediction"]
-    best = None if said is None else _weighed(said["id"], said["shown"], said["weight"])
+    best = None if said is None else _read_weighed(said["id"], said["shown"], said["weight"])
     tokens = tuple(_as(text, token) for token in data["tokens"])
     position = _at_least(0, data["position"])
     if position >= len(tokens):
@@ -186,7 +186,7 @@ def _run_from(data: dict[str, Any]) -> Run:
     return Run(source, _as(text, data["prompt"]), tokens, position, best)
 
 
-def _weighed(id: Any, shown: Any, weight: Any) -> Weighed:
+def _read_weighed(id: Any, shown: Any, weight: Any) -> Weighed:
     return Weighed(_at_least(0, id), _as(text, shown), float(weight))
 
 
@@ -266,7 +266,7 @@ def _ends_from(
     data: dict[str, Any], shown: dict[int, str]
 ) -> tuple[tuple[Weighed, ...], tuple[Weighed, ...]]:
     top, bottom = (
-        tuple(_weighed(id, shown[_as(whole, id)], weight) for id, weight in data[end])
+        tuple(_read_weighed(id, shown[_as(whole, id)], weight) for id, weight in data[end])
         for end in ("top", "bottom")
     )
     return top, bottom

@@ -83,7 +83,7 @@ def tell(graph: FlowGraph, n: int | None = None) -> Story:
     writers = [node for node in graph.nodes if node.kind in WRITERS and node.projection]
     parts = [part for node in writers if (part := _part(graph, node, by_logit)) is not None]
     parts.sort(key=lambda part: -abs(part.weight))
-    chosen = _pinned(graph, parts) or parts[: _how_many(parts) if n is None else n]
+    chosen = _pin(graph, parts) or parts[: _how_many(parts) if n is None else n]
     whole = _whole(graph, by_logit)
     every = sum(part.weight for part in parts) if whole is None else whole
     rest = every - sum(part.weight for part in chosen)
@@ -191,7 +191,7 @@ def _is_rest(graph: FlowGraph, node: Node) -> bool:
     return bool(into & set(SUMS)) and not rows
 
 
-def _pinned(graph: FlowGraph, parts: Sequence[Part]) -> list[Part]:
+def _pin(graph: FlowGraph, parts: Sequence[Part]) -> list[Part]:
     """The pinned parts, those of one name together."""
     by_node = {part.nodes[0]: part for part in parts}
     found = []

@@ -20,7 +20,8 @@ from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
 from lexray.model.head_matrices import HeadMatrices
 from lexray.progress import watch
-from lexray.result.readings import Direction, Directions, Pair, Pairs, Reading
+from lexray.result.pairs import Direction, Directions, Pair, Pairs
+from lexray.result.readings import Reading
 from lexray.space.kinds import Kind
 from lexray.space.side import Side
 from lexray.space.space import EmbeddingSpace, space_of
@@ -81,7 +82,7 @@ class Circuit:
     def side(self, kind: Kind, filter: Filter | None) -> tuple[Side, Int[Tensor, "some"] | None]:
         """The side to multiply with, and which of the factor's rows to take then: where most
         tokens are admitted, that is cheaper than a copy of their embeddings."""
-        ids, whole = self.space.admitted(filter), self.space.whole(kind)
+        ids, whole = self.space.list_ids(filter), self.space.whole(kind)
         if ids is None or 2 * len(ids) < len(whole.rows):
             return self.space.side(kind, filter), None
         return whole, ids
@@ -144,7 +145,7 @@ class Circuit:
         budget: float | None = None,
     ) -> Pairs:
         """`top` of factors that were made for these filters; `note` describes them."""
-        row_ids, col_ids = self.space.admitted(rows), self.space.admitted(cols)
+        row_ids, col_ids = self.space.list_ids(rows), self.space.list_ids(cols)
         groups = self._groups(exclude_same)
         give = partial(self._pairs, row_ids=row_ids, col_ids=col_ids, sign=sign, note=note)
         found = top_pairs(
@@ -219,7 +220,7 @@ class Circuit:
         A, B = self.factors_between(*sides)
         one, many = (A, B) if axis == 0 else (B, A)
         scores = many @ one[0].to(many)
-        top, bottom, legibility = space.score_tokens(scores, k, space.admitted(filter))
+        top, bottom, legibility = space.score_tokens(scores, k, space.list_ids(filter))
         name = LINES[self.matrix][axis]
         shown = self.head.weights.vocabulary.shown(token_id)
         source = space.source(f"{self.address} {shown} {name}", filter)

@@ -57,7 +57,7 @@ class Component:
 
         >>> model["L3N17"].check("This movie was a very good film.", others=2)[0].area
         """
-        return self.weights.check(str(self.address), prompts, **options)
+        return self.weights.check_part(str(self.address), prompts, **options)
 
     def evidence(self, text: str | None = None, n: int = 10) -> Any:
         """Where it is strongest in running text, and whether its reading tells where: an
@@ -81,14 +81,14 @@ class Wired(Component):
 
         >>> model["L1H2"].readers(5, via="K")
         """
-        return self.weights.linked(self.address, n, via, reading=False)
+        return self.weights.find_links(self.address, n, via, reading=False)
 
     def writers(self, n: int = 20, *, via: str | None = None) -> Links:
         """The earlier parts that write most of what this one reads, by all its sides or one.
 
         >>> model["L3N17"].writers(5)
         """
-        return self.weights.linked(self.address, n, via, reading=True)
+        return self.weights.find_links(self.address, n, via, reading=True)
 
     def describe(self, *, measure: bool = True) -> Result:
         """One card: what it does, what it reads and writes, who feeds it and whom it feeds.
@@ -97,4 +97,4 @@ class Wired(Component):
 
         >>> model["L1N17"].describe()
         """
-        return self.weights.described(self.address, measure=measure)
+        return self.weights.describe_part(self.address, measure=measure)

@@ -35,7 +35,7 @@ HUGE = 2**29
 """Elements of a tensor that are looked at together, and of one that is not looked at whole."""
 
 
-def kept(
+def keep(
     weights: Weights, name: str, make: Callable[[], dict[str, Tensor]], *, runs: bool = False
 ) -> dict[str, Tensor]:
     """What `make` made the first time, for this model.

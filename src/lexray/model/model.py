@@ -182,11 +182,11 @@ class Model(Anatomy):
         """
         return relations(self, which, k=k, shuffled=shuffled, seed=seed)
 
-    def linked(self, address: Address, n: int, via: str | None, *, reading: bool) -> Links:
+    def find_links(self, address: Address, n: int, via: str | None, *, reading: bool) -> Links:
         """What reads a part, or what writes for it: `model["L1N5"].readers()`, `.writers()`."""
         return (writers if reading else readers)(self, address, n, via=via)
 
-    def described(self, address: Address, *, measure: bool) -> Card:
+    def describe_part(self, address: Address, *, measure: bool) -> Card:
         """One card for a head or neuron: `model["L2H1"].describe()`."""
         return describe(self, address, measure=measure)
 
@@ -296,6 +296,10 @@ class Model(Anatomy):
         wanted = [addresses] if isinstance(addresses, str) else list(addresses)
         return check(self, wanted, prompts, k=k, how=how, places=places, others=others, seed=seed)
 
+    def check_part(self, address: str, prompts: str | Sequence[str], **options: Any) -> Check:
+        """`model["L2N77"].check(prompts)`."""
+        return self.check(address, prompts, **options)
+
     def edited(self, edits: Edits, *, text: str | None = None) -> Model:
         """The same model with other weights: `scale`, `ablate`, `replace`, `rank_one`, in order.
 
@@ -314,7 +318,7 @@ class Model(Anatomy):
             device=self.device,
             dtype=self.dtype,
         )
-        return other.seen(self.options)
+        return other.with_view(self.options)
 
     def save(self, folder: str | Path) -> Path:
         """Writes safetensors, config and tokenizer to a new folder, which transformers opens."""

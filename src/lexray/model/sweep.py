@@ -13,7 +13,7 @@ from torch import Tensor
 from lexray.address import Matrix
 from lexray.model.circuits import Circuit, describe, take
 from lexray.model.head_matrices import HeadMatrices
-from lexray.result.readings import Pairs
+from lexray.result.pairs import Pairs
 from lexray.space.topk.pairs import Sign
 from lexray.vocabulary.filters import Filter
 
@@ -60,7 +60,7 @@ def each_top(
 def _batch(circuit: Circuit, filter: Filter | None) -> tuple[int, range]:
     """The layer, and the heads of it that are multiplied together: as many as may be held."""
     space, head = circuit.space, circuit.head
-    ids = space.admitted(filter)
+    ids = space.list_ids(filter)
     tokens = space.n_rows if ids is None else len(ids)
     n = max(1, MOST_BYTES // max(1, 4 * tokens * head.d_head * 4))
     start = head.index // n * n

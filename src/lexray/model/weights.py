@@ -108,9 +108,9 @@ class Weights:
         changes = {name: value for name, value in given.items() if value is not None}
         now = self.options
         base = now if name is None else replace(View.named(name), offset=now.offset)
-        return self.seen(replace(base, **changes))  # type: ignore[arg-type]
+        return self.with_view(replace(base, **changes))  # type: ignore[arg-type]
 
-    def seen(self: Same, view: View) -> Same:
+    def with_view(self: Same, view: View) -> Same:
         """The same model under this view."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
@@ -123,29 +123,19 @@ class Weights:
         """Each token alone, as it enters the first block or leaves it; `Model` can run that."""
         raise LexrayError(f"{self.name} is open as weights alone, and nothing can be run")
 
-    def check(
-        self,
-        addresses: str | Sequence[str],
-        prompts: str | Sequence[str],
-        *,
-        k: int = 20,
-        how: str = "remove",
-        places: int = 4,
-        others: int = 8,
-        seed: int = 0,
-    ) -> Check:
-        """Whether readings predict effects; `Model` can run that."""
+    def check_part(self, address: str, prompts: str | Sequence[str], **options: Any) -> Check:
+        """Whether a reading predicts effects; `Model` can run that."""
         raise LexrayError(f"{self.name} is open as weights alone, and nothing can be run")
 
     def evidence(self, address: str, text: str | None = None, n: int = 10) -> Any:
         """What a parameter does on running text; `Model` can run one."""
         raise LexrayError(f"{self.name} is open as weights alone, and no text can be run")
 
-    def linked(self, address: Address, n: int, via: str | None, *, reading: bool) -> Links:
+    def find_links(self, address: Address, n: int, via: str | None, *, reading: bool) -> Links:
         """What reads a part, or (`reading`) what writes for it; `Model` can look for that."""
         raise LexrayError(f"{self.name} is open as weights alone; open it as a Model")
 
-    def described(self, address: Address, *, measure: bool) -> Result:
+    def describe_part(self, address: Address, *, measure: bool) -> Result:
         """All there is to say of a head or neuron; `Model` can say it."""
         raise LexrayError(f"{self.name} is open as weights alone; open it as a Model")
 
@@ -257,7 +247,7 @@ class Weights:
         found = checkpoint.read_unchecked(name, *index)
         if not all_finite(found):
             n, rows = checkpoint.info(name).shape[0], index[0] if index else ALL
-            used = self.vocabulary.admitted(n)[rows].view(-1, *[1] * (found.ndim - 1))
+            used = self.vocabulary.mask(n)[rows].view(-1, *[1] * (found.ndim - 1))
             kept = torch.where(used.to(found.device), found, torch.zeros_like(found))
             require_finite(checkpoint.describe(name), kept, [part.start or 0 for part in index])
         return found

@@ -25,6 +25,11 @@ class Link:
     reads: tuple[str, ...] = ()
     """The words on both sides, along the direction that passes most."""
 
+    @property
+    def row(self) -> tuple[Cell, ...]:
+        words = " ".join(self.writes), " ".join(self.reads)
+        return (self.writer, self.reader, self.times, self.strength, *words)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "writer": self.writer,
@@ -55,34 +60,13 @@ class Links(Result, Sequence[Link]):
 
     def tables(self) -> list[Table]:
         columns = ("writer", "reader", "× chance", "strength", "writes", "reads")
-        rows: list[tuple[Cell, ...]] = [
-            (
-                link.writer,
-                link.reader,
-                link.times,
-                link.strength,
-                " ".join(link.writes),
-                " ".join(link.reads),
-            )
-            for link in self.links
-        ]
-        return [Table(columns, tuple(rows), self.title, str(self.source), frozenset({"× chance"}))]
+        rows = tuple(link.row for link in self.links)
+        return [Table(columns, rows, self.title, str(self.source), frozenset({"× chance"}))]
 
     def csv_tables(self) -> list[Table]:
         columns = ("rank", "writer", "reader", "times", "strength", "writes", "reads")
-        rows: list[tuple[Cell, ...]] = [
-            (
-                n,
-                link.writer,
-                link.reader,
-                link.times,
-                link.strength,
-                " ".join(link.writes),
-                " ".join(link.reads),
-            )
-            for n, link in enumerate(self.links, 1)
-        ]
-        return [Table(columns, tuple(rows))]
+        rows = tuple((n, *link.row) for n, link in enumerate(self.links, 1))
+        return [Table(columns, rows)]
 
     def to_dict(self) -> dict[str, Any]:
         return {**self.source.to_dict(), "links": [link.to_dict() for link in self.links]}

@@ -14,7 +14,8 @@ from lexray.result.charts.chart import ENDINGS, Chart
 from lexray.result.charts.cloud import Cloud
 from lexray.result.charts.threads import Threads
 from lexray.result.draw import principal_plane
-from lexray.result.readings import Embeds, Pairs, Reading
+from lexray.result.pairs import Pairs
+from lexray.result.readings import Embeds, Reading
 
 __all__ = ["ENDINGS", "Chart", "bars", "principal_plane", "save_plot", "threads", "token_map"]
 

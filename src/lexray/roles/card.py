@@ -16,7 +16,7 @@ from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
 from lexray.roles.catalogue import Catalogue, Entry, catalogue
 from lexray.roles.relations import relations
-from lexray.roles.scores import SIGNS, Score, listed
+from lexray.roles.scores import SIGNS, Score, show_pairs
 from lexray.roles.wiring import readers, writers
 from lexray.space.space import space_of
 
@@ -160,7 +160,8 @@ def _roles(entry: Entry, whole: Catalogue) -> Table:
 
 def _relations(scores: list[Score]) -> Table:
     rows = tuple(
-        (str(s.relation), SIGNS[s.sign], s.share, s.chance, s.q, listed(s.right, 6)) for s in scores
+        (str(s.relation), SIGNS[s.sign], s.share, s.chance, s.q, show_pairs(s.right, 6))
+        for s in scores
     )
     columns = ("relation", "", "share", "chance", "q", "right")
     return Table(columns, rows, f"{scores[0].address}: relations", bars=frozenset({"share"}))

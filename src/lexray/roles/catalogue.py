@@ -8,6 +8,7 @@ from math import isnan
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from lexray.errors import LexrayError
@@ -21,6 +22,7 @@ from lexray.roles.measured import Did, all_did
 from lexray.roles.patterns import OFFSETS, Looks, Repeated, all_looks, by_chance, repeated_tokens
 from lexray.roles.scores import SIGNS, Relations, Score
 from lexray.roles.spectrum import Copying, all_copying
+from lexray.space.area import area
 
 SURE = 0.01
 COPIES, LOOKS, FINDS = 0.25, 0.2, 1.0
@@ -81,7 +83,7 @@ class Entry:
             "duplicate": self.duplicate.effect,
             "induction": self.induction.effect,
             "mover": self.induction.mover,
-            "measured": None if self.did is None else _measured(self.did),
+            "measured": None if self.did is None else _say_measured(self.did),
             "relations": [
                 {"relation": s.relation.name, "sign": SIGNS[s.sign], "share": s.share, "q": s.q}
                 for s in self.relations
@@ -89,7 +91,7 @@ class Entry:
         }
 
 
-def _measured(did: Did) -> dict[str, float]:
+def _say_measured(did: Did) -> dict[str, float]:
     return {
         "previous": did.looks.previous,
         "first": did.looks.first,
@@ -140,20 +142,20 @@ class Catalogue(Result):
                 entry.duplicate.effect,
                 entry.induction.effect,
             )
-            rows.append((*row, *(_measured(entry.did).values() if entry.did else ())))
+            rows.append((*row, *(_say_measured(entry.did).values() if entry.did else ())))
         title = f"The heads of {self.source.model}: from weights" + (
             ", and measured" if has else ""
         )
         return [
             Table(columns + (done if has else ()), tuple(rows), title, self._note),
-            *([self._agreed()] if self.agreement else []),
+            *([self._agreement_table()] if self.agreement else []),
         ]
 
     @property
     def _note(self) -> str:
         return f"{self.source} · roles with q < {SURE}"
 
-    def _agreed(self) -> Table:
+    def _agreement_table(self) -> Table:
         rows = tuple((name, area, n) for name, (area, n) in self.agreement.items())
         note = "how often a head that does it scores above one that does not, from weights alone"
         return Table(("role", "agreement (AUC)", "heads that do it"), rows, "Agreement", note)
@@ -264,7 +266,7 @@ def _roles(
         roles = []
 
         def measured(name: str, done: Did | None = done) -> float | None:
-            return None if done is None else _measured(done)[name]
+            return None if done is None else _say_measured(done)[name]
 
         if up[i] < SURE and copied[i].score > COPIES:
             roles.append(Role("copying", copied[i].score, 0.0, float(up[i]), measured("copying")))
@@ -347,15 +349,6 @@ def _agreement(entries: Sequence[Entry]) -> dict[str, tuple[float, int]]:
         "copying": ([e.copying for e in entries], [d.copies > 2 for d in did]),
     }
     return {
-        name: (area_of(scores, wanted), sum(wanted)) for name, (scores, wanted) in sides.items()
+        name: (area(torch.tensor(scores, dtype=torch.float64), torch.tensor(wanted)), sum(wanted))
+        for name, (scores, wanted) in sides.items()
     }
-
-
-def area_of(scores: Sequence[float], wanted: Sequence[bool]) -> float:
-    """The probability that a wanted one scores above another; NaN without both."""
-    inside = np.array([s for s, w in zip(scores, wanted, strict=True) if w])
-    outside = np.array([s for s, w in zip(scores, wanted, strict=True) if not w])
-    if not len(inside) or not len(outside):
-        return float("nan")
-    above = (inside[:, None] > outside[None]).mean() + (inside[:, None] == outside[None]).mean() / 2
-    return float(above)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,16 +21,15 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.model.weights import Weights
 from lexray.progress import track
+from lexray.result.charts.panels import Panels
 from lexray.result.links import Links
 from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
 from lexray.roles.ends import HEAD_VIAS, End, end, strengths
+from lexray.roles.plots import compositions
 from lexray.roles.wiring import Found, with_words
 from lexray.space.kinds import Kind
 from lexray.space.space import space_of
-
-if TYPE_CHECKING:
-    from lexray.result.charts.panels import Panels
 
 Matrix = NDArray[np.float64]
 
@@ -108,8 +107,6 @@ class Composition(Result):
 
     def plot(self) -> Panels:
         """A heat map for each of Q, K and V."""
-        from lexray.roles.plots import compositions
-
         title = f"Composition of the heads of {self.source.model}"
         return compositions(self.centred, title, str(self.source))
 
@@ -119,13 +116,13 @@ def composition(weights: Weights, n: int = 100, *, via: Sequence[str] = HEAD_VIA
     if unknown := [each for each in via if each not in HEAD_VIAS]:
         raise LexrayError(f"heads read by Q, K and V, not by {', '.join(unknown)}")
     sides = tuple(each for each in HEAD_VIAS if each in via)
-    writers = [_made(weights, layer, "O") for layer in range(weights.n_layers)]
+    writers = [_make(weights, layer, "O") for layer in range(weights.n_layers)]
     addresses = tuple(name for each in writers for name in each.names)
     scores: dict[str, Matrix] = {}
     centred: dict[str, Matrix] = {}
     links: list[Found] = []
     for side in track(sides, len(sides), "compositions"):
-        readers = [_made(weights, layer, side) for layer in range(weights.n_layers)]
+        readers = [_make(weights, layer, side) for layer in range(weights.n_layers)]
         scores[side] = _matrix(writers, readers)
         shared = shared_direction([*writers, *readers])
         written, read = ([_without(each, shared) for each in ends] for ends in (writers, readers))
@@ -136,7 +133,7 @@ def composition(weights: Weights, n: int = 100, *, via: Sequence[str] = HEAD_VIA
     return Composition(source, addresses, scores, centred, with_words(weights, best, "links"))
 
 
-def _made(weights: Weights, layer: int, kind: Kind) -> End:
+def _make(weights: Weights, layer: int, kind: Kind) -> End:
     found = end(weights, layer, kind)
     if found is None:
         raise LexrayError(f"layer {layer} of {weights.name} has no heads")

@@ -75,14 +75,14 @@ class End:
         return self.cores[i * self.rank : (i + 1) * self.rank]
 
 
-def folded(weights: Weights) -> Weights:
+def fold_view(weights: Weights) -> Weights:
     """Wiring is about what passes from part to part: norms belong to it, whatever the view."""
     return weights if weights.options.folded else weights.view(folded=True)
 
 
 def end(weights: Weights, layer: int, kind: Kind) -> End | None:
     """All writers (value, O) or readers (key, gate, Q, K, V) of a layer; None if there are none."""
-    seen = folded(weights)
+    seen = fold_view(weights)
     if kind in ("value", "key", "gate"):
         groups = layer_groups(seen, layer, kind)
         if not groups:
@@ -115,7 +115,7 @@ def head_core(weights: Weights, layer: int, index: int, kind: Kind) -> Float[Ten
 
 def spread(weights: Weights, layer: int, kind: Kind) -> Float[Tensor, "d_model d_model"]:
     """S: the mean of CᵀC / ‖C‖², of trace 1."""
-    seen = folded(weights)
+    seen = fold_view(weights)
 
     def make() -> Tensor:
         found = end(seen, layer, kind)
@@ -172,7 +172,7 @@ class Part:
         """Of what it writes."""
         return "O" if self.is_head else "value"
 
-    def written(self) -> End:
+    def writing_end(self) -> End:
         return self._single(self.kind)
 
     def readers(self, via: Via | None) -> list[End]:
@@ -188,7 +188,7 @@ class Part:
         return tuple(via for via in NEURON_VIAS if via in found)
 
     def _single(self, kind: Kind) -> End:
-        layer, seen = self.address.layer, folded(self.weights)
+        layer, seen = self.address.layer, fold_view(self.weights)
         if self.is_head:
             assert self.address.head is not None
             core = head_core(seen, layer, self.address.head, kind)

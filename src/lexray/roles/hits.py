@@ -148,7 +148,7 @@ class Sides:
             self._sources(heads), _split(sample, W_O), _split(self.targets, W_O), W_O, strict=True
         )
         for A, screen, T, W in parts:
-            yield Rows(A, T, self.places, screen, partial(_projected, self.cols, W))
+            yield Rows(A, T, self.places, screen, partial(_project_rows, self.cols, W))
 
     def _sources(self, heads: Sequence[Head]) -> list[Float[Tensor, "rows r"]]:
         return _split(self.rows, [at_least_float32(head.W_V).T for head in heads])
@@ -164,7 +164,7 @@ def _product(B: Float[Tensor, "e r"], A: Float[Tensor, "some r"]) -> Float[Tenso
     return A @ B.T
 
 
-def _projected(
+def _project_rows(
     cols: Side, W_O: Float[Tensor, "r d_model"], A: Float[Tensor, "some r"]
 ) -> Float[Tensor, "some e"]:
     return cols.project(A @ W_O.to(A))
@@ -200,7 +200,7 @@ def _hits(board: Board, rows: Rows) -> HeadHits:
             beaten = _kth(sign * small, k) - room
             open_rows = ((sign * targets >= beaten[:, None]) & ours).any(1).nonzero()[:, 0]
             found[sign] = [
-                _decided(rows, part, k[part], ours, sign)
+                _decide(rows, part, k[part], ours, sign)
                 for part in torch.split(open_rows, ROWS_AT_ONCE)
             ]
     return {
@@ -220,7 +220,7 @@ def _kth(scores: Float[Tensor, "rows n"], k: Int[Tensor, "rows"]) -> Float[Tenso
     return torch.where(k <= most, last, -torch.inf)
 
 
-def _decided(
+def _decide(
     rows: Rows, some: Int[Tensor, "some"], k: Tensor, ours: Bool[Tensor, "rows rows"], sign: int
 ) -> tuple[Int[Tensor, "hits"], Int[Tensor, "hits"]]:
     """Of some rows, from all of their scores: which targets of their own task are hit."""

@@ -54,7 +54,7 @@ def match_of(queries: Float[Tensor, "n r"], keys: Float[Tensor, "n r"], mover: s
 
 def sample(model: Anatomy, seed: int = 0) -> Int[Tensor, "n"]:
     """Random tokens out of those that lists may show."""
-    listed = model.space.admitted(None)
+    listed = model.space.list_ids(None)
     listed = torch.arange(model.space.n_rows) if listed is None else listed
     generator = torch.Generator().manual_seed(seed + 1)
     return listed[torch.randperm(len(listed), generator=generator)[:TOKENS]]
@@ -77,7 +77,7 @@ def induction(
     order = sorted(range(len(heads)), key=lambda i: -previous[i])[:MOVERS]
     ids = sample(model, seed)
     x = {first: lone(model, ids, first=first) for first in (True, False)}
-    moved = {i: _moved(heads[i], x[heads[i].layer == 0]) for i in order}
+    moved = {i: _move(heads[i], x[heads[i].layer == 0]) for i in order}
     through, direct = [], []
     for head in heads:
         own = x[head.layer == 0]
@@ -93,6 +93,6 @@ def induction(
     return through, direct
 
 
-def _moved(head: Head, x: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
+def _move(head: Head, x: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
     W_V, W_O = at_least_float32(head.W_V), at_least_float32(head.W_O)
     return x.to(W_V) @ W_V @ W_O

@@ -30,8 +30,8 @@ class Did:
 
 def all_did(model: Anatomy, text: Repeated) -> list[Did]:
     """Every head, measured."""
-    traces = [_traced(model, ids) for ids in text.ids]
-    measure = prominence(space_of(model).seen(standardised=True), "O")
+    traces = [_trace(model, ids) for ids in text.ids]
+    measure = prominence(space_of(model).with_view(standardised=True), "O")
     found = []
     for layer in range(model.n_layers):
         parts = [trace[layer] for trace in traces]
@@ -45,7 +45,7 @@ def all_did(model: Anatomy, text: Repeated) -> list[Did]:
     return found
 
 
-def _traced(model: Anatomy, ids: Int[Tensor, "n"]) -> Trace:
+def _trace(model: Anatomy, ids: Int[Tensor, "n"]) -> Trace:
     found = trace_prompt(model, ids.tolist(), what=["attention", "heads"], special=False)
     assert isinstance(found, Trace)
     return found

@@ -150,7 +150,7 @@ def neuron_relations(
     for ff in track(units, len(units), "relations of all neurons"):
         reads.append(words.sides(ff, reading=True))
         writes.append(words.sides(ff, reading=False))
-    return _collected(model, tasks, units, torch.cat(reads), torch.cat(writes))
+    return _collect(model, tasks, units, torch.cat(reads), torch.cat(writes))
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class _Words:
         """Each neuron's z for the sources or the targets of each task."""
         group = _reader(ff) if reading else ff.values
         scores = _scores(
-            prominence(group.space.seen(standardised=True), group.kind), self.pool, group
+            prominence(group.space.with_view(standardised=True), group.kind), self.pool, group
         )
         mean, spread = scores.mean(1), scores.std(1, unbiased=True).clamp(min=1e-12)
         where = {int(i): n for n, i in enumerate(self.pool)}
@@ -187,14 +187,14 @@ def _scores(
     """Every vector's score for every word, standardised along its own list."""
     kind: Kind = group.kind
     space: EmbeddingSpace = found.space
-    Y = at_least_float32(space.shifted(group.tensor, kind))
+    Y = at_least_float32(space.shift(group.tensor, kind))
     words = torch.cat(list(space.whole(kind).only(ids).columns())) - found.centre.to(Y)
     with full_precision():
         spread = found.chart.sizes(Y)[:, :1].clamp(min=1e-30) / sqrt(found.n_tokens)
         return (Y @ words.to(Y).T / spread).cpu()
 
 
-def _collected(
+def _collect(
     model: Anatomy,
     tasks: Sequence[Task],
     units: Sequence[FeedForward],

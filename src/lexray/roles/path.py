@@ -23,7 +23,7 @@ from lexray.model.groups import head_group, layer_groups
 from lexray.model.weights import Weights
 from lexray.result.readings import Source
 from lexray.result.table import Result, Table
-from lexray.roles.ends import OTHER, comes_later, folded
+from lexray.roles.ends import OTHER, comes_later, fold_view
 from lexray.space.kinds import Kind
 from lexray.space.space import space_of
 
@@ -145,7 +145,7 @@ class Link:
         self, weights: Weights, x: Float[Tensor, "d_model"]
     ) -> tuple[Float[Tensor, "d_model"], float]:
         """What comes out, and how much of x went in."""
-        seen, layer = folded(weights), self.address.layer
+        seen, layer = fold_view(weights), self.address.layer
         if self.address.head is not None:
             near, far = (
                 at_least_float32(head_group(seen, layer, self.address.head, kind).tensor)

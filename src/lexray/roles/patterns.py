@@ -52,7 +52,7 @@ class Repeated:
 
 def repeated_tokens(model: Anatomy, seed: int = 0, *, texts: int = TEXTS) -> Repeated:
     """Random tokens out of those that the standard view lists, repeated once."""
-    listed = model.space.admitted(None)
+    listed = model.space.list_ids(None)
     if listed is None:
         listed = torch.arange(model.space.n_rows)
     special = [int(i) for i in listed if model.vocabulary.is_special(int(i))]

@@ -66,14 +66,14 @@ def relations_of(given: Given | Sequence[Given] | None) -> tuple[Relation, ...]:
     asked = [given] if isinstance(given, str | Path | Relation | Mapping) else list(given)
     if not asked:
         raise LexrayError(f"no relation was asked for; there are {', '.join(shipped())}")
-    found = [relation for each in asked for relation in _found(each)]
+    found = [relation for each in asked for relation in _find(each)]
     names = [relation.name for relation in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise LexrayError(f"two relations have the same name: {', '.join(twice)}")
     return tuple(found)
 
 
-def _found(given: Given) -> Iterable[Relation]:
+def _find(given: Given) -> Iterable[Relation]:
     if isinstance(given, Relation):
         return [given]
     if isinstance(given, Mapping):
@@ -85,7 +85,7 @@ def _found(given: Given) -> Iterable[Relation]:
         if by_title := [r for r in shipped().values() if r.title == given]:
             return by_title
         if ARROW.search(given):
-            return [typed(given)]
+            return [parse_pairs(given)]
     if text.lower().endswith(FILES):
         return read_relations(Path(text))
     raise LexrayError(
@@ -94,7 +94,7 @@ def _found(given: Given) -> Iterable[Relation]:
     )
 
 
-def typed(text: str) -> Relation:
+def parse_pairs(text: str) -> Relation:
     """Pairs as one types them: `France→Paris,Japan→Tokyo`; `->` and `=>` are arrows too."""
     parts = [part for part in text.split(",") if part.strip()]
     pairs = [ARROW.split(part.strip()) for part in parts]

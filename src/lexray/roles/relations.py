@@ -57,7 +57,7 @@ def relations(
         places.append((head.layer, head.index))
         for t, tally in enumerate(tallies):
             tally.add(h, t, hits)
-    tested = _tested(wanted, tallies)
+    tested = _test_all(wanted, tallies)
     known = {each.relation.name for each in tested}
     return Relations(
         model.space.source(""),
@@ -95,7 +95,7 @@ class Tally:
         return mean / len(self.task), p
 
 
-def _tested(wanted: Sequence[Relation], tallies: Sequence[Tally]) -> list[Tested]:
+def _test_all(wanted: Sequence[Relation], tallies: Sequence[Tally]) -> list[Tested]:
     by_relation: dict[str, dict[bool, Tally]] = {}
     for tally in tallies:
         by_relation.setdefault(tally.task.relation.name, {})[tally.task.whole] = tally

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lexray.errors import LexrayError
+from lexray.result.charts.panels import Panels
 from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
+from lexray.roles.plots import heat_maps
 from lexray.roles.relation import Relation
-
-if TYPE_CHECKING:
-    from lexray.result.charts.panels import Panels
 
 SIGNS = {1: "writes", -1: "suppresses"}
 BEST = 3
@@ -222,8 +221,6 @@ class Relations(Result):
 
     def plot(self) -> Panels:
         """Layer × head, a heat map for each relation; suppression is negative."""
-        from lexray.roles.plots import heat_maps
-
         grids = [
             (str(t.relation), self.share(t.relation.name), self.share(t.relation.name, -1))
             for t in self.tested
@@ -245,12 +242,12 @@ def _row_of(score: Score, pairs: int) -> tuple[Cell, ...]:
         score.share,
         score.chance,
         score.q,
-        listed(score.right, pairs),
-        listed(score.wrong, pairs),
+        show_pairs(score.right, pairs),
+        show_pairs(score.wrong, pairs),
     )
 
 
-def listed(pairs: Sequence[tuple[str, str]], n: int) -> str:
+def show_pairs(pairs: Sequence[tuple[str, str]], n: int) -> str:
     """The first pairs as people read them: France→Paris, a word alone if it is copied."""
     shown = [a if a == b else f"{a}→{b}" for a, b in pairs[:n]]
     return " ".join(shown) + (" …" if len(pairs) > n else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lexray.errors import LexrayError
@@ -28,30 +28,20 @@ class Task:
 
 def tasks_of(weights: Weights, relations: Sequence[Relation]) -> list[Task]:
     """For each relation the pairs of whole words and those in pieces, where there are two."""
-    found = []
-    for relation in relations:
-        for whole in (True, False):
-            task = _task(weights, relation, whole)
-            if len(task) > 1:
-                found.append(task)
-    return found
+    both = (task for relation in relations for task in _tasks(weights, relation))
+    return [task for task in both if len(task) > 1]
 
 
-def _task(weights: Weights, relation: Relation, whole: bool) -> Task:
-    kept: dict[tuple[int, int], tuple[str, str]] = {}
+def _tasks(weights: Weights, relation: Relation) -> Iterator[Task]:
+    """The pairs of whole words, then those in pieces."""
+    kept: dict[bool, dict[tuple[int, int], tuple[str, str]]] = {True: {}, False: {}}
     for source, target in relation.pairs:
         (a, a_whole), (b, b_whole) = (token_ids(weights.vocabulary, w) for w in (source, target))
-        inside = a and b and max(a[-1], b[0]) < weights.d_vocab
-        if inside and (a_whole and b_whole) == whole:
-            kept.setdefault((a[-1], b[0]), (source, target))
-    ids = list(kept)
-    return Task(
-        relation,
-        whole,
-        tuple(kept.values()),
-        tuple(a for a, _ in ids),
-        tuple(b for _, b in ids),
-    )
+        if a and b and max(a[-1], b[0]) < weights.d_vocab:
+            kept[a_whole and b_whole].setdefault((a[-1], b[0]), (source, target))
+    for whole, words in kept.items():
+        sources, targets = (tuple(pair[i] for pair in words) for i in (0, 1))
+        yield Task(relation, whole, tuple(words.values()), sources, targets)
 
 
 def token_ids(vocabulary: Vocabulary, word: str) -> tuple[list[int], bool]:
@@ -61,10 +51,8 @@ def token_ids(vocabulary: Vocabulary, word: str) -> tuple[list[int], bool]:
     """
     spaced = word if word[:1] in (" ", "·") else f" {word}"
     for form in (spaced, word):
-        try:
-            return [vocabulary.id(form)], True
-        except LexrayError:
-            continue
+        if (known := vocabulary.find(form)) is not None:
+            return [known], True
     try:
         pieces = vocabulary.encode(spaced)
     except LexrayError:

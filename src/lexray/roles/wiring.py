@@ -59,9 +59,9 @@ def readers(
 
     `via`: only by their keys or gates (neurons), or their Q, K or V (heads).
     """
-    part = Part.at(weights, _parsed(address))
-    written = part.written()
-    vias: tuple[Via, ...] = (*NEURON_VIAS, *HEAD_VIAS) if via is None else (_known(via),)
+    part = Part.at(weights, _parse(address))
+    written = part.writing_end()
+    vias: tuple[Via, ...] = (*NEURON_VIAS, *HEAD_VIAS) if via is None else (_check_via(via),)
     ends = list(later_ends(weights, part.kind, part.address.layer, vias))
     found = _best(weights, [written], ends, n, "what reads it", forwards=True)
     said = f" by {via}" if via else ""
@@ -72,9 +72,9 @@ def writers(
     weights: Weights, address: str | Address, n: int = 20, *, via: str | None = None
 ) -> Links:
     """The n parts that write most of what a head or neuron reads, by all its sides or one."""
-    part = Part.at(weights, _parsed(address))
+    part = Part.at(weights, _parse(address))
     found: list[Found] = []
-    for read in part.readers(None if via is None else _known(via)):
+    for read in part.readers(None if via is None else _check_via(via)):
         ends = list(earlier_ends(weights, read.kind, part.address.layer))
         found += _best(weights, [read], ends, n, "what writes for it", forwards=False)
     best = sorted(found, key=lambda link: link.key, reverse=True)[:n]
@@ -82,11 +82,11 @@ def writers(
     return with_words(weights, best, f"What writes for {part.address}{said}")
 
 
-def _parsed(address: str | Address) -> Address:
+def _parse(address: str | Address) -> Address:
     return address if isinstance(address, Address) else Address.parse(address)
 
 
-def _known(via: str) -> Via:
+def _check_via(via: str) -> Via:
     for each in (*NEURON_VIAS, *HEAD_VIAS):
         if via == each:
             return each
@@ -121,7 +121,7 @@ def _best(
                 (
                     *best,
                     *(
-                        _found(writer, reader, j, forwards, float(found[j]), by_chance)
+                        _join(writer, reader, j, forwards, float(found[j]), by_chance)
                         for j in order
                     ),
                 ),
@@ -137,7 +137,7 @@ def _whole(weights: Weights, mine: End) -> End:
     return found
 
 
-def _found(
+def _join(
     writer: End, reader: End, i: int, forwards: bool, strength: float, by_chance: float
 ) -> Found:
     w, r = (0, i) if forwards else (i, 0)

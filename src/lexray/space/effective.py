@@ -16,7 +16,7 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.families import Norm
 from lexray.model.cache import Drawer
-from lexray.model.kept import kept
+from lexray.model.kept import keep
 from lexray.model.weights import Weights
 
 Rows = Float[Tensor, "e d_model"]
@@ -28,19 +28,19 @@ def effective_rows(weights: Weights, *, first: bool) -> tuple[Rows | None, str]:
 
     None, and why, for a model whose first block cannot be run.
     """
-    return MADE.get(weights.cache, first, partial(_made, weights, first))
+    return MADE.get(weights.cache, first, partial(_make, weights, first))
 
 
-def _made(weights: Weights, first: bool) -> tuple[Tensor | None, str]:
+def _make(weights: Weights, first: bool) -> tuple[Tensor | None, str]:
     name = "entering" if first else "effective"
     try:
-        found = kept(weights, name, lambda: {name: _normed(weights, first)})
+        found = keep(weights, name, lambda: {name: _norm_rows(weights, first)})
     except LexrayError as error:
         return None, f"no effective embedding: {error}"
     return found[name], ""
 
 
-def _normed(weights: Weights, first: bool) -> Float[Tensor, "e d_model"]:
+def _norm_rows(weights: Weights, first: bool) -> Float[Tensor, "e d_model"]:
     norm = reader_norm(weights, first)
 
     def finish(states: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:

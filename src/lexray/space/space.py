@@ -14,7 +14,7 @@ from lexray.errors import LexrayError
 from lexray.model import fold
 from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
-from lexray.model.kept import kept
+from lexray.model.kept import keep
 from lexray.model.weights import Weights
 from lexray.result.readings import Reading, Scored, Source, Token
 from lexray.space.effective import effective_rows
@@ -65,7 +65,7 @@ class EmbeddingSpace:
         self.first = layer == 0 and weights.options.reading == "effective"
         """Whether this is the first layer's space, and differs from the others'."""
 
-    def seen(self, **changes: Any) -> EmbeddingSpace:
+    def with_view(self, **changes: Any) -> EmbeddingSpace:
         """The same space under another view; see `Weights.view`."""
         return EmbeddingSpace(self.weights.view(**changes), 0 if self.first else None)
 
@@ -102,7 +102,7 @@ class EmbeddingSpace:
         return INVERSES.get(
             self.weights.cache,
             (options.reading, options.centred, self.first),
-            lambda: invert(side, self.admitted(None)),
+            lambda: invert(side, self.list_ids(None)),
         )
 
     def _bare_reading(self) -> Side:
@@ -125,7 +125,7 @@ class EmbeddingSpace:
 
     def side(self, kind: Kind, filter: Filter | None = None) -> Side:
         """The same for the tokens a filter admits."""
-        ids = self.admitted(filter)
+        ids = self.list_ids(filter)
         if ids is None:
             return self.whole(kind)
         key = self._key(kind), filter
@@ -148,9 +148,9 @@ class EmbeddingSpace:
         if not (options.calibrated or options.standardised) or kind in ("bias", "norm"):
             return side
         if not self._is_standard:
-            return side.calibrate(self._spread(kind), self.admitted(None))
+            return side.calibrate(self._spread(kind), self.list_ids(None))
         name = f"sigma-{self._name_view(kind)}"
-        found = kept(self.weights, name, lambda: {"sigma": self._sigma(side, kind)})
+        found = keep(self.weights, name, lambda: {"sigma": self._sigma(side, kind)})
         return replace(side, sigma=found["sigma"].to(side.rows.device))
 
     @property
@@ -164,7 +164,7 @@ class EmbeddingSpace:
         return f"{kind}-{side}{'-first' * self._is_first(kind)}"
 
     def _sigma(self, side: Side, kind: Kind) -> Float[Tensor, "e"]:
-        sigma = side.calibrate(self._spread(kind), self.admitted(None)).sigma
+        sigma = side.calibrate(self._spread(kind), self.list_ids(None)).sigma
         assert sigma is not None
         return sigma
 
@@ -173,14 +173,14 @@ class EmbeddingSpace:
         moments = usual(self.weights, kind, first=self._is_first(kind))
         return moments.covariance if self.weights.options.standardised else moments.second
 
-    def shifted(self, X: Float[Tensor, "n d_model"], kind: Kind) -> Float[Tensor, "n d_model"]:
+    def shift(self, X: Float[Tensor, "n d_model"], kind: Kind) -> Float[Tensor, "n d_model"]:
         """X less the mean vector of its kind, where the view standardises scores."""
         if not self.weights.options.standardised or kind not in SIGNED:
             return X
         first = self._is_first(kind)
         if self._is_standard:
             name = f"mean-{kind}{'-first' * first}"
-            found = kept(
+            found = keep(
                 self.weights, name, lambda: {"mean": usual(self.weights, kind, first=first).mean}
             )
             mean = found["mean"]
@@ -219,7 +219,7 @@ class EmbeddingSpace:
 
     def mean(self, side: Side) -> Float[Tensor, "width"]:
         """μ, over the embeddings that belong to tokens."""
-        ids = self.admitted(None)
+        ids = self.list_ids(None)
         bare = replace(side, P=None) if ids is None else replace(side, P=None).only(ids)
         total = torch.stack([block.sum(0) for block in bare.blocks()]).sum(0)
         return total / len(bare.rows)
@@ -231,14 +231,14 @@ class EmbeddingSpace:
 
     # ------------------------------------------------------------------ tokens
 
-    def admitted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
+    def list_ids(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
         """The ids that may appear in results; None for all."""
         key = filter, self.weights.options.trained
-        return ADMITTED.get(self.weights.cache, key, lambda: self._admitted(filter))
+        return ADMITTED.get(self.weights.cache, key, lambda: self._find_ids(filter))
 
-    def _admitted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
+    def _find_ids(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
         vocabulary, n = self.weights.vocabulary, self.n_rows
-        mask = vocabulary.admitted(n)
+        mask = vocabulary.mask(n)
         if filter is not None:
             mask = mask & filter.mask(vocabulary, n)
         if self.weights.options.trained:
@@ -284,7 +284,7 @@ class EmbeddingSpace:
         name: str = "",
     ) -> list[Reading]:
         """Each vector's k largest and smallest tokens."""
-        found = self.side(kind, filter).top(self.shifted(X, kind), k if k < 1 else max(k, WINDOW))
+        found = self.side(kind, filter).top(self.shift(X, kind), k if k < 1 else max(k, WINDOW))
         legibility = self.legibility(found.top_ids, kind).tolist()
         rows = zip(*(part[:, :k].tolist() for part in found), strict=True)
         return [
@@ -332,10 +332,10 @@ class EmbeddingSpace:
     def _words(self, sees: bool) -> Words:
         """The words that may score, embedded as readers see them or as they are written."""
         bare = replace(self._view, centred=False, inverse="transpose", trained=False)
-        seen = EmbeddingSpace(self.weights.seen(bare), 0 if self.first else None)
+        seen = EmbeddingSpace(self.weights.with_view(bare), 0 if self.first else None)
         side = seen.reading if sees else Side(self._rows(self.weights.architecture.unembed))
         name = f"words{'-seen' * sees}{'-first' * (sees and self.first)}"
-        found = kept(
+        found = keep(
             self.weights,
             name,
             lambda: words_of(side.rows, seen.mean(side), self._tell(len(side.rows))),
@@ -345,7 +345,7 @@ class EmbeddingSpace:
     def _tell(self, n: int) -> Bool[Tensor, "n"]:
         """Which of the first n tokens are words that say something."""
         vocabulary = self.weights.vocabulary
-        says = vocabulary.admitted(n)
+        says = vocabulary.mask(n)
         tells = telling(vocabulary, n) & says
         tells[[i for i in untrained(self.weights) if i < n]] = False
         return tells if int(tells.sum()) > 1 else says

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
-from lexray.model.kept import kept
+from lexray.model.kept import keep
 from lexray.model.weights import Weights
 from lexray.vocabulary.vocabulary import Vocabulary
 
@@ -54,7 +54,7 @@ def untrained(weights: Weights) -> dict[int, Why]:
 
 
 def _recall(weights: Weights) -> dict[int, Why]:
-    found = kept(weights, "untrained", lambda: _as_tensors(_find(weights)))
+    found = keep(weights, "untrained", lambda: _as_tensors(_find(weights)))
     ids, reasons = found["ids"].tolist(), found["reasons"].tolist()
     return {i: WHY[reason] for i, reason in zip(ids, reasons, strict=True)}
 
@@ -71,7 +71,7 @@ def _find(weights: Weights) -> dict[int, Why]:
     a, vocabulary = weights.architecture, weights.vocabulary
     rows = at_least_float32(weights.unembedding())
     names: dict[int, Why] = dict.fromkeys(_pieces(vocabulary), "piece of a character")
-    names |= dict.fromkeys(_ids(far_end(rows, vocabulary.admitted(len(rows)))), "never predicted")
+    names |= dict.fromkeys(_ids(far_end(rows, vocabulary.mask(len(rows)))), "never predicted")
     matrices = [rows]
     if a.embed != a.unembed and a.embed in weights.checkpoint.names():
         matrices.append(at_least_float32(weights.checkpoint.read(a.embed)))
@@ -101,7 +101,7 @@ def _is_text(data: bytes) -> bool:
 
 def cannot_occur(vocabulary: Vocabulary, n: int) -> Int[Tensor, "some"]:
     """Ids that no text gives: rows without a token, special and reserved ones, impossible bytes."""
-    there = vocabulary.admitted(n)
+    there = vocabulary.mask(n)
     found = (~there).nonzero()[:, 0].tolist()
     for i in there.nonzero()[:, 0].tolist():
         data = vocabulary.bytes(i)

@@ -13,7 +13,8 @@ from typing import Any
 
 from lexray.errors import LexrayError
 from lexray.result.table import Table
-from lexray.studies.shared.study import Study, Tables
+from lexray.studies.shared.finding import Tables
+from lexray.studies.shared.study import Study
 
 MODULES = {
     "keep-k": "keep_k",
@@ -51,7 +52,7 @@ def question(name: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
-def listed() -> Tables:
+def list_studies() -> Tables:
     """All studies, with their options."""
     columns = ("study", "question", "paper", "runs prompts", "options")
     rows = tuple(

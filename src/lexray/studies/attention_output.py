@@ -18,6 +18,7 @@ from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Panel, Panels
 from lexray.studies.shared import figures
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.last_position import (
     Curves,
     Overlaps,
@@ -35,7 +36,7 @@ from lexray.studies.shared.lists import Lists, Part
 from lexray.studies.shared.measures import overlap
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Numbers, each_prompt
-from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding
+from lexray.studies.shared.study import VISIT, Study
 from lexray.trace.trace import Trace
 
 BEFORE, AFTER = "residual before", "residual after"

@@ -23,8 +23,8 @@ from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.table import Cell, Result, Table
-from lexray.studies.shared.areas import interval
 from lexray.studies.shared.grounds import Amount, Areas, Grounds
+from lexray.studies.shared.measures import interval
 from lexray.studies.shared.resume import keep_work, weights_sample
 from lexray.studies.shared.text import own_text
 from lexray.view import RAW, STANDARD, View

@@ -24,6 +24,7 @@ from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Panel, Panels
 from lexray.studies.shared import figures
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.last_position import (
     COLOURS,
     OUTPUTS,
@@ -47,7 +48,7 @@ from lexray.studies.shared.lists import Lists, Part
 from lexray.studies.shared.measures import n_tokens
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Numbers, each_prompt
-from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding
+from lexray.studies.shared.study import VISIT, Study
 from lexray.trace.trace import Trace
 
 LARGEST = 3
@@ -80,7 +81,7 @@ def run(model: Model, options: Overlaps) -> Evidence:
     return Evidence(
         numbers | {"with_W_O": with_W_O, "without_W_O": without, "by_norm": ranked},
         (
-            curves_table(_named(without, with_W_O), f"mean I_{options.k} of heads"),
+            curves_table(_name_curves(without, with_W_O), f"mean I_{options.k} of heads"),
             *(curves_table(ranked[o], f"by norm, with the {OUTPUTS[o]}") for o in OUTPUTS),
         ),
         tuple(findings(without, with_W_O, ranked, chance)),
@@ -234,7 +235,7 @@ def _said(means: dict[str, float]) -> str:
     return ", ".join(f"{OUTPUTS[name]} {value:.3f}" for name, value in means.items())
 
 
-def _named(without: Curves, with_W_O: Curves) -> Curves:
+def _name_curves(without: Curves, with_W_O: Curves) -> Curves:
     named = {f"{OUTPUTS[o]}, without W_O": values for o, values in without.items()}
     return named | {f"{OUTPUTS[o]}, with W_O": values for o, values in with_W_O.items()}
 

@@ -36,27 +36,15 @@ from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Columns, Panel, Panels
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
+from lexray.space.topk.vectors import members
 from lexray.studies.shared import figures
 from lexray.studies.shared.active import Active, TopLists, active_neurons, active_subheads
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.lists import Lists, Part
-from lexray.studies.shared.measures import (
-    derange,
-    members,
-    require_more_tokens,
-    sample,
-    seed_generator,
-)
+from lexray.studies.shared.measures import derange, require_more_tokens, sample, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
-from lexray.studies.shared.study import (
-    ES,
-    Evidence,
-    Finding,
-    PromptOptions,
-    Study,
-    finding,
-    option,
-)
+from lexray.studies.shared.study import ES, PromptOptions, Study, option
 from lexray.trace.record.prompt import longest
 from lexray.trace.trace import Trace
 

@@ -28,8 +28,9 @@ from lexray.result.charts.panels import Line, Panel, Panels
 from lexray.result.table import Table
 from lexray.space.side import Side
 from lexray.studies.shared import figures
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.measures import seed_generator
-from lexray.studies.shared.study import ES, Evidence, Finding, Options, Study, finding
+from lexray.studies.shared.study import ES, Options, Study
 
 ROWS_AT_ONCE = 2048
 PARTS = (1 / 64, 1 / 16, 1 / 4, 1.0)
@@ -42,7 +43,7 @@ Rows = Callable[[Int[Tensor, "n"]], Float[Tensor, "n d"]]
 
 
 def run(model: Model, options: Options) -> Evidence:
-    ids = model.space.admitted(None)
+    ids = model.space.list_ids(None)
     tokens = torch.arange(model.space.n_rows) if ids is None else ids.cpu()
     order = tokens[torch.randperm(len(tokens), generator=seed_generator(options.seed, "tokens"))]
     generator = seed_generator(options.seed, GAUSSIAN)
@@ -57,7 +58,7 @@ def run(model: Model, options: Options) -> Evidence:
     }
     d, N = model.d_model, len(order)
     return Evidence(
-        {"d_model": d, "n_tokens": N, "expected": expected(d, N), "matrices": shapes},
+        {"d_model": d, "n_tokens": N, "expected": expected_deviation(d, N), "matrices": shapes},
         (_table(shapes),),
         tuple(findings(shapes, d, N)),
         lambda: draw(shapes, d),
@@ -107,7 +108,7 @@ def deviation(G: Float[Tensor, "d d"]) -> float:
     return float((G - torch.eye(len(G), dtype=G.dtype)).norm() / sqrt(len(G)))
 
 
-def expected(d: int, N: int) -> float:
+def expected_deviation(d: int, N: int) -> float:
     """The deviation of independent normal entries."""
     return sqrt((d + 1) / N)
 
@@ -120,7 +121,9 @@ def findings(shapes: dict[str, Any], d: int, N: int) -> list[Finding]:
     path = shapes[GAUSSIAN]["by_tokens"]
     slope = _slope(path)
     theory = (
-        None if slope is None else 0.8 < gaussian / expected(d, N) < 1.25 and -0.6 < slope < -0.4
+        None
+        if slope is None
+        else 0.8 < gaussian / expected_deviation(d, N) < 1.25 and -0.6 < slope < -0.4
     )
     return [
         finding(
@@ -128,7 +131,7 @@ def findings(shapes: dict[str, Any], d: int, N: int) -> list[Finding]:
             "for the Gaussian matrix the deviation is within 25 % of √((d + 1) / N), "
             "and falls with N to a power between −0.6 and −0.4",
             theory,
-            f"deviation {gaussian:.3f}, √((d + 1) / N) = {expected(d, N):.3f}"
+            f"deviation {gaussian:.3f}, √((d + 1) / N) = {expected_deviation(d, N):.3f}"
             + ("" if slope is None else f", power {slope:.2f}"),
         ),
         finding(

@@ -30,9 +30,10 @@ from lexray.space.kernels import invert
 from lexray.space.side import Side
 from lexray.space.topk.arithmetic import full_precision
 from lexray.studies.shared import figures
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.hidden import hidden_states
 from lexray.studies.shared.measures import rows_of, sample, seed_generator
-from lexray.studies.shared.study import ES, Evidence, Finding, Options, Study, finding, option
+from lexray.studies.shared.study import ES, Options, Study, option
 
 SMALL = (10, 50, 100, 200, 300, 500)
 LARGE = (512, 1024, 2048, 4096, 10000, 15000, 20000, 30000)
@@ -69,7 +70,7 @@ def run(model: Model, options: KeepK) -> Evidence:
         transpose, pinv = cosines(X, E.project(X), inverse.project(X), ks)
         scores[name] = {"transpose": transpose, "pinv": pinv}
     return Evidence(
-        {"k": ks, "n_tokens": len(E.rows), "cosine": scores, "published": _published()},
+        {"k": ks, "n_tokens": len(E.rows), "cosine": scores, "published": _read_published()},
         (_table(ks, scores),),
         tuple(findings(ks, len(E.rows), scores)),
         lambda: draw(ks, scores),
@@ -80,7 +81,7 @@ def run(model: Model, options: KeepK) -> Evidence:
 def both_sides(model: Model) -> tuple[Side, Side]:
     """E as the view has it for what writes, and the side of its pseudo-inverse."""
     space = model.space
-    ids, whole = space.admitted(None), space.whole("value")
+    ids, whole = space.list_ids(None), space.whole("value")
     inverse = invert(whole, ids)
     return space.side("value"), inverse if ids is None else inverse.only(ids)
 
@@ -112,7 +113,7 @@ def random_values(model: Model, n: int, seed: int) -> Float[Tensor, "m d_model"]
     """n feed-forward values from anywhere in the model."""
     groups = list(model.groups("value"))
     at = sample(n, sum(group.n for group in groups), seed_generator(seed, VALUES))
-    return model.space.shifted(rows_of(groups, at), "value")
+    return model.space.shift(rows_of(groups, at), "value")
 
 
 def cosines(
@@ -147,10 +148,10 @@ def smallest_kept(A: Float[Tensor, "n e"], ks: list[int]) -> Float[Tensor, "n ks
 
 def findings(ks: list[int], n_tokens: int, scores: Scores) -> list[Finding]:
     """The paper's claims, by rules that name no model."""
-    return [_quoted(ks, scores), _small(ks, scores), *_large(ks, n_tokens, scores)]
+    return [_quote(ks, scores), _small(ks, scores), *_large(ks, n_tokens, scores)]
 
 
-def _quoted(ks: list[int], scores: Scores) -> Finding:
+def _quote(ks: list[int], scores: Scores) -> Finding:
     claim = "With 1000 tokens kept of each normal vector, the transpose is the better inverse."
     rule = "at k = 1000, the cosine is higher with Eᵀ than with E⁺"
     told = "Eᵀ 0.83, E⁺ 0.10 (GPT-2 medium)"
@@ -218,7 +219,7 @@ def _crossing(ks: list[int], both: dict[str, list[float]]) -> str:
     return f"E⁺ leads from k = {later[0]} on (normal vectors)" if later else "E⁺ never leads"
 
 
-def _published() -> dict[str, Any]:
+def _read_published() -> dict[str, Any]:
     return {"model": "GPT-2 medium", "k": QUOTED, "n": 300, "cosine": PUBLISHED}
 
 
@@ -240,7 +241,7 @@ def draw(ks: list[int], scores: Scores) -> Panels:
     ]
     texts = ["GPT-2 medium, normal, Eᵀ: 0.83", "GPT-2 medium, normal, E⁺: 0.10"]
     if ks[-1] >= QUOTED:
-        series.append(figures.published([QUOTED] * 2, list(PUBLISHED.values()), texts))
+        series.append(figures.draw_published([QUOTED] * 2, list(PUBLISHED.values()), texts))
     across = Axis("k, how many tokens are kept", log=True)
     return figures.panels(Panel("", tuple(series), across, Axis("cosine with XXᵀ")))
 

@@ -26,6 +26,7 @@ from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Columns, Heat, Panel, Panels
 from lexray.result.format import show_percent
 from lexray.studies.shared import figures
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.last_position import (
     OUTPUTS,
     Curves,
@@ -46,7 +47,7 @@ from lexray.studies.shared.lists import Lists, Part
 from lexray.studies.shared.measures import overlap
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
-from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
+from lexray.studies.shared.study import VISIT, Study, option
 from lexray.trace.read.vectors import Selection
 from lexray.trace.trace import Trace
 
@@ -78,11 +79,11 @@ def run(model: Model, options: Memories) -> Evidence:
         (curves_table(curves, f"mean I_{options.k} of memory values with their head"),),
         tuple(findings(curves, heads, first, options)),
         lambda: draw(curves, heads, options),
-        (f"{len(done)} prompts", f"ranked by {ranked_by(options)}"),
+        (f"{len(done)} prompts", f"ranked by {name_ranking(options)}"),
     )
 
 
-def ranked_by(options: Memories) -> str:
+def name_ranking(options: Memories) -> str:
     return "attention times norm" if options.contribution else "attention"
 
 
@@ -243,7 +244,7 @@ def draw(curves: Curves, heads: Float[Tensor, "layers heads ranks"], options: Me
     head, height = Axis("head", whole=True), Axis(f"mean I_{options.k} with the head", zero=True)
     heat = Heat(heads[..., 0].T.tolist())
     return figures.panels(
-        Panel(f"by layer and {ranked_by(options)}", tuple(lines), figures.LAYER, height),
+        Panel(f"by layer and {name_ranking(options)}", tuple(lines), figures.LAYER, height),
         Panel("by head index", tuple(columns), head, height),
         Panel("first value, every head", (heat,), figures.LAYER, head),
     )

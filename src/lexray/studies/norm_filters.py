@@ -34,8 +34,9 @@ from lexray.result.charts.panels import Dots, Panel, Panels
 from lexray.result.format import show_percent
 from lexray.result.table import Table
 from lexray.space.topk.arithmetic import full_precision
-from lexray.space.topk.vectors import multiply
+from lexray.space.topk.vectors import members, multiply
 from lexray.studies.shared import figures
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.last_position import (
     Curves,
     average,
@@ -44,18 +45,10 @@ from lexray.studies.shared.last_position import (
     mean,
     require_next_token,
 )
-from lexray.studies.shared.measures import members, n_tokens, require_more_tokens, seed_generator
+from lexray.studies.shared.measures import n_tokens, require_more_tokens, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
-from lexray.studies.shared.study import (
-    VISIT,
-    Evidence,
-    Finding,
-    PromptOptions,
-    Study,
-    finding,
-    option,
-)
+from lexray.studies.shared.study import VISIT, PromptOptions, Study, option
 from lexray.studies.shared.words import function_words
 from lexray.trace.read.project import LastStep
 from lexray.trace.recording import LayerTrace
@@ -85,7 +78,7 @@ def run(model: Model, options: NormFilters) -> Evidence:
     }
     changes = {norm: mean_changes(done, norm, "real") for norm in norms}
     bare = {norm: mean_changes(done, norm, "bare") for norm in norms}
-    admitted = model.vocabulary.admitted(model.space.n_rows)
+    admitted = model.vocabulary.mask(model.space.n_rows)
     base = {"words": float(words[admitted].double().mean()), "random": 1 / n_tokens(model)}
     return Evidence(
         {"prompts": len(done), "n": options.n, "vocabulary": base, "measured": measured},

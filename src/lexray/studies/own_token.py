@@ -20,7 +20,9 @@ import torch
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Level, Panel, Panels
+from lexray.space.topk.vectors import members
 from lexray.studies.shared import figures
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.last_position import (
     Curves,
     Overlaps,
@@ -34,10 +36,10 @@ from lexray.studies.shared.last_position import (
     rises,
 )
 from lexray.studies.shared.lists import Lists, Part
-from lexray.studies.shared.measures import members, n_tokens, sample, seed_generator
+from lexray.studies.shared.measures import n_tokens, sample, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Numbers, each_prompt
-from lexray.studies.shared.study import VISIT, Evidence, Finding, Study, finding, option
+from lexray.studies.shared.study import VISIT, Study, option
 from lexray.trace.read.project import project
 from lexray.trace.read.vectors import Selection
 from lexray.trace.trace import Trace

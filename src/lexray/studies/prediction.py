@@ -20,6 +20,7 @@ from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Panel, Panels
 from lexray.studies.shared import figures
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.last_position import (
     Curves,
     at_last,
@@ -31,7 +32,7 @@ from lexray.studies.shared.last_position import (
 )
 from lexray.studies.shared.prompts import Prompt, answers_rightly, read_prompts
 from lexray.studies.shared.resume import Done, NoneRightError, Numbers, each_prompt
-from lexray.studies.shared.study import VISIT, Evidence, Finding, PromptOptions, Study, finding
+from lexray.studies.shared.study import VISIT, PromptOptions, Study
 from lexray.trace.read.project import project
 
 RIGHT, WRONG = "right answers", "wrong answers"

@@ -32,19 +32,12 @@ from lexray.result.format import show_percent
 from lexray.result.table import Table
 from lexray.studies.shared import figures
 from lexray.studies.shared.active import active_neurons
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.last_position import at_last, require_next_token
 from lexray.studies.shared.measures import require_more_tokens, rows_of, sample, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
-from lexray.studies.shared.study import (
-    VISIT,
-    Evidence,
-    Finding,
-    PromptOptions,
-    Study,
-    finding,
-    option,
-)
+from lexray.studies.shared.study import VISIT, PromptOptions, Study, option
 from lexray.studies.shared.words import function_words, share
 from lexray.trace.read.project import project
 
@@ -177,7 +170,7 @@ def describe(
 def first_tokens(model: Model, X: Float[Tensor, "n d_model"]) -> Int[Tensor, "n k"]:
     """Values as the standard view lists them."""
     space = model.space
-    return space.side("value").top(space.shifted(X, "value"), LIST).top_ids
+    return space.side("value").top(space.shift(X, "value"), LIST).top_ids
 
 
 def _places(model: Model, layer: int, flags: Flags, options: Neurons) -> Int[Tensor, "m"]:

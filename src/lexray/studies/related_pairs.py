@@ -23,8 +23,9 @@ from lexray.result.format import show_percent
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
 from lexray.studies.shared import figures
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.measures import n_tokens, require_more_tokens
-from lexray.studies.shared.study import ES, Evidence, Finding, Options, Study, finding, option
+from lexray.studies.shared.study import ES, Options, Study, option
 
 PUBLISHED = 0.05
 """GPT-2 medium, k = 100, overlap 0.15."""

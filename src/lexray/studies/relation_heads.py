@@ -35,7 +35,8 @@ from lexray.roles.relation import Relation, relations_of
 from lexray.roles.relations import relations
 from lexray.roles.tokens import Task, tasks_of
 from lexray.studies.shared import figures
-from lexray.studies.shared.study import Evidence, Finding, Options, Study, finding, option
+from lexray.studies.shared.finding import Evidence, Finding, finding
+from lexray.studies.shared.study import Options, Study, option
 from lexray.view import STANDARD, View
 
 MAPS = "MAPS: Inferring Functionality of Attention Heads from their Parameters"
@@ -76,10 +77,10 @@ class RelationHeads(Options):
 def run(model: Model, options: RelationHeads) -> Evidence:
     tasks = _tasks(model, options)
     wanted = [task.relation for task in tasks]
-    static = {name: _static(model.seen(view), wanted) for name, view in VIEWS.items()}
+    static = {name: _static(model.with_view(view), wanted) for name, view in VIEWS.items()}
     dynamic = {
         task.relation.name: [
-            written(model, task, template) for template in TEMPLATES[: options.templates]
+            measure_written(model, task, template) for template in TEMPLATES[: options.templates]
         ]
         for task in track(tasks, len(tasks), "what heads write")
     }
@@ -126,7 +127,7 @@ def _static(model: Model, wanted: Sequence[Relation]) -> dict[str, Shares]:
     return {tested.relation.name: tested.share[0] for tested in found.tested}
 
 
-def written(model: Model, task: Task, template: str) -> dict[str, Shares]:
+def measure_written(model: Model, task: Task, template: str) -> dict[str, Shares]:
     """For each head the share of pairs whose target is among the best of what it writes."""
     traces = []
     for (word, _), source in zip(task.words, task.sources, strict=True):
@@ -167,7 +168,7 @@ def ranks(
     model: Model, rows: Float[Tensor, "n d_model"], targets: Int[Tensor, "n"]
 ) -> Int[Tensor, "n"]:
     """How many tokens each row scores above its target."""
-    side = model.seen(VIEWS["folded"]).space.whole("O")
+    side = model.with_view(VIEWS["folded"]).space.whole("O")
     found = []
     for start in range(0, len(rows), ROWS_AT_ONCE):
         scores = side.project(rows[start : start + ROWS_AT_ONCE])

@@ -32,6 +32,7 @@ from lexray.space.kinds import Kind
 from lexray.space.side import Side
 from lexray.space.space import space_of
 from lexray.studies.shared import figures
+from lexray.studies.shared.finding import Evidence, Finding, finding
 from lexray.studies.shared.measures import (
     derange,
     jaccard,
@@ -41,7 +42,7 @@ from lexray.studies.shared.measures import (
     sample,
     seed_generator,
 )
-from lexray.studies.shared.study import ES, Evidence, Finding, Options, Study, finding, option
+from lexray.studies.shared.study import ES, Options, Study, option
 
 PAIRS: dict[str, tuple[Kind, Kind]] = {
     "FF key and value": ("key", "value"),
@@ -93,7 +94,7 @@ def compare(layer: Layer, a: Kind, b: Kind, options: SimK) -> Both | None:
     at = sample(options.n or total, total, generator)
     space = space_of(layer.weights, layer.index)
     left, right = (
-        tops_of(space.shifted(rows_of(of, at), kind), space.side(kind), options)
+        tops_of(space.shift(rows_of(of, at), kind), space.side(kind), options)
         for kind, of in ((a, [x for x, _ in groups]), (b, [y for _, y in groups]))
     )
     orders = (derange(len(at), generator).to(right.device) for _ in range(SHUFFLES))

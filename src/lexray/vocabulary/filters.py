@@ -46,8 +46,8 @@ class Filter(ABC):
 
         `d_vocab` is the embedding's size, if it is not the vocabulary's.
         """
-        mask = vocabulary.admitted(vocabulary.n_ids if d_vocab is None else d_vocab)
-        kept = self.kept(vocabulary)[: len(mask)]
+        mask = vocabulary.mask(vocabulary.n_ids if d_vocab is None else d_vocab)
+        kept = self.keeps(vocabulary)[: len(mask)]
         mask[: len(kept)] &= kept
         if not mask.any():
             raise LexrayError(
@@ -55,12 +55,12 @@ class Filter(ABC):
             )
         return mask
 
-    def kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
+    def keeps(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
         """The mask over the vocabulary's own ids, found once for each vocabulary; may be empty."""
-        return vocabulary.remember(self, lambda: self._kept(vocabulary))
+        return vocabulary.remember(self, lambda: self._find_kept(vocabulary))
 
     @abstractmethod
-    def _kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]: ...
+    def _find_kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]: ...
 
     @abstractmethod
     def describe(self) -> str:
@@ -83,8 +83,8 @@ class Filter(ABC):
 class _All(Filter):
     filters: tuple[Filter, ...]
 
-    def _kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
-        return reduce(torch.logical_and, (f.kept(vocabulary) for f in self.filters))
+    def _find_kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
+        return reduce(torch.logical_and, (f.keeps(vocabulary) for f in self.filters))
 
     def describe(self) -> str:
         return " and ".join(_bracket(f, _Any) for f in self.filters)
@@ -94,8 +94,8 @@ class _All(Filter):
 class _Any(Filter):
     filters: tuple[Filter, ...]
 
-    def _kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
-        return reduce(torch.logical_or, (f.kept(vocabulary) for f in self.filters))
+    def _find_kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
+        return reduce(torch.logical_or, (f.keeps(vocabulary) for f in self.filters))
 
     def describe(self) -> str:
         return " or ".join(_bracket(f, _All) for f in self.filters)
@@ -105,8 +105,8 @@ class _Any(Filter):
 class _Not(Filter):
     filter: Filter
 
-    def _kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
-        return ~self.filter.kept(vocabulary)
+    def _find_kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
+        return ~self.filter.keeps(vocabulary)
 
     def describe(self) -> str:
         return f"not {_bracket(self.filter, _All, _Any)}"
@@ -124,7 +124,7 @@ class _Looks(Filter):
     name: str
     test: Callable[[Vocabulary], Iterable[bool]]
 
-    def _kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
+    def _find_kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
         return torch.tensor(list(self.test(vocabulary)), dtype=torch.bool)
 
     def describe(self) -> str:
@@ -157,13 +157,13 @@ class _Among(Filter):
     tokens: tuple[str | int, ...]
     any_form: bool
 
-    def _kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
+    def _find_kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
         mask = torch.zeros(vocabulary.n_ids, dtype=torch.bool)
         mask[self._any_form(vocabulary) if self.any_form else vocabulary.ids(self.tokens)] = True
         return mask
 
     def _any_form(self, vocabulary: Vocabulary) -> list[int]:
-        wanted = {_folded(token, vocabulary): token for token in self.tokens}
+        wanted = {_fold(token, vocabulary): token for token in self.tokens}
         found: dict[str, list[int]] = {word: [] for word in wanted}
         for i, text in enumerate(vocabulary.all_texts):
             found.get(text.strip().casefold(), []).append(i)
@@ -196,7 +196,7 @@ def _lines(path: Path) -> tuple[str, ...]:
     return tuple(line for line in lines if line.strip())
 
 
-def _folded(token: str | int, vocabulary: Vocabulary) -> str:
+def _fold(token: str | int, vocabulary: Vocabulary) -> str:
     if isinstance(token, int):
         return vocabulary.folded(vocabulary.id(token))
     return unshown(token).decode("utf-8", "replace").strip().casefold()
@@ -222,7 +222,7 @@ class _Corpus(Filter):
     minimum: int
     texts: Callable[[], Iterator[str]] = field(compare=False, repr=False)
 
-    def _kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
+    def _find_kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
         groups = vocabulary.groups()
         counts = torch.zeros_like(groups).index_add_(0, groups, self._counts(vocabulary))
         return counts[groups] >= self.minimum

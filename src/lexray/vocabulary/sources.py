@@ -96,7 +96,7 @@ class JsonSource(TokenSource):
     @cached_property
     def spelling(self) -> Spelling:
         try:
-            return Spelling.described(self._description)
+            return Spelling.from_description(self._description)
         except (TypeError, AttributeError, KeyError, RecursionError) as error:
             raise LexrayError(f"{self.name} has a decoder that cannot be read: {error}") from error
 

@@ -165,7 +165,7 @@ class Spelling:
         return literal(token if _UNUSED.fullmatch(token) else " " + token)
 
     @classmethod
-    def described(cls, description: Mapping[str, Any]) -> Spelling:
+    def from_description(cls, description: Mapping[str, Any]) -> Spelling:
         """The spelling that a `tokenizer.json` describes: its decoder first, then what precedes."""
         model = description["model"]
         stages = [list(steps(description.get(s))) for s in ("decoder", "pre_tokenizer")]

@@ -143,7 +143,7 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"<Vocabulary of {self.name}: {len(self)} tokens>"
 
-    def admitted(self, d_vocab: int) -> Bool[Tensor, "d_vocab"]:
+    def mask(self, d_vocab: int) -> Bool[Tensor, "d_vocab"]:
         """True for each of the embedding's ids that has a token, special and added ones too."""
         mask = torch.zeros(d_vocab, dtype=torch.bool)
         mask[: self.n_ids] = True
@@ -243,10 +243,21 @@ class Vocabulary:
         """
         if not isinstance(token, str):
             return self._check(operator.index(token))
+        found = self.find(token)
+        if found is None:
+            raise LexrayError(self._explain(token))
+        return found
+
+    def find(self, token: str) -> int | None:
+        """The id of exactly this token, given as text or as it is shown; None if there is none.
+
+        >>> vocabulary.find(" Paris"), vocabulary.find(" Parisian")
+        (3844, None)
+        """
         for data in (unshown(token), literal(token)):
             if data in self._id_of:
                 return self._id_of[data]
-        raise LexrayError(self._explain(token))
+        return None
 
     def ids(self, tokens: Iterable[str | SupportsIndex]) -> list[int]:
         """The id of each token; one LexrayError explains all that are none."""

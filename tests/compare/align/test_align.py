@@ -21,7 +21,7 @@ import lexray as lx
 from lexray import filters
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.compare.align import align as module
-from lexray.compare.align.align import KINDS, align, similarities, wanted_kinds
+from lexray.compare.align.align import KINDS, align, choose_kinds, similarities
 from lexray.compare.align.similarity import Similarity, diagonal
 from lexray.compare.align.tokens import shared_tokens
 from lexray.errors import LexrayError
@@ -346,8 +346,8 @@ def test_damaged_weights(value: float) -> None:
 
 def test_groups() -> None:
     a, b = model("llama"), model("gpt2")
-    assert wanted_kinds(a, b, None) == ["key", "value", "Q", "K", "V", "O"]
-    assert wanted_kinds(a, a, None) == list(KINDS)
+    assert choose_kinds(a, b, None) == ["key", "value", "Q", "K", "V", "O"]
+    assert choose_kinds(a, a, None) == list(KINDS)
     assert [g.kind for g in align(a, b, ["values", "O", "value"])] == ["value", "O"]
     with pytest.raises(LexrayError, match="has no gate vectors; it has key, value"):
         align(a, b, "gates")

@@ -200,7 +200,7 @@ def test_parameters_behind_nodes_are_the_models(name: str) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_parameters_are_also_read_by_themselves(name: str, view: View) -> None:
     """By the model's own view, as its address gives it; also those of the first block."""
-    model = traced(name).model.seen(view)
+    model = traced(name).model.with_view(view)
     graph = model.trace(IDS).flow(**vars(SOME))
     for kind in ("o_neuron", "ff_key", "ff_gate", "ff_value", "attn_bias"):
         nodes = graph.of_kind(kind)

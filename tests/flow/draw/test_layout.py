@@ -17,7 +17,7 @@ from lexray.errors import LexrayError
 from lexray.flow import Flow, NodeKind
 from lexray.flow.draw import arrange
 from lexray.flow.draw.layout import Layout, layout
-from lexray.flow.draw.shapes import SIZES, Box, Label, fit, text_width
+from lexray.flow.draw.shapes import SIZES, Label, NodeBox, fit, text_width
 from lexray.flow.graph import STREAM
 from tests.flow import synthetic
 
@@ -37,7 +37,7 @@ def picture(graph: Flow) -> Layout:
     return layout(graph)
 
 
-def boxes(picture: Layout, layers: tuple[int, ...]) -> Iterator[tuple[float, Box]]:
+def boxes(picture: Layout, layers: tuple[int, ...]) -> Iterator[tuple[float, NodeBox]]:
     for piece in picture.place(layers):
         for box in piece.form.boxes:
             yield piece.x, box

@@ -14,7 +14,7 @@ from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.studies.shared.prompts import Prompt
-from lexray.studies.shared.resume import Done, each_prompt, fingerprint, kept_in
+from lexray.studies.shared.resume import Done, each_prompt, fingerprint, keep_in
 from lexray.studies.shared.study import PromptOptions
 from tests.families.zoo import GPT2, VARIANTS, Variant, make
 from tests.vocabulary.vocabularies import vocabulary, worded
@@ -44,7 +44,7 @@ class Counting:
 
 
 def ran(options: PromptOptions, compute: Counting, place: Path | None) -> list[Done]:
-    with kept_in(place):
+    with keep_in(place):
         return each_prompt("test", MODEL, options, compute)
 
 
@@ -79,7 +79,7 @@ def test_other_options_are_computed_anew(options: PromptOptions, tmp_path: Path)
     other = Counting()
     ran(replace(options, seed=1), other, place)
     assert other.seen == WORDS
-    with kept_in(place):
+    with keep_in(place):
         each_prompt("another study", MODEL, options, other)
         each_prompt("test", MODEL.view(folded=True), options, other)
     assert len(other.seen) == 3 * len(WORDS)

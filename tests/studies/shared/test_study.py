@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from lexray.errors import LexrayError
-from lexray.studies import MODULES, find, listed, question
+from lexray.studies import MODULES, find, list_studies, question
 from lexray.studies.shared import measures
-from lexray.studies.shared.page import Untestable, page, tally
-from lexray.studies.shared.study import StudyResult
+from lexray.studies.shared.page import page, tally
+from lexray.studies.shared.study import StudyResult, Untestable
 from tests.studies import counting
 from tests.vocabulary.vocabularies import worded
 
@@ -34,9 +34,9 @@ def test_studies_say_what_they_are(name: str) -> None:
 
 
 def test_the_list() -> None:
-    (table,) = listed().tables()
+    (table,) = list_studies().tables()
     assert [row[0] for row in table.rows] == list(MODULES)
-    assert listed().to_dict()["studies"][0]["study"] == "keep-k"
+    assert list_studies().to_dict()["studies"][0]["study"] == "keep-k"
 
 
 def test_unknown_names_and_options() -> None:
@@ -81,14 +81,15 @@ def test_a_page_is_whole_and_escaped() -> None:
 def test_a_report_names_what_cannot_be_run() -> None:
     result = counted()
     other = Untestable(find("sim-k"), "because <of> this")
-    text = page([result, other], "All & sundry", files=True)
+    sections = [result.section, other.section]
+    text = page(sections, "All & sundry", files=True)
     assert "All &amp; sundry" in text
     assert "because &lt;of&gt; this" in text
     assert "not testable: 2" in text
     assert 'href="letters.csv"' in text
     assert 'href="sim-k.csv"' not in text
     assert text.count("<figure") == 1
-    lines = tally([result, other]).splitlines()
+    lines = tally(sections).splitlines()
     assert lines == [
         "letters holds: 1, not testable: 1",
         "sim-k   not testable: 1",
@@ -131,7 +132,7 @@ def test_shared_tokens() -> None:
     torch.manual_seed(0)
     a, b = (torch.stack([torch.randperm(20)[:7] for _ in range(30)]) for _ in range(2))
     sets = [(set(x), set(y)) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
-    assert measures.shared(a, b).tolist() == [len(x & y) for x, y in sets]
+    assert measures.count_shared(a, b).tolist() == [len(x & y) for x, y in sets]
     assert measures.jaccard(a, b).tolist() == pytest.approx(
         [len(x & y) / len(x | y) for x, y in sets]
     )

@@ -15,8 +15,8 @@ from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.model.weights import Weights
+from lexray.space.area import area
 from lexray.space.space import space_of
-from lexray.trace.evidence.gather import area
 from lexray.trace.evidence.result import Evidence
 from lexray.trace.read.usual import cut
 from tests.families.zoo import build
@@ -55,7 +55,7 @@ def test_a_gates_evidence_is_where_transformers_own_gate_is_strongest() -> None:
     best = int(active.argmax())
     assert found.snippets[0].token.id == int(here[best])
     assert found.tokens == sum(map(len, pieces))
-    X = space_of(model, 1).shifted(model["L1N3.gate"].tensor[None], "gate")
+    X = space_of(model, 1).shift(model["L1N3.gate"].tensor[None], "gate")
     scores = space_of(model, 1).whole("gate").project(X)[0]
     wanted = torch.zeros(len(active), dtype=torch.bool)
     wanted[active.topk(20).indices] = True

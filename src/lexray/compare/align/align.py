@@ -61,7 +61,7 @@ def align(
     >>> lx.align(a.view("raw", folded=True), b, groups=["keys", "V"]).plot()
     """
     a, b = open_as_papers_do(a, b)
-    kinds = wanted_kinds(a, b, groups)
+    kinds = choose_kinds(a, b, groups)
     tokens = shared_tokens(a, b, filter)
     kernels = Kernels(a.space, b.space, tokens.a, tokens.b)
     no_control = _no_control(a, b) if control else "no control was asked for"
@@ -76,7 +76,7 @@ def align(
     return Alignment(a.space.source(""), b.space.source(""), tokens, tuple(aligned), no_control)
 
 
-def wanted_kinds(a: Model, b: Model, groups: Sequence[str] | str | None) -> list[Kind]:
+def choose_kinds(a: Model, b: Model, groups: Sequence[str] | str | None) -> list[Kind]:
     """The kinds of vectors that were asked for, or all that both models have."""
     have = [{kind for kind in KINDS if any(True for _ in model.groups(kind))} for model in (a, b)]
     if groups is None:

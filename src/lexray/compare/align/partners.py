@@ -39,7 +39,8 @@ from lexray.model.model import Model
 from lexray.model.vectors import Vector
 from lexray.progress import track
 from lexray.result.format import show_bytes
-from lexray.result.readings import Pairs, Reading
+from lexray.result.pairs import Pairs
+from lexray.result.readings import Reading
 from lexray.space.correlation import Kernels
 from lexray.space.kinds import Kind
 from lexray.space.topk.arithmetic import full_precision

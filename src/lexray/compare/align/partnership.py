@@ -8,7 +8,8 @@ from itertools import chain, repeat
 from typing import Any
 
 from lexray.compare.align.tokens import SharedTokens
-from lexray.result.readings import Pairs, Reading, Source
+from lexray.result.pairs import Pairs
+from lexray.result.readings import Reading, Source
 from lexray.result.table import Cell, Result, Table
 
 

@@ -87,7 +87,7 @@ def _embedded_ids(model: Model) -> list[int]:
     """The ids that have a token and a row in every embedding that is read."""
     sides = (model.space.writing, model.space.reading)
     n = min(len(side.rows) for side in sides)
-    return torch.nonzero(model.vocabulary.admitted(n))[:, 0].tolist()
+    return torch.nonzero(model.vocabulary.mask(n))[:, 0].tolist()
 
 
 def _same_prefix(a: Vocabulary, b: Vocabulary) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 
 from lexray.compare.diff.lexicon import Sentiment
 from lexray.compare.diff.stacks import GROUPS, DiffGroup
-from lexray.result.readings import Pair, Scored, Source, Token
+from lexray.result.pairs import Pair
+from lexray.result.readings import Scored, Source, Token
 
 ARROW = "→"
 RULE = (

@@ -21,7 +21,7 @@ from lexray.compare.diff.words import readable
 from lexray.model.circuits import Circuit
 from lexray.model.head import Head
 from lexray.model.model import Model
-from lexray.result.readings import Pair
+from lexray.result.pairs import Pair
 from lexray.space.kinds import Kind
 from lexray.space.legibility import WINDOW
 from lexray.space.topk.pairs import Sign, top_pairs
@@ -86,7 +86,7 @@ class HeadChanges:
             self._read[name] = self.two.delta(*self._stacks[name])
         return self._read[name]
 
-    def moved(self, head: int, matrix: Matrix) -> Moved | None:
+    def measure(self, head: int, matrix: Matrix) -> Moved | None:
         """How a head's circuit moved; None if it did not, or if a part of it is missing."""
         ends = [self._name(head, side) for side in SIDES[matrix]]
         if not all(name in self._stacks for name in ends):
@@ -177,7 +177,7 @@ def read_pairs(
     else:
         product = moved.product
         A, B = rows.factor(product.P.T), cols.factor(product.Q.T)
-    ids = space.admitted(filter)
+    ids = space.list_ids(filter)
     signs: tuple[Sign, Sign] = ("largest", "smallest")
     found = [top_pairs(A, B, max(k, WINDOW), sign=sign) for sign in signs]
     ends = [_pairs(reader, one.rows, one.cols, one.values, ids) for one in found]

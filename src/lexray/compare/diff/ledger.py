@@ -72,7 +72,7 @@ class Ledger:
     _waiting: list[tuple[float, list[Candidate], Tensor]] = field(default_factory=list)
     _order: count[int] = field(default_factory=count)
 
-    def unmoved(self, stack: Stack, n: int = 0) -> None:
+    def add_unmoved(self, stack: Stack, n: int = 0) -> None:
         self._sum(stack.layer, stack.group).n += n
 
     def add(self, stack: Stack, delta: Delta, tokens: Tensor | None = None) -> None:

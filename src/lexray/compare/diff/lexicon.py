@@ -297,7 +297,7 @@ def count_words(
     whole = filters.starts_word & filters.alphanumeric
     filter = whole if filter is None else filter & whole
     mask = lexicon.mask(model.vocabulary, space.n_rows)
-    ids = space.admitted(filter)
+    ids = space.list_ids(filter)
     words = int((mask if ids is None else mask[ids]).sum())
     if words < ENOUGH:
         raise LexrayError(

@@ -64,7 +64,7 @@ def _measure_layer(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...], laye
                 found = {
                     f"L{layer}H{i}.{matrix}": (moved.product.size, moved.size_before)
                     for i in range(number)
-                    if (moved := heads.moved(i, matrix)) is not None
+                    if (moved := heads.measure(i, matrix)) is not None
                 }
                 ledger.add_circuits(matrix, layer, found, number)
     ledger.close()
@@ -72,7 +72,7 @@ def _measure_layer(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...], laye
 
 def _measure_stack(ledger: Ledger, stack: Stack, delta: Delta | None) -> None:
     if delta is None:
-        ledger.unmoved(stack, stack.n)
+        ledger.add_unmoved(stack, stack.n)
     else:
         ledger.add(stack, delta)
 
@@ -83,8 +83,8 @@ def _measure_embedding(two: Two, ledger: Ledger, group: DiffGroup) -> None:
     if b.missing or t.missing:
         list(two.match([b], [t]))
         return
-    if not two.touched(*t.tensors):
-        ledger.unmoved(b, b.n)
+    if not two.touches(*t.tensors):
+        ledger.add_unmoved(b, b.n)
         return
     before, after = (
         _Rows(p, rounded) for p, rounded in zip((b, t), two.rounding(b, t), strict=True)
@@ -111,7 +111,7 @@ def _measure_embedding(two: Two, ledger: Ledger, group: DiffGroup) -> None:
         if bool(delta.sizes.any()):
             ledger.add(b, delta, tokens=ids)
         else:
-            ledger.unmoved(b, len(ids))
+            ledger.add_unmoved(b, len(ids))
 
 
 class _Rows:

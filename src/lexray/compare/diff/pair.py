@@ -71,7 +71,7 @@ class Two:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tuned = self.tuned.seen(self.base.options)
+        self.tuned = self.tuned.with_view(self.base.options)
         refuse_strangers(self)
         self.lora = _adapter_on(self.base.checkpoint, self.tuned.checkpoint)
 
@@ -83,7 +83,7 @@ class Two:
 
     def delta(self, b: Stack, t: Stack) -> Delta | None:
         """How the vectors of a stack moved; None if they did not."""
-        if not self.touched(*t.tensors):
+        if not self.touches(*t.tensors):
             return None
         factors = self.factors(t)
         round_b, round_t = self.rounding(b, t)
@@ -115,7 +115,7 @@ class Two:
         require_finite(f"the difference of {name}", moved)
         return Delta(before, moved)
 
-    def touched(self, *tensors: str) -> bool:
+    def touches(self, *tensors: str) -> bool:
         """False only if it is known without reading that none of these tensors changed."""
         if self.lora is not None:
             changed = self.lora.touched()
@@ -127,7 +127,7 @@ class Two:
         linear = t.linear
         if self.lora is None or linear is None or linear.expert is not None:
             return None
-        if self.touched(*t.tensors[1:]) or (found := self.lora.factors(linear.weight)) is None:
+        if self.touches(*t.tensors[1:]) or (found := self.lora.factors(linear.weight)) is None:
             return None
         A, B, scale = (self.tuned.place(found[0]), self.tuned.place(found[1]), found[2])
         at = t.at or ALL
@@ -135,7 +135,7 @@ class Two:
         left, right = at_least_float32(B)[rows], at_least_float32(A)[:, columns]
         if t.writes != linear.in_first:
             left, right = right.T, left.T
-        return scale * left, t.folded(right)
+        return scale * left, t.fold(right)
 
     def row_factors(self, t: Stack) -> tuple[Tensor, Tensor] | None:
         """The same for the rows of a tensor as it is stored: an embedding."""

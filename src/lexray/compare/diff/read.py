@@ -50,7 +50,7 @@ class Reader:
         self.k, self.filter = k, filter
         self._found: dict[int, dict[str, tuple[Stack, Stack]]] = {}
         space = reader.space
-        ids = space.admitted(filter)
+        ids = space.list_ids(filter)
         self._peak = sqrt(2 * log(max(2, space.n_rows if ids is None else len(ids))))
 
     def changes(self, n: int, each: int) -> list[Change]:
@@ -81,7 +81,7 @@ class Reader:
         """Some vectors of one kind."""
         X = torch.stack([c.vector for c in block if c.vector is not None]).to(self.reader.device)
         space = self.reader.space
-        ids = space.admitted(self.filter)
+        ids = space.list_ids(self.filter)
         if kind is None:  # a bias of the logits: its entries are scores already
             scores = X if ids is None else X[:, ids.to(X.device)]
             found = _both_ends(scores, max(self.k, WINDOW), ids)
@@ -119,7 +119,7 @@ class Reader:
             circuit = self.two.base[candidate.address]
             stacks = self._stacks(candidate.layer)
             heads = HeadChanges(self.two, candidate.layer, stacks)
-            moved = heads.moved(circuit.head.index, circuit.matrix)
+            moved = heads.measure(circuit.head.index, circuit.matrix)
             assert moved is not None
             found = read_pairs(self.two, self.reader, moved, circuit, self.k, self.filter)
             telling = self._telling(candidate, sqrt(found.peak), found.reads)

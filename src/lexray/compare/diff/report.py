@@ -14,7 +14,8 @@ from lexray.result import page as shell
 from lexray.result.assets import read_asset
 from lexray.result.format import show_number, show_percent
 from lexray.result.page import escape
-from lexray.result.readings import Pair, Scored
+from lexray.result.pairs import Pair
+from lexray.result.readings import Scored
 
 DECADES = 3.0
 """The heat map's colours span so many powers of ten below the largest share."""

@@ -93,9 +93,9 @@ class Stack:
     def read(self, rounded: Round) -> Float[Tensor, "n width"]:
         """The vectors under the model's view, in float32 or better."""
         X = fold.at_least_float32(rounded(self.model.place(self.stored())))
-        return self.folded(X)
+        return self.fold(X)
 
-    def folded(self, X: Float[Tensor, "n width"]) -> Float[Tensor, "n width"]:
+    def fold(self, X: Float[Tensor, "n width"]) -> Float[Tensor, "n width"]:
         """Rows with the norm folded in, if the view is folded."""
         if self.norm is None or not self.model.options.folded:
             return X

@@ -18,7 +18,7 @@ FLOOR = 0.05
 def words_of(space: EmbeddingSpace) -> Bool[Tensor, "e"]:
     """Which tokens are words that say something; all, in a vocabulary without such words."""
     vocabulary, n = space.weights.vocabulary, space.n_rows
-    there = vocabulary.admitted(n)
+    there = vocabulary.mask(n)
     words = telling(vocabulary, n) & there
     return words if int(words.sum()) > 1 else there
 

@@ -110,7 +110,7 @@ def fit_maps(
 def shuffle(a: Model, b: Model) -> Int[Tensor, "rows width"]:
     """Every token that both models have, in random order; a row's first place is company."""
     n = min(model.architecture.d_vocab for model in (a, b))
-    tokens = (a.vocabulary.admitted(n) & b.vocabulary.admitted(n)).nonzero()[:, 0]
+    tokens = (a.vocabulary.mask(n) & b.vocabulary.mask(n)).nonzero()[:, 0]
     limits = [limit for m in (a, b) if (limit := m.architecture.n_ctx)]
     wide = max(1, min([WIDTH, *limits]) - 1)
     rounds = ceil(max(STATES * max(a.d_model, b.d_model), wide) / len(tokens))

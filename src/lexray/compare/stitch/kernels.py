@@ -79,12 +79,12 @@ def kernel(
 def _common(a: Model, b: Model, left: Side, right: Side) -> tuple[Side, Side]:
     """The columns of the tokens that both embeddings have."""
     n = min(len(left.rows), len(right.rows))
-    ids = (a.vocabulary.admitted(n) & b.vocabulary.admitted(n)).nonzero()[:, 0]
+    ids = (a.vocabulary.mask(n) & b.vocabulary.mask(n)).nonzero()[:, 0]
     return left.only(ids), right.only(ids)
 
 
 def _side(model: Model, folded: bool, embedding: Literal["output", "input"]) -> Side:
-    space = model.seen(model.options.papers).view(folded=folded, reading=embedding).space
+    space = model.with_view(model.options.papers).view(folded=folded, reading=embedding).space
     if embedding == "input":
         return space.reading
     if model.architecture.unembed not in model.checkpoint.names():

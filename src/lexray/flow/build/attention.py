@@ -123,7 +123,7 @@ class AttentionDrawing:
         """The rows of W_O, whose coefficients are the entries of the concatenation."""
         step, rows = self.step, list(self.shown.rows)
         z, W_O = step.z.flatten(), step.W_O.flatten(0, 1)
-        whole = step.written("attention")
+        whole = step.output_of("attention")
         out = self._node(f"{self.at}.attn_out", NodeKind.ATTN_OUT, "attention", whole)
         rest = whole - z[rows] @ W_O[rows]
         for row, coefficient, vector in zip(rows, z[rows].tolist(), W_O[rows], strict=True):

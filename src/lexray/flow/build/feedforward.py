@@ -38,7 +38,7 @@ class FeedForwardDrawing:
     def draw(self, source: str) -> str:
         """From the feed-forward's input to what it wrote, before any norm."""
         step = self.step
-        whole = step.written("ff")
+        whole = step.output_of("ff")
         behind = step.spec.ff.post_norm
         out = f"{self.at}.ff_out"
         self.draft.node(out, NodeKind.FF_OUT, step.index, "feed-fwd", whole, behind=behind)

@@ -90,11 +90,11 @@ class _ByShare:
         return self._fewest(self.step.memories_along(head, along), self.options.most_memories)
 
     def rows(self) -> list[int]:
-        along = self._along(self.step.written("attention"), "attention")
+        along = self._along(self.step.output_of("attention"), "attention")
         return self._neurons(self.step.z.flatten(), self.step.rows_along(along).flatten())
 
     def neurons(self) -> list[int]:
-        along = self._along(self.step.written("ff"), "ff")
+        along = self._along(self.step.output_of("ff"), "ff")
         return self._neurons(self.step.coefficients, self.step.neurons_along(along))
 
     def _neurons(self, coefficients: Float[Tensor, "n"], parts: Float[Tensor, "n"]) -> list[int]:

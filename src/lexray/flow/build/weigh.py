@@ -42,12 +42,12 @@ def weigh_edges(
     if found is None:
         return tuple(edges)
     return tuple(
-        replace(edge, added=_added(draft, link, found))
+        replace(edge, added=_add_up(draft, link, found))
         for edge, link in zip(edges, draft.links, strict=True)
     )
 
 
-def _added(
+def _add_up(
     draft: Draft, link: Link, directions: dict[Place, Direction]
 ) -> tuple[float, ...] | None:
     towards = directions.get(_place(draft, link))

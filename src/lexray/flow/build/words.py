@@ -51,7 +51,7 @@ def predictions(trace: Recording, position: int) -> list[tuple[int, float]]:
     parts = trace.parts
     if (None, "logits") in parts:
         logits = trace.logits[row].float()
-        mask = model.vocabulary.admitted(len(logits)).to(logits.device)
+        mask = model.vocabulary.mask(len(logits)).to(logits.device)
         best = logits.masked_fill(~mask, -float("inf")).topk(min(PREDICTED, int(mask.sum())))
         chances = logits.softmax(0)[best.indices]
         return list(zip(best.indices.tolist(), chances.tolist(), strict=True))

@@ -12,9 +12,9 @@ from lexray.flow.draw.shapes import (
     CARD_WIDTH,
     PILL_HEIGHT,
     PILL_WIDTH,
-    Box,
     Form,
     Label,
+    NodeBox,
     Panel,
     card,
     pill,
@@ -63,8 +63,8 @@ def open_form(
     layer: int,
     inside: Sequence[int],
     pairs: Sequence[tuple[int, int, int]],
-    left: Sequence[Box],
-    right_of: Mapping[int, Box],
+    left: Sequence[NodeBox],
+    right_of: Mapping[int, NodeBox],
 ) -> Form:
     """A block's nodes in columns; `left` and `right_of` are the stations it hangs between.
 
@@ -171,7 +171,7 @@ class _Block:
             levels[part] = arrange.heights(stacks, *near, self._pitch)
         out = {i: 0.0 for i in self.inside if self.node(i).kind in STREAM}
         reach = {part: self._reach(level) for part, level in levels.items()}
-        if self._stacked():
+        if self._is_stacked():
             top = BODY
             for part, level in levels.items():
                 above, below = reach[part]
@@ -181,7 +181,7 @@ class _Block:
         axis = BODY + max((above for above, _ in reach.values()), default=0.0)
         return out | {i: y + axis for level in levels.values() for i, y in level.items()}
 
-    def _stacked(self) -> bool:
+    def _is_stacked(self) -> bool:
         used = [{self.column[i] for s in stacks for i in s} for stacks in self.stacks.values()]
         return len(used) == 2 and bool(used[0] & used[1])
 
@@ -224,7 +224,7 @@ class _Block:
             return WIDE
         return NARROW if few == many > 2 else USUAL
 
-    def boxes(self) -> list[Box]:
+    def boxes(self) -> list[NodeBox]:
         widest: dict[int, float] = {}
         for i, c in self.column.items():
             widest[c] = max(widest.get(c, 0.0), self._size(i)[0])
@@ -238,7 +238,7 @@ class _Block:
             )
         return out
 
-    def panels(self, boxes: Sequence[Box]) -> list[Panel]:
+    def panels(self, boxes: Sequence[NodeBox]) -> list[Panel]:
         out = []
         for part in self.stacks:
             own = [box for box in boxes if self.part.get(box.node) == part]
@@ -250,14 +250,14 @@ class _Block:
 
     def _level(self, panels: list[Panel]) -> list[Panel]:
         """Side by side, panels begin and end alike."""
-        if self._stacked() or not panels:
+        if self._is_stacked() or not panels:
             return panels
         y, bottom = min(p.y for p in panels), max(p.y + p.height for p in panels)
         return [Panel(p.x, y, p.width, bottom - y, p.part) for p in panels]
 
-    def headings(self, boxes: Sequence[Box]) -> list[Label]:
+    def headings(self, boxes: Sequence[NodeBox]) -> list[Label]:
         """What stands in a column of pills, above its first."""
-        first: dict[tuple[int, str, NodeKind], Box] = {}
+        first: dict[tuple[int, str, NodeKind], NodeBox] = {}
         for box in sorted(boxes, key=lambda box: box.y):
             kind = self.node(box.node).kind
             if kind in HEADINGS:

@@ -8,7 +8,7 @@ from lexray.flow.caption import caption
 from lexray.flow.draw import legend
 from lexray.flow.draw.layout import FOLD, TOP, Layout, layout
 from lexray.flow.draw.palette import for_page
-from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Box, Form, Label
+from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Form, Label, NodeBox
 from lexray.flow.draw.svg import BAND, QUIET, about, show_prompt
 from lexray.flow.graph import FlowGraph
 from lexray.flow.schema import to_dict
@@ -102,7 +102,7 @@ def _form(form: Form) -> dict[str, Any]:
     }
 
 
-def _box(box: Box) -> list[Any]:
+def _box(box: NodeBox) -> list[Any]:
     sides = map(_short, (box.x, box.y, box.width, box.height))
     return [box.node, *sides, [_label(label) for label in box.labels]]
 

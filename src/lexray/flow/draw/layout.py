@@ -13,7 +13,16 @@ from dataclasses import dataclass
 
 from lexray.errors import LexrayError
 from lexray.flow.draw.block import TITLE_HEIGHT, open_form
-from lexray.flow.draw.shapes import CARD_HEIGHT, CARD_WIDTH, Box, Form, Label, Wire, card, summary
+from lexray.flow.draw.shapes import (
+    CARD_HEIGHT,
+    CARD_WIDTH,
+    Form,
+    Label,
+    NodeBox,
+    Wire,
+    card,
+    summary,
+)
 from lexray.flow.draw.wires import n
 from lexray.flow.graph import STREAM, EdgeKind, FlowGraph, NodeKind
 from lexray.result.theme import standing
@@ -126,7 +135,7 @@ class Layout:
 
 def layout(graph: FlowGraph) -> Layout:
     """The picture of a graph; the same graph always gives the same picture."""
-    stations, blocks = _sorted_out(graph)
+    stations, blocks = _sort_out(graph)
     segments: list[Segment] = []
     drawn: set[int] = set()
     links = _links(graph)
@@ -178,7 +187,7 @@ def _done(graph: FlowGraph, layer: int) -> float:
     return max(ranks, default=0.0) - min(ranks, default=0.0)
 
 
-def _sorted_out(
+def _sort_out(
     graph: FlowGraph,
 ) -> tuple[dict[tuple[int, int], list[int]], dict[int, list[int]]]:
     """Stations by (layer, kind), and the nodes inside each block."""
@@ -216,8 +225,8 @@ class _Between:
     graph: FlowGraph
     layer: int
     inside: list[int]
-    left: tuple[Box, ...]
-    right: tuple[Box, ...]
+    left: tuple[NodeBox, ...]
+    right: tuple[NodeBox, ...]
 
     def links(self, links: Sequence[Arc]) -> list[Arc]:
         """The edges drawn with this block: inside it, into it, out of it, past it."""
@@ -226,7 +235,7 @@ class _Between:
         return [link for link in links if link[1] in sources and link[2] in targets]
 
     def segment(self, own: Sequence[Arc]) -> Segment:
-        closed = self._closed(own)
+        closed = self._close(own)
         if {self.graph.nodes[i].kind for i in self.inside} <= {*STREAM, *SUMMARIES}:
             return Segment("block", self.layer, closed)
         left = tuple(box.shift(-CARD_WIDTH) for box in self.left)
@@ -234,7 +243,7 @@ class _Between:
         opened = open_form(self.graph, self.layer, self.inside, own, left, right)
         return Segment("block", self.layer, closed, opened)
 
-    def _closed(self, own: Sequence[Arc]) -> Form:
+    def _close(self, own: Sequence[Arc]) -> Form:
         """Two cards below the stream: what attention added, and what the feed-forward did."""
         boxes = self._cards()
         wires = [*self._skips(own), *self._stems(own, boxes)]
@@ -242,8 +251,8 @@ class _Between:
         title = Label(CLOSED / 2, TITLE_HEIGHT, "title", str(self.layer), "middle")
         return Form(CLOSED, bottom, tuple(boxes), tuple(wires), (), (title,))
 
-    def _cards(self) -> list[Box]:
-        boxes: list[Box] = []
+    def _cards(self) -> list[NodeBox]:
+        boxes: list[NodeBox] = []
         for kind, name in SUMMARIES.items():
             for i in self.inside:
                 node = self.graph.nodes[i]
@@ -262,7 +271,7 @@ class _Between:
         step = CLOSED / max(1, len(skips))
         return [Wire(e, f"M{n(step * i)} 0H{n(step * (i + 1))}") for i, e in enumerate(skips)]
 
-    def _stems(self, own: Sequence[Arc], boxes: Sequence[Box]) -> list[Wire]:
+    def _stems(self, own: Sequence[Arc], boxes: Sequence[NodeBox]) -> list[Wire]:
         """From each card straight up to the stream."""
         leaving = {source: edge for edge, source, _ in own}
         step = CLOSED / (len(boxes) + 1)

@@ -49,7 +49,7 @@ class Label:
 
 
 @dataclass(frozen=True)
-class Box:
+class NodeBox:
     """A node as drawn: a rounded rectangle and its texts, x and y at the top left."""
 
     node: int
@@ -67,7 +67,7 @@ class Box:
     def right(self) -> float:
         return self.x + self.width
 
-    def shift(self, x: float) -> Box:
+    def shift(self, x: float) -> NodeBox:
         """The box as a neighbour sees it whose coordinates begin elsewhere; its texts stay."""
         return replace(self, x=self.x + x)
 
@@ -97,18 +97,18 @@ class Form:
 
     width: float
     bottom: float
-    boxes: tuple[Box, ...] = ()
+    boxes: tuple[NodeBox, ...] = ()
     wires: tuple[Wire, ...] = ()
     panels: tuple[Panel, ...] = ()
     labels: tuple[Label, ...] = ()
 
 
-def card(index: int, node: Node, graph: FlowGraph, x: float, middle: float) -> Box:
+def card(index: int, node: Node, graph: FlowGraph, x: float, middle: float) -> NodeBox:
     """A node on its own: what it is, its first word, and the target's probability."""
     y = middle - CARD_HEIGHT / 2
     word = fit(first_word(node), "token", CARD_WIDTH - 18)
     labels = (*_head(node.label, node, graph, x, y), Label(x + 9, y + 35, "token", word))
-    return Box(index, x, y, CARD_WIDTH, CARD_HEIGHT, labels)
+    return NodeBox(index, x, y, CARD_WIDTH, CARD_HEIGHT, labels)
 
 
 def _head(name: str, node: Node, graph: FlowGraph, x: float, y: float) -> tuple[Label, Label]:
@@ -122,7 +122,7 @@ def _head(name: str, node: Node, graph: FlowGraph, x: float, y: float) -> tuple[
     )
 
 
-def pill(index: int, node: Node, x: float, middle: float) -> Box:
+def pill(index: int, node: Node, x: float, middle: float) -> NodeBox:
     """A node among many: its name small, its first word beside it."""
     y = middle - PILL_HEIGHT / 2
     others = node.kind == NodeKind.OTHERS and node.count is not None
@@ -132,10 +132,10 @@ def pill(index: int, node: Node, x: float, middle: float) -> Box:
     baseline = y + 17.2
     labels = (Label(x + 8, baseline, "tag", tag), Label(start, baseline, "word", word))
     shown = tuple(label for label in labels if label.text)
-    return Box(index, x, y, PILL_WIDTH, PILL_HEIGHT, shown)
+    return NodeBox(index, x, y, PILL_WIDTH, PILL_HEIGHT, shown)
 
 
-def summary(index: int, node: Node, graph: FlowGraph, name: str, x: float, y: float) -> Box:
+def summary(index: int, node: Node, graph: FlowGraph, name: str, x: float, y: float) -> NodeBox:
     """What a closed block's attention or feed-forward adds: its first words below one another."""
     labels = [*_head(name, node, graph, x, y)]
     for i, word in enumerate(_lines(node)):
@@ -143,13 +143,13 @@ def summary(index: int, node: Node, graph: FlowGraph, name: str, x: float, y: fl
         text = fit(word, role, CARD_WIDTH - 18)
         labels.append(Label(x + 9, y + 35 + LINE * i, role, text))
     height = CARD_HEIGHT + LINE * (LINES - 1)
-    return Box(index, x, y, CARD_WIDTH, height, tuple(labels))
+    return NodeBox(index, x, y, CARD_WIDTH, height, tuple(labels))
 
 
 def _lines(node: Node) -> list[str]:
     """What a vector reads as; of two runs what the first has that the other has not, and what it
     has lost, then what both have."""
-    seen = _seen(node)
+    seen = _shown_reading(node)
     if node.projection is None or node.other is None:
         return [word.shown for word in seen.top[:LINES]] if seen else []
     mine = [word.shown for word in node.projection.top]
@@ -166,7 +166,7 @@ def first_word(node: Node) -> str:
     return " | ".join(dict.fromkeys(words))
 
 
-def _seen(node: Node) -> Projection | None:
+def _shown_reading(node: Node) -> Projection | None:
     return node.projection or node.other
 
 

@@ -10,7 +10,7 @@ from lexray.flow.caption import caption
 from lexray.flow.draw.layout import TOP, Layout, Piece, layout
 from lexray.flow.draw.legend import entries
 from lexray.flow.draw.palette import Palette, mix, node_fill, palette, strongest, wire_style
-from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Box, Form, Label, Panel, text_width
+from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Form, Label, NodeBox, Panel, text_width
 from lexray.flow.draw.wires import free_path, n
 from lexray.flow.graph import EdgeKind, FlowGraph, Node, NodeKind, Run
 from lexray.result.format import show_model, show_percent
@@ -90,7 +90,7 @@ class _Drawing:
 
     def _free(self) -> Iterable[tuple[int, str]]:
         """Edges between pieces: from the right of one box to the left of another."""
-        where: Mapping[str, tuple[float, Box]] = {
+        where: Mapping[str, tuple[float, NodeBox]] = {
             self.graph.nodes[box.node].id: (piece.x, box)
             for piece in self.pieces
             for box in piece.form.boxes
@@ -123,7 +123,7 @@ class _Drawing:
             f'stroke-width="{style.width:.2f}" stroke-opacity="{style.opacity}"{dash}/>'
         )
 
-    def _box(self, box: Box) -> str:
+    def _box(self, box: NodeBox) -> str:
         node = self.graph.nodes[box.node]
         fill = node_fill(self.graph, node, self.colours)
         edge = mix(fill, self.colours.ink, 0.16)

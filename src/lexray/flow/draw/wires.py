@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lexray.flow.draw.shapes import Box, Wire
+from lexray.flow.draw.shapes import NodeBox, Wire
 from lexray.flow.graph import STREAM, EdgeKind, FlowGraph
 
 SKIPS = (EdgeKind.RESIDUAL_ATTN, EdgeKind.RESIDUAL_FF)
@@ -21,8 +21,8 @@ class Ends:
     """An edge between drawn boxes."""
 
     edge: int
-    source: Box
-    target: Box
+    source: NodeBox
+    target: NodeBox
 
 
 def draw_wires(graph: FlowGraph, edges: Sequence[Ends]) -> tuple[Wire, ...]:
@@ -83,7 +83,7 @@ def _ports(graph: FlowGraph, edges: Sequence[Ends], outward: bool) -> dict[int, 
     return heights
 
 
-def _spread(edges: Sequence[int], box: Box, below_skip: bool) -> Mapping[int, float]:
+def _spread(edges: Sequence[int], box: NodeBox, below_skip: bool) -> Mapping[int, float]:
     low, high = box.y + MARGIN, box.y + box.height - MARGIN
     low = box.middle + 12 if below_skip else low
     step = min(CLOSEST, (high - low) / max(1, len(edges) - 1))

@@ -229,3 +229,10 @@ def _top_by_id(
     ids = chosen.nonzero()[:, 1].view(len(scores), k)
     order = scores.gather(1, ids).argsort(dim=1, descending=True, stable=True)
     return ids.gather(1, order)
+
+
+def members(a: Int[Tensor, "n j"], b: Int[Tensor, "n k"]) -> Bool[Tensor, "n j"]:
+    """Which entries of each row of a are in the same row of b."""
+    ordered = b.sort(1).values
+    at = torch.searchsorted(ordered, a.contiguous()).clamp(max=b.shape[1] - 1)
+    return ordered.gather(1, at) == a

@@ -119,13 +119,13 @@ class TopLists:
             rows[at] = torch.arange(start, start + len(at))
             start += len(at)
         if vectors:
-            new = self._projected(kind, torch.cat(vectors))
+            new = self._project(kind, torch.cat(vectors))
             self._tables[kind] = new if table is None else torch.cat([table, new])
 
-    def _projected(self, kind: Kind, X: Float[Tensor, "n d_model"]) -> Int[Tensor, "n ends k"]:
+    def _project(self, kind: Kind, X: Float[Tensor, "n d_model"]) -> Int[Tensor, "n ends k"]:
         space = self.model.space
         side, parts = space.side(kind), []
-        for block in torch.split(space.shifted(X, kind), VECTORS_AT_ONCE):
+        for block in torch.split(space.shift(X, kind), VECTORS_AT_ONCE):
             found = side.top(block, self.k)
             low = found.bottom_ids if self.both_ends else found.top_ids
             ends = [found.top_ids, low][: 2 if self.both_ends else 1]

@@ -19,6 +19,6 @@ def panels(*panels: Panel, across: int = 2) -> Panels:
     return Panels("", "", panels, across)
 
 
-def published(x: Sequence[float], y: Sequence[float], texts: Sequence[str]) -> Dots:
+def draw_published(x: Sequence[float], y: Sequence[float], texts: Sequence[str]) -> Dots:
     """Points that the paper reports."""
     return Dots(x, y, "published", [PUBLISHED], texts, 5.0, named=True, listed=True)

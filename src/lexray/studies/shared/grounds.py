@@ -24,13 +24,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lexray.model.fold import at_least_float32
+from lexray.find.promise import look_factors, score_looks, score_written
 from lexray.model.head import Head
 from lexray.model.model import Model
+from lexray.space.area import area
 from lexray.space.kinds import Kind
 from lexray.space.space import space_of
-from lexray.studies.shared.areas import area
 from lexray.studies.shared.measures import sample, seed_generator
+from lexray.trace.evidence.gather import STRONGEST, strongest
+from lexray.trace.evidence.heads import weigh_looks
 from lexray.trace.record.removal import Removal, Where, changes
 from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace
@@ -39,7 +41,6 @@ from lexray.view import View
 Areas = dict[str, dict[str, dict[str, list[float | None]]]]
 """By question, by view: the areas of a layer's parameters, and those of their controls."""
 READERS, WRITERS = ("key", "gate"), ("value", "O")
-STRONGEST = 20
 FALLEN = 20
 FIRST_QUERY = 6
 
@@ -76,9 +77,9 @@ class Grounds:
                 return self._queries(layer, traces)
             case "value" | "O" if causal and _strengths(traces[0], layer, kind) is not None:
                 follows = self._follows(layer, kind, traces)
-                return follows | self._removed(self._plan_writers(layer, kind, traces))
+                return follows | self._remove(self._plan_writers(layer, kind, traces))
             case "VO" if causal:
-                return self._removed(self._plan_heads(layer, traces))
+                return self._remove(self._plan_heads(layer, traces))
         return {}
 
     def _traces(self, layer: int) -> list[Trace]:
@@ -105,8 +106,8 @@ class Grounds:
         if any(part is None for part in parts):
             return {}
         active = torch.cat([part[1:-1] for part in parts]).float()
-        chosen = self._sampled(self.amount.readers, active.shape[1], layer, kind)
-        strong = [_strong(active[:, neuron]) for neuron in chosen.tolist()]
+        chosen = self._draw(self.amount.readers, active.shape[1], layer, kind)
+        strong = [strongest(active[:, neuron]) for neuron in chosen.tolist()]
         questions = {"sees": _tokens(traces, 1, -1)}
         if self.model.architecture.causal:
             questions["expects"] = _tokens(traces, 2, None)
@@ -122,12 +123,12 @@ class Grounds:
         """What follows where a writer is strong, in the sign that it mostly has there."""
         parts = [_strengths(trace, layer, kind) for trace in traces]
         active = torch.cat([part[1:-1] for part in parts if part is not None]).float()
-        chosen = self._sampled(self.amount.readers, active.shape[1], layer, kind)
+        chosen = self._draw(self.amount.readers, active.shape[1], layer, kind)
         columns = active[:, chosen]
         n = min(STRONGEST, len(columns) // 2)
         largest = columns.gather(0, columns.abs().topk(n, dim=0).indices).sum(0)
         signs = torch.where(largest < 0, -1.0, 1.0)
-        strong = [_strong(column) for column in (columns * signs).T]
+        strong = [strongest(column) for column in (columns * signs).T]
         tokens = _tokens(traces, 2, None)
         return {
             "follows": {
@@ -143,10 +144,10 @@ class Grounds:
     ) -> Float[Tensor, "n m"]:
         """What a view's readings say of the tokens at some places."""
         known, places = torch.unique(tokens, return_inverse=True)
-        seen = self.model.seen(view)
+        seen = self.model.with_view(view)
         space = space_of(seen, layer)
         X = torch.cat([group.tensor for group in seen.layers[layer].groups(kind)])
-        X = space.shifted(X[chosen.to(X.device)], kind)
+        X = space.shift(X[chosen.to(X.device)], kind)
         return space.whole(kind).only(known).project(X).cpu()[:, places]
 
     # ------------------------------------------------------------------ where a head looks
@@ -157,8 +158,8 @@ class Grounds:
         for name, view in self._views("QK").items():
             own: list[float | None] = []
             control: list[float | None] = []
-            for index in self._sampled(self.amount.heads, n_heads, layer, "QK").tolist():
-                head = self.model.seen(view).layers[layer].heads[index]
+            for index in self._draw(self.amount.heads, n_heads, layer, "QK").tolist():
+                head = self.model.with_view(view).layers[layer].heads[index]
                 pairs = [_looking(head, trace, layer, index) for trace in traces]
                 means = torch.cat(pairs).mean(0).tolist()
                 own.append(means[0])
@@ -171,7 +172,7 @@ class Grounds:
     def _plan_writers(self, layer: int, kind: Kind, traces: Sequence[Trace]) -> list[Job]:
         groups = self.model.view("raw").layers[layer].groups(kind)
         W = torch.cat([group.tensor for group in groups])
-        chosen = self._sampled(self.amount.writers, len(W), layer, kind)
+        chosen = self._draw(self.amount.writers, len(W), layer, kind)
         readings = {
             name: self._read(view, layer, kind, chosen) for name, view in self._views(kind).items()
         }
@@ -187,32 +188,32 @@ class Grounds:
         return jobs
 
     def _read(self, view: View, layer: int, kind: Kind, chosen: Tensor) -> Float[Tensor, "n e"]:
-        seen = self.model.seen(view)
+        seen = self.model.with_view(view)
         space = space_of(seen, layer)
         X = torch.cat([group.tensor for group in seen.layers[layer].groups(kind)])[chosen]
-        return space.whole(kind).project(space.shifted(X, kind)).cpu()
+        return space.whole(kind).project(space.shift(X, kind)).cpu()
 
     def _plan_heads(self, layer: int, traces: Sequence[Trace]) -> list[Job]:
         heads, jobs = self.model.view("raw").layers[layer].heads, []
-        for index in self._sampled(self.amount.heads, len(heads), layer, "VO").tolist():
+        for index in self._draw(self.amount.heads, len(heads), layer, "VO").tolist():
             seen = {
-                name: self.model.seen(view).layers[layer].heads[index]
+                name: self.model.with_view(view).layers[layer].heads[index]
                 for name, view in self._views("VO").items()
             }
-            for s, p, i, vector in _taken(heads[index], traces, layer, self.amount.places):
+            for s, p, i, vector in _find_taken(heads[index], traces, layer, self.amount.places):
                 token = int(traces[s].ids[i])
                 other = int(traces[s].ids[1 + (i + 3) % (p - 1)]) if p > 1 else token
                 own, control = (
-                    {name: _written(head, at) for name, head in seen.items()}
+                    {name: score_written(head, at) for name, head in seen.items()}
                     for at in (token, other)
                 )
                 ids = tuple(traces[s].ids[: p + 1].tolist())
                 jobs.append(Job(own, control, Removal(ids, layer, "attention", vector)))
         return jobs
 
-    def _removed(self, jobs: Sequence[Job]) -> Areas:
+    def _remove(self, jobs: Sequence[Job]) -> Areas:
         """How well each reading tells the tokens whose probability falls most."""
-        there = self.model.vocabulary.admitted(self.model.space.n_rows)
+        there = self.model.vocabulary.mask(self.model.space.n_rows)
         found: dict[str, dict[str, list[float | None]]] = {}
         for number, before, after in changes(self.model, [job.removal for job in jobs]):
             n = min(len(before), len(there))
@@ -226,7 +227,7 @@ class Grounds:
                 cell["control"].append(_area(jobs[number].other[name][:n][mask], wanted))
         return {"causes": found} if found else {}
 
-    def _sampled(self, n: int, total: int, layer: int, kind: str) -> Int[Tensor, "n"]:
+    def _draw(self, n: int, total: int, layer: int, kind: str) -> Int[Tensor, "n"]:
         return sample(min(n, total), total, seed_generator(self.seed, layer, kind))
 
 
@@ -240,13 +241,6 @@ class Job(NamedTuple):
 
 def _tokens(traces: Sequence[Trace], start: int, stop: int | None) -> Int[Tensor, "m"]:
     return torch.cat([trace.ids[start:stop] for trace in traces])
-
-
-def _strong(activations: Float[Tensor, "m"]) -> Bool[Tensor, "m"]:
-    """The places of the largest."""
-    strong = torch.zeros(len(activations), dtype=torch.bool)
-    strong[activations.topk(min(STRONGEST, len(activations) // 2)).indices.cpu()] = True
-    return strong
 
 
 def _areas_of(
@@ -283,17 +277,14 @@ def _strongest(
     return sorted(found, key=lambda place: -abs(place[2]))[:places]
 
 
-def _taken(
+def _find_taken(
     head: Head, traces: Sequence[Trace], layer: int, places: int
 ) -> list[tuple[int, int, int, Tensor]]:
     """(text, query, key, what was written) of the most that a head took from earlier tokens."""
-    W_O = at_least_float32(head.W_O)
     found = []
     for s, trace in enumerate(traces):
         here: LayerTrace = trace[layer]
-        written = here.v[:, head.kv_index].float() @ W_O
-        weights = here.pattern[head.index].float().tril(-1)
-        weights[:, 0] = 0
+        weights, written = weigh_looks(head, here)
         size = weights * written.norm(dim=1)
         p, i = divmod(int(size.argmax()), size.shape[1])
         if i and p > i:
@@ -302,38 +293,16 @@ def _taken(
     return [(s, p, i, vector) for _, s, p, i, vector in best]
 
 
-def _written(head: Head, token: int) -> Float[Tensor, "e"]:
-    """What attending to a token writes, by this view."""
-    space = head.vo.space
-    left, right = at_least_float32(head.W_V), at_least_float32(head.W_O)
-    row = space.whole("V").only(torch.tensor([token])).factor(left)
-    return space.whole("O").project(row.to(right) @ right)[0].cpu()
-
-
 def _looking(head: Head, trace: Trace, layer: int, index: int) -> Float[Tensor, "queries 2"]:
     """For each query the area of the key it looks at most, and the same with shuffled keys."""
-    space = head.qk.space
     n = len(trace.ids)
-    A, B = head.qk.factors_between(*(space.whole(kind).only(trace.ids) for kind in head.qk.kinds))
-    A, B = A.cpu().double(), B.cpu().double()
+    A, B = look_factors(head, trace.ids.tolist())
     order = torch.randperm(n, generator=seed_generator(0, layer, index, n))
     seen = torch.ones(n, n).tril().bool()
     seen[:, 0] = False
     best = trace[layer].pattern[index].float().masked_fill(~seen, -1).argmax(1)
-    areas = [
-        _areas(scores, best, seen) for scores in (_static(head, A, B), _static(head, A, B[order]))
-    ]
+    areas = [_areas(score_looks(head, A, keys), best, seen) for keys in (B, B[order])]
     return torch.stack(areas, 1)[FIRST_QUERY:]
-
-
-def _static(head: Head, A: Tensor, B: Tensor) -> Float[Tensor, "n n"]:
-    """q R(distance) kᵀ of every pair."""
-    scores = torch.zeros(len(A), len(B), dtype=torch.float64)
-    for distance in range(len(A)):
-        R = head.rotation(-distance)
-        turned = A[distance:] if R is None else A[distance:] @ R.cpu().double()
-        scores.diagonal(-distance)[:] = (turned * B[: len(turned)]).sum(1)
-    return scores
 
 
 def _areas(scores: Tensor, best: Tensor, seen: Tensor) -> Float[Tensor, "n"]:

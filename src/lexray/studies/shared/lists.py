@@ -148,7 +148,7 @@ def _read(
     step = LastStep.of(model, side)
     X = torch.cat([at_least_float32(part.vectors.to(model.device)) for part in parts.values()])
     places = [(name, int(at)) for name, part in parts.items() for at in part.layers]
-    left_out = _left_out(model, step)
+    left_out = _find_left_out(model, step)
     count = step.columns.count
     k = min(k, count - len(left_out))
     for start in range(0, len(X), rows_at_once(count)):
@@ -162,11 +162,11 @@ def _read(
         yield top_scores(scores, count, k)[1]
 
 
-def _left_out(model: Model, step: LastStep) -> Int[Tensor, "some"]:
+def _find_left_out(model: Model, step: LastStep) -> Int[Tensor, "some"]:
     """Columns that stand for no token, or for none that the view lists."""
     if not model.options.trained:
         return step.holes()
-    ids = model.space.admitted(None)
+    ids = model.space.list_ids(None)
     mask = torch.ones(step.columns.count, dtype=torch.bool)
     if ids is not None:
         mask[ids.cpu()] = False

@@ -1,4 +1,4 @@
-"""What studies measure with: shared tokens, seeded samples."""
+"""What studies measure with: shared tokens, seeded samples, and how sure a mean is."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import hashlib
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.model.vectors import VectorGroup
-from lexray.space.topk.vectors import TopVectors
+from lexray.space.topk.vectors import TopVectors, members
+
+RESAMPLES = 1000
 
 
 def seed_generator(seed: int, *of: object) -> torch.Generator:
@@ -49,26 +51,19 @@ def derange(n: int, generator: torch.Generator) -> Int[Tensor, "n"]:
     return order
 
 
-def members(a: Int[Tensor, "n j"], b: Int[Tensor, "n k"]) -> Bool[Tensor, "n j"]:
-    """Which entries of each row of a are in the same row of b."""
-    ordered = b.sort(1).values
-    at = torch.searchsorted(ordered, a.contiguous()).clamp(max=b.shape[1] - 1)
-    return ordered.gather(1, at) == a
-
-
-def shared(a: Int[Tensor, "n j"], b: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
+def count_shared(a: Int[Tensor, "n j"], b: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
     """|a ∩ b| of sets of token ids, row by row; no row may name an id twice."""
     return members(a, b).sum(1)
 
 
 def overlap(a: Int[Tensor, "n k"], b: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
     """The intersection score I_k: |a ∩ b| / k."""
-    return shared(a, b).cpu().double() / a.shape[1]
+    return count_shared(a, b).cpu().double() / a.shape[1]
 
 
 def jaccard(a: Int[Tensor, "n k"], b: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
     """|a ∩ b| / |a ∪ b|."""
-    both = shared(a, b).cpu().double()
+    both = count_shared(a, b).cpu().double()
     return both / (a.shape[1] + b.shape[1] - both)
 
 
@@ -84,7 +79,7 @@ def largest_ids(found: TopVectors, k: int) -> Int[Tensor, "n k"]:
 
 def n_tokens(model: Model) -> int:
     """How many tokens can appear in a list."""
-    ids = model.space.admitted(None)
+    ids = model.space.list_ids(None)
     return model.space.n_rows if ids is None else len(ids)
 
 
@@ -95,3 +90,12 @@ def require_more_tokens(model: Model, k: int) -> None:
             f"top lists of {k} tokens say nothing where there are {n}: {model.name} has too small "
             f"a vocabulary; try k = {max(1, n // 50)}"
         )
+
+
+def interval(values: Float[Tensor, "n"], seed: int = 0) -> float:
+    """Half of the 95 % interval of the mean, by resampling."""
+    if len(values) < 2:
+        return float("nan")
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(len(values), (RESAMPLES, len(values)), generator=generator)
+    return float(1.96 * values[drawn].mean(1).std())

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lexray.result import page as shell
 from lexray.result.page import escape
 from lexray.result.table import Table
-from lexray.studies.shared.study import Finding, Study, StudyResult, Tables
+from lexray.studies.shared.finding import Evidence, Finding, Tables
 
 MARKS = {"holds": "✓", "does not hold": "✗", "not testable": "–"}
 ROWS_SHOWN = 400
@@ -18,22 +18,26 @@ ROWS_SHOWN = 400
 
 
 @dataclass(frozen=True)
-class Untestable:
-    """A study that this model cannot be put to, and why."""
+class Section:
+    """What a page says of one study."""
 
-    study: Study[Any]
-    reason: str
-
-
-Section = StudyResult | Untestable
+    name: str
+    title: str
+    figure: str
+    where: str
+    about: str
+    findings: tuple[Finding, ...]
+    source: str
+    options: Mapping[str, Any]
+    evidence: Evidence | None
+    """None if the study could not be run."""
 
 
 def page(sections: Sequence[Section], title: str, *, files: bool = False) -> str:
     """A page that needs no network; `files`: the data lie beside it and are linked."""
-    results = [s for s in sections if isinstance(s, StudyResult)]
     body = "\n".join(
         [
-            f"<header><h1>{escape(title)}</h1>\n{_origin(results)}</header>",
+            f"<header><h1>{escape(title)}</h1>\n{_origin(sections)}</header>",
             _overview(sections) if len(sections) > 1 else "",
             *(_section(section, files) for section in sections),
         ]
@@ -46,8 +50,7 @@ def page(sections: Sequence[Section], title: str, *, files: bool = False) -> str
 def _contents(sections: Sequence[Section]) -> str:
     """What stays at the side: every study, and how it came out."""
     rows = "".join(
-        f'<li><a href="#{section.study.name}">{escape(section.study.title)}</a> '
-        f"{_marks(section)}</li>"
+        f'<li><a href="#{section.name}">{escape(section.title)}</a> {_marks(section)}</li>'
         for section in sections
     )
     return f'<nav class="contents" aria-label="contents"><ol>{rows}</ol></nav>\n'
@@ -58,19 +61,19 @@ def _marks(section: Section) -> str:
     return "".join(
         f'<span class="{f.verdict.replace(" ", "-")}" title="{escape(f.claim)}: {f.verdict}">'
         f"{MARKS[f.verdict]}</span>"
-        for f in findings(section)
+        for f in section.findings
     )
 
 
-def _origin(results: Sequence[StudyResult]) -> str:
-    sources = dict.fromkeys(str(result.source) for result in results)
+def _origin(sections: Sequence[Section]) -> str:
+    sources = dict.fromkeys(section.source for section in sections if section.source)
     return "".join(f'<p class="note">{escape(source)}</p>' for source in sources)
 
 
 def _overview(sections: Sequence[Section]) -> str:
-    counts: Counter[str] = Counter(f.verdict for section in sections for f in findings(section))
+    counts: Counter[str] = Counter(f.verdict for section in sections for f in section.findings)
     tally = " ".join(_badge(v, f"{v}: {counts[v]}") for v in MARKS)
-    rows = "\n".join(_overview_row(s, i) for s in sections for i in range(len(findings(s))))
+    rows = "\n".join(_overview_row(s, i) for s in sections for i in range(len(s.findings)))
     return (
         f'<p class="tally">{tally}</p><div class="scroll"><table class="overview"><thead><tr>'
         "<th>study</th><th>the paper's claim</th><th>published</th><th>this model</th>"
@@ -80,10 +83,10 @@ def _overview(sections: Sequence[Section]) -> str:
 
 def _overview_row(section: Section, i: int) -> str:
     """One finding; the study is named at its first."""
-    study, own = section.study, findings(section)
+    own = section.findings
     name = (
-        f'<td rowspan="{len(own)}"><a href="#{study.name}">{escape(study.title)}</a><br>'
-        f'<span class="note">{escape(study.figure)}</span></td>'
+        f'<td rowspan="{len(own)}"><a href="#{section.name}">{escape(section.title)}</a><br>'
+        f'<span class="note">{escape(section.figure)}</span></td>'
     )
     cells = "".join(
         f"<td>{escape(text)}</td>" for text in (own[i].claim, own[i].published, own[i].measured)
@@ -91,32 +94,25 @@ def _overview_row(section: Section, i: int) -> str:
     return f"<tr>{name if i == 0 else ''}{cells}<td>{_badge(own[i].verdict)}</td></tr>"
 
 
-def findings(section: Section) -> tuple[Finding, ...]:
-    """A study's findings; one that cannot be run has a single one that says so."""
-    if isinstance(section, StudyResult):
-        return section.findings
-    return (Finding(section.study.title, "", "not testable", section.reason),)
-
-
 def _section(section: Section, files: bool) -> str:
-    study = section.study
+    evidence = section.evidence
     head = (
-        f'<section id="{study.name}">\n<h2>{escape(study.title)}</h2>\n'
-        f'<p class="note">{escape(study.where)} · <code>lexray study {study.name}</code>'
-        f"{_links(study.name) if files and isinstance(section, StudyResult) else ''}</p>"
+        f'<section id="{section.name}">\n<h2>{escape(section.title)}</h2>\n'
+        f'<p class="note">{escape(section.where)} · <code>lexray study {section.name}</code>'
+        f"{_links(section.name) if files and evidence else ''}</p>"
     )
-    if isinstance(section, Untestable):
-        badge = _badge("not testable")
-        return f"{head}\n<p>{badge} {escape(section.reason)}</p>\n</section>"
+    if evidence is None:
+        said = "".join(f"<p>{_badge(f.verdict)} {escape(f.measured)}</p>" for f in section.findings)
+        return f"{head}\n{said}\n</section>"
     return "\n".join(
         [
             head,
-            _about(study),
-            *(f'<p class="note">{escape(note)}</p>' for note in section.evidence.notes),
+            _about(section),
+            *(f'<p class="note">{escape(note)}</p>' for note in evidence.notes),
             f'<div class="claims">{"".join(map(_claim, section.findings))}</div>',
-            _figure(section),
+            _figure(evidence),
             f"<details><summary>Options and numbers</summary>\n{_options(section)}",
-            *(f'<div class="scroll">{_table(table)}</div>' for table in section.evidence.tables),
+            *(f'<div class="scroll">{_table(table)}</div>' for table in evidence.tables),
             "</details>\n</section>",
         ]
     )
@@ -126,10 +122,10 @@ def _links(name: str) -> str:
     return f' · data: <a href="{name}.json">JSON</a>, <a href="{name}.csv">CSV</a>'
 
 
-def _about(study: Study[Any]) -> str:
+def _about(section: Section) -> str:
     """The docstring's paragraphs, but for one that is the title again."""
-    blocks = (" ".join(block.split()) for block in study.about.strip().split("\n\n"))
-    return "".join(f"<p>{escape(block)}</p>" for block in blocks if block != study.title)
+    blocks = (" ".join(block.split()) for block in section.about.strip().split("\n\n"))
+    return "".join(f"<p>{escape(block)}</p>" for block in blocks if block != section.title)
 
 
 def _claim(found: Finding) -> str:
@@ -146,12 +142,12 @@ def _badge(verdict: str, text: str = "") -> str:
     return f'<span class="badge {kind}">{MARKS[verdict]} {escape(text or verdict)}</span>'
 
 
-def _figure(result: StudyResult) -> str:
-    return f'<div class="scroll">{result.evidence.draw().html()}</div>'
+def _figure(evidence: Evidence) -> str:
+    return f'<div class="scroll">{evidence.draw().html()}</div>'
 
 
-def _options(result: StudyResult) -> str:
-    said = ", ".join(f"{name} = {value}" for name, value in result.options.to_dict().items())
+def _options(section: Section) -> str:
+    said = ", ".join(f"{name} = {value}" for name, value in section.options.items())
     return f'<p class="note">{escape(said)}</p>'
 
 
@@ -166,12 +162,11 @@ def _table(table: Table) -> str:
 def tally(sections: Iterable[Section]) -> str:
     """A line a study: "keep-k   holds: 3, does not hold: 1"."""
     sections = list(sections)
-    width = max((len(section.study.name) for section in sections), default=0)
+    width = max((len(section.name) for section in sections), default=0)
     return "\n".join(
-        f"{section.study.name:{width}} "
+        f"{section.name:{width}} "
         + ", ".join(
-            f"{verdict}: {n}"
-            for verdict, n in Counter(f.verdict for f in findings(section)).items()
+            f"{verdict}: {n}" for verdict, n in Counter(f.verdict for f in section.findings).items()
         )
         for section in sections
     )

@@ -1,6 +1,6 @@
 """Work over prompts that can be interrupted: what is done is kept, a line for each prompt.
 
-Whoever runs a study says where (`kept_in`); the study calls `each_prompt` and need not know.
+Whoever runs a study says where (`keep_in`); the study calls `each_prompt` and need not know.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NoneRightError(LexrayError):
 
 
 @contextmanager
-def kept_in(path: Path | None) -> Iterator[None]:
+def keep_in(path: Path | None) -> Iterator[None]:
     """Inside, `each_prompt` keeps its results in this file and takes up what it finds there."""
     token = _place.set(path)
     try:
@@ -57,7 +57,7 @@ def each_prompt(
     """`compute` for each prompt that the options choose, in order.
 
     With `options.right`, prompts that the model answers wrongly are passed over. What earlier runs
-    with the same weights and options left in the file of `kept_in` is not computed again.
+    with the same weights and options left in the file of `keep_in` is not computed again.
     """
     prompts = read_prompts(options.prompts)
     place = _place.get()

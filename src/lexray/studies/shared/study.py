@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from lexray.errors import LexrayError
+from lexray.result.charts.panels import Panels
 from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
+from lexray.studies.shared.finding import Evidence, Finding
+from lexray.studies.shared.page import Section, page
 
 if TYPE_CHECKING:
     from lexray.model.model import Model
-    from lexray.result.charts.panels import Panels
 
 ES = "Analyzing Transformers in Embedding Space"
 VISIT = "VISIT: Visualizing and Interpreting the Semantic Information Flow of Transformers"
 
-Verdict = Literal["holds", "does not hold", "not testable"]
 Views = Literal["any", "both", "none"]
 """Which views a study can be run with: any, raw and standard, or none, as it is of probabilities,
 which are the model's own whatever the view."""
@@ -79,44 +80,6 @@ class PromptOptions(Options):
     limit: int = option(100, "The first so many of them; 0 for all.", min=0)
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A claim of a paper, and what this model says to it."""
-
-    claim: str
-    rule: str
-    """When it holds: the same for every model."""
-    verdict: Verdict
-    measured: str
-    published: str = ""
-    """What the paper reports, and for which model."""
-
-    def to_dict(self) -> dict[str, str]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-
-def finding(
-    claim: str, rule: str, holds: bool | None, measured: str, published: str = ""
-) -> Finding:
-    """A finding whose rule came out true, false, or (None) could not be applied."""
-    verdict: Verdict = "not testable" if holds is None else "holds" if holds else "does not hold"
-    return Finding(claim, rule, verdict, measured, published)
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What a study's function returns."""
-
-    numbers: dict[str, Any]
-    """Everything measured: plain numbers, lists and dicts."""
-    tables: tuple[Table, ...]
-    findings: tuple[Finding, ...]
-    draw: Callable[[], Panels] = field(compare=False)
-    """The figure, like the paper's; titles are added later."""
-    notes: tuple[str, ...] = ()
-    """What the reader has to know about this run."""
-
-
 Opts = TypeVar("Opts", bound=Options)
 
 
@@ -142,6 +105,17 @@ class Study(Generic[Opts]):
     def where(self) -> str:
         """The paper's short name and the figure: "VISIT, Fig. 2"."""
         return f"{self.paper.partition(':')[0]}, {self.figure}"
+
+    def section(
+        self,
+        findings: tuple[Finding, ...],
+        source: str = "",
+        options: Mapping[str, Any] | None = None,
+        evidence: Evidence | None = None,
+    ) -> Section:
+        """What a page says of it and of what came out."""
+        own = (self.name, self.title, self.figure, self.where, self.about)
+        return Section(*own, findings, source, options or {}, evidence)
 
     def __call__(self, model: Model, **options: Any) -> StudyResult:
         """Runs it: `find("sim-k")(model.view("raw"), k=50, seed=1)`.
@@ -206,27 +180,28 @@ class StudyResult(Result):
         note = f"{self.study.where} · {self.source}"
         return replace(self.evidence.draw(), title=self.study.title, note=note)
 
+    @property
+    def section(self) -> Section:
+        """Its part of a page."""
+        options = self.options.to_dict()
+        return self.study.section(self.findings, str(self.source), options, self.evidence)
+
     def to_html(self) -> str:
         """A page with the figure, its findings and its tables, which needs no network."""
-        from lexray.studies.shared.page import page
-
-        return page([self], self.source.model)
+        return page([self.section], self.source.model)
 
 
 @dataclass(frozen=True)
-class Tables(Result):
-    """Tables and nothing else."""
+class Untestable:
+    """A study that this model cannot be put to, and why."""
 
-    shown: tuple[Table, ...]
+    study: Study[Any]
+    reason: str
 
-    def tables(self) -> list[Table]:
-        return list(self.shown)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-            for table in self.shown
-        }
+    @property
+    def section(self) -> Section:
+        """Its part of a page: a single finding, which says so."""
+        return self.study.section((Finding(self.study.title, "", "not testable", self.reason),))
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from lexray.vocabulary.words import is_function_word
 
 def function_words(model: Model) -> Bool[Tensor, "rows"]:
     """Which rows of the embedding are function words; rows that stand for no token are none."""
-    admitted = model.vocabulary.admitted(model.space.n_rows).tolist()
+    admitted = model.vocabulary.mask(model.space.n_rows).tolist()
     return torch.tensor(
         [there and is_function_word(model.space.token(i).text) for i, there in enumerate(admitted)]
     )

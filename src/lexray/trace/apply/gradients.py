@@ -51,8 +51,8 @@ def gradients(
     with RECORDING, ExitStack() as undo:
         undo.enter_context(evaluating(module))
         undo.enter_context(torch.enable_grad())
-        undo.enter_context(_changed(recording, module, modules, actions))
-        undo.enter_context(_started(module))
+        undo.enter_context(_change(recording, module, modules, actions))
+        undo.enter_context(_start(module))
         for n, block in enumerate(architecture.blocks):
             for name in wanted:
                 _catch(undo, modules, n, block, name, caught)
@@ -61,16 +61,16 @@ def gradients(
     keys = list(caught)
     slopes = torch.autograd.grad(value, [caught[key] for key in keys], allow_unused=True)
 
-    def shaped(key: tuple[int, Caught], x: Tensor) -> Tensor:
+    def shape(key: tuple[int, Caught], x: Tensor) -> Tensor:
         x = x.detach().reshape(len(recording), -1)
         ff = architecture.blocks[key[0]].ff
         if key[1] != "pre" or isinstance(ff, Experts):
             return x
         return x[:, ff.w_in.start : ff.w_in.start + ff.d_mlp]  # of keys and gates in one matrix
 
-    states = {key: shaped(key, x) for key, x in caught.items()}
+    states = {key: shape(key, x) for key, x in caught.items()}
     given = zip(keys, slopes, strict=True)
-    found = {k: shaped(k, torch.zeros_like(caught[k]) if g is None else g) for k, g in given}
+    found = {k: shape(k, torch.zeros_like(caught[k]) if g is None else g) for k, g in given}
     return Gradients(float(value.detach()), states, found)
 
 
@@ -88,7 +88,7 @@ def _forward(recording: Recording, module: nn.Module) -> Float[Tensor, "n d_voca
 
 
 @contextmanager
-def _started(module: Any) -> Iterator[None]:
+def _start(module: Any) -> Iterator[None]:
     """Inside, the graph begins at the token embedding; nothing before it can be asked."""
     embedding: nn.Module = module.get_input_embeddings()
     handle = embedding.register_forward_hook(
@@ -106,7 +106,7 @@ def _started(module: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _changed(
+def _change(
     recording: Recording,
     module: nn.Module,
     modules: dict[str, nn.Module],

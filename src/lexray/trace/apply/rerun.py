@@ -92,7 +92,7 @@ class Rerun:
         whole = [[*before, *row] for row in rows]
         architecture, n = self.recording.weights.architecture, len(self.recording)
         editor = Editor(architecture, self.modules, whole, [n] * len(rows), self._interface)
-        with self._changed(editor, first, states):
+        with self._change(editor, first, states):
             return self._forward(len(rows), position)
 
     @property
@@ -116,7 +116,7 @@ class Rerun:
         return found
 
     @contextmanager
-    def _changed(
+    def _change(
         self, editor: Editor, first: int, states: Float[Tensor, "n d_model"]
     ) -> Iterator[None]:
         """Inside, passes begin at a layer with these states, and each sequence of a batch is

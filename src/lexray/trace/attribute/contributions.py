@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
+from lexray.result.charts.bars import Bars
 from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Result, Table
 from lexray.trace.attribute.leaves import ComponentKind, Leaf, Leaves, read_leaves
@@ -19,9 +20,6 @@ from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.attribute.walk import Logit, Stop, walk_back
 from lexray.trace.read.targets import Target, Wanted, find_target
 from lexray.trace.recording import Recording
-
-if TYPE_CHECKING:
-    from lexray.result.charts.bars import Bars
 
 PLURALS: dict[ComponentKind, str] = {
     "embedding": "embeddings",
@@ -247,7 +245,7 @@ def contributions(
 def components(moment: Moment, logit: Logit, sources: bool) -> Iterator[Components]:
     """All components of a logit, the last ones first."""
     for stop in walk_back(moment, logit.direction):
-        yield from _edited(moment, stop)
+        yield from _split_edited(moment, stop)
         if stop.part == "output":
             if logit.bias is not None:
                 own = stop.stream.new_tensor([logit.bias])
@@ -266,7 +264,7 @@ def components(moment: Moment, logit: Logit, sources: bool) -> Iterator[Componen
             yield from of_part(stop, stop.step, sources)
 
 
-def _edited(moment: Moment, stop: Stop) -> Iterator[Components]:
+def _split_edited(moment: Moment, stop: Stop) -> Iterator[Components]:
     """What edits of the run added: to the stream, or to what a sub-block writes."""
     layer = stop.layer
     found: list[tuple[int, str, str, Tensor]] = []
@@ -278,7 +276,7 @@ def _edited(moment: Moment, stop: Stop) -> Iterator[Components]:
     if layer is not None and stop.part == "attention":
         found.append((layer, "attn", f"L{layer}.attn.edited", stop.direction))
     for index, point, name, direction in found:
-        added = moment.recording.parts.get((index, f"{point}_edited"))
+        added = moment.recording.parts.get((index, f"{point}_split_edited"))
         if added is not None:
             yield from _single("bias", layer, name, moment.at(added)[None] @ direction)
 

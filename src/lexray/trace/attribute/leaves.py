@@ -127,7 +127,7 @@ def read_leaves(
     for layer, members in by_layer.items():
         step = moment.step(layer)
         for i in members:
-            vector, looked_at, times = _written(step, leaves[i])
+            vector, looked_at, times = _write(step, leaves[i])
             token = None if looked_at is None else moment.recording.tokens[looked_at]
             found[i] = replace(leaves[i], looked_at=token)
             vectors.append(vector)
@@ -142,7 +142,7 @@ def read_leaves(
     return found, read.hows[0]
 
 
-def _written(step: Step, leaf: Leaf) -> tuple[Float[Tensor, "d_model"], int | None, float | None]:
+def _write(step: Step, leaf: Leaf) -> tuple[Float[Tensor, "d_model"], int | None, float | None]:
     """The vector that a head or a neuron wrote, as the norm behind its sub-block adds it but for
     its scale; the position from which a head took most; how many times its value a neuron wrote."""
     checkpoint = step.moment.recording.weights.checkpoint

@@ -108,7 +108,7 @@ class Step:
     def sub_block(self, part: SubBlock) -> Attention | FeedForwardSpec | Experts:
         return self.spec.attention if part == "attention" else self.spec.ff
 
-    def written(self, part: SubBlock) -> Float[Tensor, "d_model"]:
+    def output_of(self, part: SubBlock) -> Float[Tensor, "d_model"]:
         """What a sub-block wrote, before any norm."""
         recorded = self.recorded
         return self.at(recorded.attn_write if part == "attention" else recorded.mlp_write)

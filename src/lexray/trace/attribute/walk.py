@@ -88,7 +88,7 @@ class Stop:
             return self.stream
         assert self.step is not None
         assert self.part in ("attention", "ff")
-        x = self.step.written(self.part)
+        x = self.step.output_of(self.part)
         return before_norm(self._post_norm, self._checkpoint, self.stream, x)
 
     @property

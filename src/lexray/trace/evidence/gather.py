@@ -113,17 +113,6 @@ def expert_activity(layer: LayerTrace, expert: int | None) -> Float[Tensor, "p d
     return torch.einsum("pk,pkd->pd", chosen.to(did.coefficients), did.coefficients)
 
 
-def area(scores: Float[Tensor, "p"], wanted: Bool[Tensor, "p"]) -> float:
-    """The probability that a wanted entry scores above another one; ties count half."""
-    n, others = int(wanted.sum()), int((~wanted).sum())
-    if not n or not others:
-        return float("nan")
-    _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
-    ends = counts.cumsum(0).double()
-    ranks = (ends - (counts.double() - 1) / 2)[place]
-    return float((ranks[wanted].sum() - n * (n + 1) / 2) / (n * others))
-
-
 def strongest(active: Float[Tensor, "p"]) -> Bool[Tensor, "p"]:
     """The places of the largest activations."""
     found = torch.zeros(len(active), dtype=torch.bool)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.address import Address
+from lexray.find.promise import look_factors, score_looks, score_written
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
@@ -48,13 +49,13 @@ class Watched:
 
     def see(self, layer: LayerTrace, piece: int, ids: Sequence[int], *, looking: bool) -> None:
         raw = layer.trace.weights.layers[layer.index].heads[self.head.index]
-        weights, written = _taken(raw, layer)
+        weights, written = weigh_looks(raw, layer)
         found = _largest(weights if looking else weights * written.norm(dim=1), piece, self.most)
         self.looks = nlargest(self.most, [*self.looks, *found])
         self.taken |= {look: weights[look.query, look.key] * written[look.key] for look in found}
         self.taken = {look: self.taken[look] for look in self.looks}
         if looking:
-            self.attended += _attended(self.head, ids, weights)
+            self.attended += _rank_looks(self.head, ids, weights)
 
 
 def head_evidence(model: Anatomy, at: Address, text: str | None, n: int) -> Evidence:
@@ -66,7 +67,9 @@ def head_evidence(model: Anatomy, at: Address, text: str | None, n: int) -> Evid
     for number, recording in enumerate(passes):
         for one in watched:
             one.see(recording[at.layer], number, pieces[number], looking=looking)
-    areas = [one.attended if looking else _moved(one.head, one.looks, pieces) for one in watched]
+    areas = [
+        one.attended if looking else _rank_followers(one.head, one.looks, pieces) for one in watched
+    ]
     assert at.head is not None
     agreement = _compare("QK attends" if looking else "VO moves", [*map(_mean, areas)], at.head)
     shown = _snippets(model, watched[at.head], pieces, n)
@@ -98,7 +101,7 @@ def _snippets(
     )
 
 
-def _taken(
+def weigh_looks(
     head: Head, layer: LayerTrace
 ) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n d_model"]]:
     """A head's attention to earlier tokens but the first, where it rests; and what each token
@@ -128,20 +131,20 @@ def _wrote(model: Anatomy, layer: int, vectors: Sequence[Tensor]) -> list[list[i
     return found
 
 
-def _moved(head: Head, looks: Sequence[Look], pieces: Sequence[Sequence[int]]) -> list[float]:
+def _rank_followers(
+    head: Head, looks: Sequence[Look], pieces: Sequence[Sequence[int]]
+) -> list[float]:
     """For each of the strongest looks: of how many of the text's tokens the head's VO matrix, for
     the token that was looked at, says less than of the one that followed."""
     if not head.weights.architecture.causal:
         return []
-    space, W_V, W_O = head.vo.space, at_least_float32(head.W_V), at_least_float32(head.W_O)
     tokens = torch.tensor([i for ids in pieces for i in ids])
     own, place = torch.unique(tokens, return_inverse=True)
-    writes, found = space.whole("O").only(own), []
+    found = []
     for look in looks[:STRONGEST]:
         ids = pieces[look.piece]
         if look.query + 1 < len(ids):
-            seen = space.whole("V").only(torch.tensor([ids[look.key]])).factor(W_V)
-            scores = writes.project(seen.to(W_O) @ W_O)[0].cpu()[place]
+            scores = score_written(head, ids[look.key], among=own)[place]
             followed = scores[tokens == ids[look.query + 1]][0]
             found.append(_share_below(scores, followed))
     return found
@@ -153,19 +156,12 @@ def _share_below(scores: Float[Tensor, "n"], own: Float[Tensor, ""]) -> float:
     return float((below + same / 2) / max(1, len(scores) - 1))
 
 
-def _attended(head: Head, ids: Sequence[int], weights: Float[Tensor, "n n"]) -> list[float]:
+def _rank_looks(head: Head, ids: Sequence[int], weights: Float[Tensor, "n n"]) -> list[float]:
     """For each query: the share of the tokens it could look at that score below the one it looks
     at most, by the static scores at their true distances."""
-    space, n = head.qk.space, len(ids)
-    sides = [space.whole(kind).only(torch.tensor(list(ids))) for kind in head.qk.kinds]
-    A, B = (x.cpu().double() for x in head.qk.factors_between(*sides))
-    scores = torch.zeros(n, n, dtype=torch.float64)
-    for distance in range(n):
-        R = head.rotation(-distance)
-        turned = A[distance:] if R is None else A[distance:] @ R.cpu().double()
-        scores.diagonal(-distance)[:] = (turned * B[: len(turned)]).sum(1)
+    scores = score_looks(head, *look_factors(head, ids))
     found = []
-    for query in range(FIRST_QUERY, n):
+    for query in range(FIRST_QUERY, len(ids)):
         seen = scores[query, 1:query]
         own = scores[query, int(weights[query].argmax())]
         found.append(_share_below(seen, own))

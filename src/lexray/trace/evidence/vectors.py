@@ -17,9 +17,10 @@ from lexray.address import Address
 from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import FeedForward
 from lexray.result.readings import Reading
+from lexray.space.area import area
 from lexray.space.kinds import EXPECTS, WRITES, Kind
 from lexray.space.space import EmbeddingSpace, space_of
-from lexray.trace.evidence.gather import Ran, area, expert_activity, gather, strongest
+from lexray.trace.evidence.gather import Ran, expert_activity, gather, strongest
 from lexray.trace.evidence.result import Agreement, Evidence
 from lexray.trace.recording import LayerTrace
 
@@ -43,7 +44,7 @@ class Reads:
     """Which of several activities it goes with."""
 
     def scores(self, tokens: Int[Tensor, "m"]) -> Float[Tensor, "n m"]:
-        X = self.space.shifted(self.vectors, self.kind)
+        X = self.space.shift(self.vectors, self.kind)
         return self.space.whole(self.kind).only(tokens).project(X).cpu().float()
 
     def words(self, sign: float) -> Reading:
@@ -119,7 +120,7 @@ def feature_evidence(
     reads = [
         Reads(name, kind, space, torch.stack([rows(i) for i in chosen]), question)
         for kind, rows in vectors.items()
-        for name, question in _asked(kind, model)
+        for name, question in _ask(kind, model)
     ]
     what = ("residual",)
     ran = gather(model, text, layer, what, lambda found: active(found, chosen))
@@ -129,13 +130,13 @@ def feature_evidence(
 def _questions(model: Anatomy, layer: int, kind: Any, X: Tensor, active: int) -> list[Reads]:
     space = space_of(model, layer)
     found = []
-    for name, question in _asked(kind, model):
+    for name, question in _ask(kind, model):
         seen = space_of(model.view(reading="output"), layer) if question == "expects" else space
         found.append(Reads(name, kind, seen, X, question, active))
     return found
 
 
-def _asked(kind: Kind, model: Anatomy) -> Iterator[tuple[str, Question]]:
+def _ask(kind: Kind, model: Anatomy) -> Iterator[tuple[str, Question]]:
     """What a reading of this kind claims: to tell the token it stands on, or the one to come."""
     if kind in WRITES:
         yield f"{kind} writes", "writes"

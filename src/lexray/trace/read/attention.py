@@ -40,6 +40,11 @@ class HeadPattern:
     def address(self) -> str:
         return f"L{self.layer}H{self.head}"
 
+    def to_dict(self, weights: list[list[float]] | str) -> dict[str, Any]:
+        """With the weights as they are to be written."""
+        words = list(self.words)
+        return {"layer": self.layer, "head": self.head, "words": words, "weights": weights}
+
 
 @dataclass(frozen=True, eq=False)
 class AttentionPatterns(Result):
@@ -104,12 +109,7 @@ class AttentionPatterns(Result):
             "positions": list(self.positions),
             "position": self.position,
             "heads": [
-                {
-                    "layer": h.layer,
-                    "head": h.head,
-                    "words": list(h.words),
-                    "weights": [[float(f"{x:.4g}") for x in row] for row in h.weights.tolist()],
-                }
+                h.to_dict([[float(f"{x:.4g}") for x in row] for row in h.weights.tolist()])
                 for h in self.heads
             ],
         }
@@ -149,18 +149,14 @@ class AttentionPatterns(Result):
             "tokens": [token.shown for token in self.tokens],
             "positions": list(self.positions),
             "position": self.position,
-            "heads": [
-                {
-                    "layer": h.layer,
-                    "head": h.head,
-                    "words": list(h.words),
-                    "weights": b64encode(
-                        bytes((255 * h.weights).round().clamp(0, 255).byte().flatten().tolist())
-                    ).decode(),
-                }
-                for h in self.heads
-            ],
+            "heads": [h.to_dict(_pack(h.weights)) for h in self.heads],
         }
+
+
+def _pack(weights: Float[Tensor, "p n"]) -> str:
+    """A byte for each weight."""
+    found: list[int] = (255 * weights).round().clamp(0, 255).byte().flatten().tolist()
+    return b64encode(bytes(found)).decode()
 
 
 def attention_patterns(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
+from lexray.result.charts.cells import Cells
 from lexray.result.format import show_percent
 from lexray.result.readings import Source, Token
 from lexray.result.table import TEXT_WIDTH, Cell, Result, Table, html_table, rich_table, shorten
@@ -27,9 +28,6 @@ from lexray.trace.read.vectors import READERS, Line, Selection, choose_kinds
 from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
 from lexray.vocabulary.filters import Filter
-
-if TYPE_CHECKING:
-    from lexray.result.charts.cells import Cells
 
 
 @dataclass(frozen=True)

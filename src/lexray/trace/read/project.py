@@ -106,10 +106,10 @@ class LastStep:
     def of(
         cls, model: Anatomy, side: Literal["writing", "reading"], *, first: bool = False
     ) -> LastStep:
-        raw = model.seen(RAW)
+        raw = model.with_view(RAW)
         if side == "reading":
             asked = replace(RAW, reading=model.options.reading, inverse=model.options.inverse)
-            chosen = space_of(model.seen(asked), 0 if first else None).reading
+            chosen = space_of(model.with_view(asked), 0 if first else None).reading
             return cls(model, chosen, Columns([chosen.rows.T], None))
         chosen = raw.space.writing
         columns = Columns([chosen.rows.T], None)
@@ -133,15 +133,15 @@ class LastStep:
 
     def holes(self) -> Int[Tensor, "some"]:
         """The columns that stand for no token."""
-        mask = self.model.vocabulary.admitted(self.columns.count)
+        mask = self.model.vocabulary.mask(self.columns.count)
         return (~mask).nonzero()[:, 0].to(self.side.rows.device)
 
-    def unlisted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
+    def find_unlisted(self, filter: Filter | None) -> Int[Tensor, "some"] | None:
         """The holes and the columns that a filter keeps out of lists; None without one."""
         if filter is None:
             return None
         count, vocabulary = self.columns.count, self.model.vocabulary
-        mask = vocabulary.admitted(count) & filter.mask(vocabulary, count)
+        mask = vocabulary.mask(count) & filter.mask(vocabulary, count)
         if not bool(mask.any()):
             raise LexrayError(f"no token of {self.model.name} is {filter.describe()}")
         return (~mask).nonzero()[:, 0].to(self.side.rows.device)
@@ -186,7 +186,7 @@ def _chunks(
     warm = max(1, WARM_SCORES // padded) if H.device.type == "cpu" else at_once
     spare = torch.empty(min(at_once, warm), padded, dtype=dtype, device=H.device)
     holes = step.holes()
-    unlisted = step.unlisted(filter)
+    unlisted = step.find_unlisted(filter)
     starts = range(0, max(1, len(H)), at_once)
     for start in track(starts, len(starts), "projecting vectors"):
         part = H[start : start + at_once]

@@ -15,7 +15,7 @@ from torch import Tensor
 from lexray.model.anatomy import Anatomy
 from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
-from lexray.model.kept import kept
+from lexray.model.kept import keep
 from lexray.space.kinds import Kind
 from lexray.space.side import SIGMA_FLOOR, Side
 from lexray.space.space import EmbeddingSpace, space_of
@@ -91,7 +91,7 @@ def _read(
     else:
         times = torch.tensor([[place.times] for place in places]).to(at_least_float32(X))
         of = cast("Kind", kind)
-        shifted = space.shifted(at_least_float32(X) / times, of) * times.sign()
+        shifted = space.shift(at_least_float32(X) / times, of) * times.sign()
         found = space.side(of, filter).top(shifted, k)
     return _lists(found)
 
@@ -105,7 +105,7 @@ def side_of(space: EmbeddingSpace, kind: str, usual: Usual, filter: Filter | Non
     view = replace(space.weights.options, offset=0, reading="effective")
     cache = space.weights.cache
     sigma = SIGMAS.get(cache, (kind, view, usual.name), partial(_sigma, space, kind, usual))
-    ids = space.admitted(filter)
+    ids = space.list_ids(filter)
     if ids is None:
         return replace(space.writing, sigma=sigma)
     listed = LISTED.get(cache, (view, filter), lambda: space.writing.only(ids))
@@ -121,7 +121,7 @@ def _sigma(space: EmbeddingSpace, kind: str, usual: Usual) -> Float[Tensor, "e"]
         own = usual.moments[kind]
         F, rest = own.directions.to(squares), own.rest.to(squares)
         sigma = (side.factor(F).square().sum(1) + rest * squares).sqrt()
-        ids = space.admitted(None)
+        ids = space.list_ids(None)
         floor = SIGMA_FLOOR * float(
             (sigma if ids is None else sigma[ids.to(sigma.device)]).median()
         )
@@ -129,7 +129,7 @@ def _sigma(space: EmbeddingSpace, kind: str, usual: Usual) -> Float[Tensor, "e"]
 
     if view != STANDARD:
         return make()["sigma"]
-    found = kept(space.weights, f"usual-{usual.name}-sigma-{kind}", make)
+    found = keep(space.weights, f"usual-{usual.name}-sigma-{kind}", make)
     return found["sigma"].to(side.rows.device)
 
 
@@ -205,7 +205,7 @@ def read_words(
 
 def _most(model: Anatomy, k: int, filter: Filter | None) -> int:
     """As many of k tokens as may be listed."""
-    ids = model.space.admitted(filter)
+    ids = model.space.list_ids(filter)
     return k if ids is None else min(k, len(ids))
 
 

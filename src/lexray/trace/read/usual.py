@@ -30,7 +30,7 @@ from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
-from lexray.model.kept import kept
+from lexray.model.kept import keep
 from lexray.progress import track
 from lexray.space.kinds import Kind
 from lexray.trace.read.vectors import Selection
@@ -103,7 +103,7 @@ def _name(text: str | None) -> str:
 
 def _read_or_make(model: Anatomy, text: str | None, name: str) -> Usual:
     try:
-        found = kept(model, f"usual-{name}", lambda: _flat(_measure(model, text)), runs=True)
+        found = keep(model, f"usual-{name}", lambda: _flat(_measure(model, text)), runs=True)
     except LexrayError as error:
         return Usual(name, {}, f"not standardised: {error}")
     kinds = dict.fromkeys(key.partition(".")[0] for key in found)
@@ -169,7 +169,7 @@ def _pieces(text: str) -> Iterator[str]:
 def _random(model: Anatomy, most: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
     n = len_embedding(model)
-    there = model.vocabulary.admitted(n).nonzero()[:, 0]
+    there = model.vocabulary.mask(n).nonzero()[:, 0]
     drawn = torch.randint(len(there), (8, max(2, min(32, most))), generator=generator)
     found: list[list[int]] = there[drawn].tolist()
     return found

@@ -82,7 +82,7 @@ class Selection:
         found: list[Line] = []
         layers = self.trace.layers if self.layers is None else self.layers
         if self.layers is None and "residual" in kinds:
-            found.append(Line("embed", "residual", None, self._kept(self.trace.embed)))
+            found.append(Line("embed", "residual", None, self._keep(self.trace.embed)))
         for index in layers:
             layer = self.trace[index]
             for kind in kinds:
@@ -92,10 +92,10 @@ class Selection:
     def _of(self, kind: str, layer: LayerTrace, several: bool) -> Iterator[Line]:
         if kind == "residual":
             name = f"L{layer.index} post" if several else f"L{layer.index}"
-            yield Line(name, kind, layer.index, self._kept(layer.resid_post))
+            yield Line(name, kind, layer.index, self._keep(layer.resid_post))
         elif kind in IN_BLOCK or kind in SUB_BLOCKS:
             x: Tensor = getattr(layer, SUB_BLOCKS.get(kind, f"resid_{kind}"))
-            yield Line(f"L{layer.index} {kind}", kind, layer.index, self._kept(x))
+            yield Line(f"L{layer.index} {kind}", kind, layer.index, self._keep(x))
         elif kind == "neurons":
             yield from self._neurons(layer)
         else:
@@ -115,8 +115,8 @@ class Selection:
 
     def _outputs(self, layer: LayerTrace) -> Callable[[int], Tensor]:
         norm, head_out = layer.spec.attention.post_norm, layer.head_out
-        written = None if norm is None else self._kept(layer.attn_write)
-        return lambda h: self._as_added(norm, self._kept(head_out[:, h]), written)
+        written = None if norm is None else self._keep(layer.attn_write)
+        return lambda h: self._as_added(norm, self._keep(head_out[:, h]), written)
 
     def _values(self, layer: LayerTrace) -> Callable[[int], Tensor]:
         spec, v = layer.spec.attention, self._any(layer.v)
@@ -129,16 +129,16 @@ class Selection:
         return through_output
 
     def _queries(self, layer: LayerTrace) -> Callable[[int], Tensor]:
-        q, weights = self._kept(layer.q), self._kept(layer.pattern.transpose(0, 1))
+        q, weights = self._keep(layer.q), self._keep(layer.pattern.transpose(0, 1))
         heads = self.trace.weights.layers[layer.index].heads
         at = torch.tensor(self.positions, device=q.device)
 
-        def responded_to(h: int) -> Tensor:
+        def respond(h: int) -> Tensor:
             best = weights[:, h].argmax(-1) - at
             offsets = best if self.offset is None else torch.full_like(best, self.offset)
             return query_readers(heads[h], q[:, h], offsets, norm=self.norm)
 
-        return responded_to
+        return respond
 
     def _keys(self, layer: LayerTrace) -> Callable[[int], Tensor]:
         k, query = self._any(layer.k), self.query % len(self.trace)
@@ -150,7 +150,7 @@ class Selection:
     def _neurons(self, layer: LayerTrace) -> Iterator[Line]:
         norm = layer.spec.ff.post_norm
         (position,) = self.positions
-        written = None if norm is None else self._kept(layer.mlp_write)
+        written = None if norm is None else self._keep(layer.mlp_write)
         strengths, owners = [], []
         for active in layer.active(position):
             W_out = at_least_float32(active.ff.W_out)
@@ -176,7 +176,7 @@ class Selection:
         scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + norm.eps)
         return fold.writer(X, norm, self._checkpoint) * scale
 
-    def _kept(self, x: Float[Tensor, "p *rest"]) -> Float[Tensor, "c *rest"]:
+    def _keep(self, x: Float[Tensor, "p *rest"]) -> Float[Tensor, "c *rest"]:
         rows = [self.trace.row(position) for position in self.positions]
         return self._place(x[rows])
 

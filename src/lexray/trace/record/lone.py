@@ -41,7 +41,7 @@ def lone_states(
     n = module.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     starts = range(0, n, TOKENS_AT_ONCE)
     found: Tensor | None = None
-    with _watched(first, module, block, entering) as seen:
+    with _watch(first, module, block, entering) as seen:
         for start in track(starts, len(starts), WHAT):
             ids = torch.arange(start, min(n, start + TOKENS_AT_ONCE), device=device)[:, None]
             options = {"use_cache": False} if weights.architecture.causal else {}
@@ -64,14 +64,14 @@ def _ready(weights: Weights, first: Weights) -> nn.Module | None:
 
 def _first_block_alone(weights: Weights) -> Weights:
     """The same weights, described as a model of one block."""
-    other = weights.seen(weights.options)
+    other = weights.with_view(weights.options)
     other.architecture = replace(weights.architecture, blocks=weights.architecture.blocks[:1])
     other.dtype = weights.dtype or torch.float32  # half precision is slow on CPUs
     return other
 
 
 @contextmanager
-def _watched(
+def _watch(
     first: Weights, module: nn.Module, block: nn.Module, entering: bool
 ) -> Iterator[list[Tensor]]:
     """Inside, a forward pass ends at the block and leaves what it saw in the list."""

@@ -60,7 +60,7 @@ def build_module(model: Weights) -> nn.Module:
     """The model's transformers module, in eval mode, without gradients; a live one as it is."""
     if isinstance(model.checkpoint, ModuleCheckpoint):
         return model.checkpoint.module
-    module = _filled(model, module_config(model))
+    module = _fill(model, module_config(model))
     if model.config.get(FINAL_NORM) == "identity":
         _drop_final_norm(model, module)
     placed: nn.Module = module.to(model.device)
@@ -73,11 +73,11 @@ def build_first_block(model: Weights) -> nn.Module:
         return model.checkpoint.module
     config = deepcopy(module_config(model))
     config.num_hidden_layers = 1
-    placed: nn.Module = _filled(model, config).to(model.device)
+    placed: nn.Module = _fill(model, config).to(model.device)
     return placed.requires_grad_(False)
 
 
-def _filled(model: Weights, config: PreTrainedConfig) -> PreTrainedModel:
+def _fill(model: Weights, config: PreTrainedConfig) -> PreTrainedModel:
     cls = module_class(model, config)
     if isinstance(_file(model.checkpoint), GGUFModel):
         config = _with_biases(cls, config, model)
@@ -98,13 +98,13 @@ def module_names(model: Weights, module: nn.Module) -> dict[str, str]:
     converters = [c for c in conversions if isinstance(c, WeightConverter)]
     state, prefix = module.state_dict(), module.base_model_prefix
 
-    def renamed(name: str) -> str:
+    def rename(name: str) -> str:
         found, _ = rename_source_key(name, renamings, converters, prefix, state)
         if found not in state and name in state:
             found, _ = rename_source_key(name, [], [], prefix, state)
         return str(found)
 
-    pairs = ((name, renamed(inner)) for inner, name in text_names(model.checkpoint).items())
+    pairs = ((name, rename(inner)) for inner, name in text_names(model.checkpoint).items())
     return {name: found for name, found in pairs if found in state}
 
 

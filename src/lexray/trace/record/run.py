@@ -111,7 +111,7 @@ class Runner:
         """The raw weights of the module that runs, under its own names."""
         model = self.model
         if isinstance(model.checkpoint, ModuleCheckpoint):
-            return model.seen(RAW)
+            return model.with_view(RAW)
 
         def make() -> Anatomy:
             found = Anatomy(
@@ -121,7 +121,7 @@ class Runner:
                 config=model.config,
                 device=self.device,
             )
-            return found.seen(RAW)
+            return found.with_view(RAW)
 
         return WEIGHTS.get(model.cache, id(self.module), make)
 

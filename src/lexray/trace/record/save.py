@@ -72,13 +72,13 @@ def save_lora(model: Weights, folder: str | Path) -> Path:
                 "experts, or too much of a matrix); .save(folder) writes the whole model"
             )
         factors[names[name].removesuffix(".weight")] = found
-    flipped = _flipped(model, checkpoint)
+    flipped = _is_flipped(model, checkpoint)
     rank = max(left.shape[1] for left, _ in factors.values())
     tensors = {}
     for module, (left, right) in factors.items():
         B, A = (right.T, left.T) if flipped else (left, right)  # PEFT: out×r, r×in
-        tensors[f"{PREFIX}{module}.lora_A.weight"] = _widened(A, 0, rank)
-        tensors[f"{PREFIX}{module}.lora_B.weight"] = _widened(B, 1, rank)
+        tensors[f"{PREFIX}{module}.lora_A.weight"] = _widen(A, 0, rank)
+        tensors[f"{PREFIX}{module}.lora_B.weight"] = _widen(B, 1, rank)
     with writing(target) as whole:
         whole.mkdir(exist_ok=True)
         save_file(tensors, whole / WEIGHTS[0])
@@ -87,13 +87,13 @@ def save_lora(model: Weights, folder: str | Path) -> Path:
     return target
 
 
-def _flipped(model: Weights, checkpoint: OverlayCheckpoint) -> bool:
+def _is_flipped(model: Weights, checkpoint: OverlayCheckpoint) -> bool:
     """Whether matrices are stored in×out (GPT-2's Conv1D)."""
     block = model.architecture.blocks[0]
     return block.attention.o.in_first
 
 
-def _widened(x: Tensor, axis: int, rank: int) -> Tensor:
+def _widen(x: Tensor, axis: int, rank: int) -> Tensor:
     """With zeros, to the rank that all share."""
     shape = list(x.shape)
     shape[axis] = rank - shape[axis]
