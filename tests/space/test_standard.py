@@ -126,7 +126,7 @@ def test_a_model_that_cannot_be_run_is_read_through_its_input_embedding(
     def refuse(*_: Any, **__: Any) -> None:
         raise LexrayError("no such architecture here")
 
-    monkeypatch.setattr(effective, "_normed", refuse)
+    monkeypatch.setattr(effective, "_norm_rows", refuse)
     reading = lx.Model.from_pretrained(tmp_path)["L1N3"].key.top(3)
     assert "no such architecture here" in str(reading)
     assert reading.to_dict()["note"].startswith("no effective embedding")

@@ -38,9 +38,10 @@ def gates(name: str, pieces: list[list[int]], layer: int, neuron: int) -> Tensor
     """What transformers' own gate_proj gives, at all positions but each piece's first."""
     module, seen = build(name), []
     part = module.model.layers[layer].mlp.gate_proj
-    part.register_forward_hook(lambda _, __, out: seen.append(out[0, 1:, neuron].detach()))
+    hook = part.register_forward_hook(lambda _, __, out: seen.append(out[0, 1:, neuron].detach()))
     for ids in pieces:
         module(torch.tensor([ids]))
+    hook.remove()  # the module is everybody's
     return torch.cat(seen)
 
 

@@ -276,7 +276,7 @@ def _split_edited(moment: Moment, stop: Stop) -> Iterator[Components]:
     if layer is not None and stop.part == "attention":
         found.append((layer, "attn", f"L{layer}.attn.edited", stop.direction))
     for index, point, name, direction in found:
-        added = moment.recording.parts.get((index, f"{point}_split_edited"))
+        added = moment.recording.parts.get((index, f"{point}_edited"))
         if added is not None:
             yield from _single("bias", layer, name, moment.at(added)[None] @ direction)
 
