@@ -12,14 +12,15 @@ matrix serves every reading without a copy, whatever its dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from lexray.finite import all_finite
 from lexray.model.fold import at_least_float32
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.vectors import TopVectors, top_vectors
@@ -70,26 +71,51 @@ class Side:
         turned = self._prepare(M.T).T.contiguous()
         with full_precision():
             unscaled = replace(self, sigma=None).blocks()
-            product = torch.cat([_product(block, turned) for block in unscaled])
+            product = join_rows(len(self.rows), (_product(block, turned) for block in unscaled))
         return product if self.sigma is None else product.div_(self.sigma[:, None])
+
+    def squares(self, M: Float[Tensor, "d_model r"]) -> Float[Tensor, "e"]:
+        """|columnᵀ M|² of every column, without all of these products at once."""
+        turned = self._prepare(M.T).T.contiguous()
+        with full_precision():
+            parts = (_product(block, turned).square().sum(1) for block in self.blocks())
+            return join_rows(len(self.rows), parts)
 
     def map_rows(self, apply: Callable[[Tensor], Tensor]) -> Float[Tensor, "e r"]:
         """A map of the columns that is not linear in them (QK-norm)."""
         with full_precision():
-            return torch.cat([apply(block) for block in self.columns()])
+            return join_rows(len(self.rows), map(apply, self.columns()))
 
     def project(self, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n e"]:
         """X · columns, whole: for a few vectors."""
         return self.factor(X.T).T
 
-    def top(self, X: Float[Tensor, "n d_model"], k: int) -> TopVectors:
-        """The k largest and smallest scores of each vector, with token ids."""
+    def top(
+        self,
+        X: Float[Tensor, "n d_model"],
+        k: int,
+        among: Int[Tensor, "some"] | None = None,
+    ) -> TopVectors:
+        """The k largest and smallest scores of each vector, with token ids; `among`: the places of
+        the rows that may be listed, of which a copy is made where they are few, or others damaged.
+        """
+        left_out = None if among is None else self._without(among)
+        if among is not None and left_out is not None and self._is_better_cut(left_out):
+            return self.only(among).top(X, k)
         scale = None if self.sigma is None else 1 / self.sigma
-        found = top_vectors(self._prepare(X), self._stored, k, scale=scale)
+        found = top_vectors(self._prepare(X), self._stored, k, scale=scale, left_out=left_out)
         if self.ids is None:
             return found
         ids = self.ids.to(found.top_ids.device)
         return found._replace(top_ids=ids[found.top_ids], bottom_ids=ids[found.bottom_ids])
+
+    def _is_better_cut(self, left_out: Int[Tensor, "others"]) -> bool:
+        return 2 * len(left_out) > len(self.rows) or not all_finite(self.rows)
+
+    def _without(self, among: Int[Tensor, "some"]) -> Int[Tensor, "others"]:
+        rest = torch.ones(len(self.rows), dtype=torch.bool)
+        rest[among.cpu()] = False
+        return rest.nonzero()[:, 0]
 
     @cached_property
     def _stored(self) -> Float[Tensor, "width e"]:
@@ -119,7 +145,8 @@ class Side:
 
         `tokens`: those whose median σ sets the floor.
         """
-        squares = torch.cat([_quadratic(block, S) for block in self.columns()])
+        parts = (_quadratic(block, S) for block in self.columns())
+        squares = join_rows(len(self.rows), parts)
         sigma = squares.clamp(min=0).sqrt()
         floor = SIGMA_FLOOR * (sigma if tokens is None else sigma[tokens.to(sigma.device)]).median()
         sigma = sigma.clamp(min=float(floor) or 1.0).to(torch.float32)
@@ -136,3 +163,15 @@ def _quadratic(
 ) -> Float[Tensor, "n"]:
     exact = block.to(S)
     return ((exact @ S) * exact).sum(1)
+
+
+def join_rows(n: int, parts: Iterable[Shaped[Tensor, "_ ..."]]) -> Shaped[Tensor, "n ..."]:
+    """Parts of n rows, made one by one, as one tensor that lies there from the first on: parts that
+    are kept between large things that are thrown away leave holes in memory, as large as all of
+    these together."""
+    found, start = None, 0
+    for part in parts:
+        found = part.new_empty(n, *part.shape[1:]) if found is None else found
+        found[start : start + len(part)] = part
+        start += len(part)
+    return torch.empty(0) if found is None else found

@@ -22,6 +22,7 @@ from lexray.space.kernels import invert
 from lexray.space.kinds import WRITES, Kind
 from lexray.space.legibility import WINDOW, Words, legibility, words_of
 from lexray.space.side import Side
+from lexray.space.topk.vectors import TopVectors
 from lexray.space.untrained import untrained
 from lexray.space.usual import SIGNED, usual
 from lexray.view import STANDARD, View
@@ -41,8 +42,8 @@ INVERSES: Drawer[tuple[str, bool, bool], Side] = Drawer(most=2)
 ADMITTED: Drawer[tuple[Filter | None, bool], Tensor | None] = Drawer(most=16)
 WORDS: Drawer[bool | None, Words] = Drawer(most=3)
 """By how tokens are compared: as the first layer sees them or the others; None: as written."""
-UPCAST_BELOW = 2**28
-"""Embeddings of half precision with fewer elements are held in float32 (1 GB)."""
+UPCAST_BELOW = 2**27
+"""Embeddings of half precision with fewer elements are held in float32 (half a GB)."""
 
 
 def space_of(weights: Weights, layer: int | None = None) -> EmbeddingSpace:
@@ -130,6 +131,13 @@ class EmbeddingSpace:
             return self.whole(kind)
         key = self._key(kind), filter
         return SOME.get(self.weights.cache, key, lambda: self.whole(kind).only(ids))
+
+    def top(
+        self, X: Float[Tensor, "n d_model"], kind: Kind, k: int, filter: Filter | None = None
+    ) -> TopVectors:
+        """Both ends of the standardised (or plain) scores of vectors of a kind; rows that are not
+        listed cost no copy of all others."""
+        return self.whole(kind).top(self.shift(X, kind), k, self.list_ids(filter))
 
     def _key(self, kind: Kind) -> Shared:
         return self.sharing(kind), self._view, self._is_first(kind)
@@ -221,7 +229,9 @@ class EmbeddingSpace:
         """μ, over the embeddings that belong to tokens."""
         ids = self.list_ids(None)
         bare = replace(side, P=None) if ids is None else replace(side, P=None).only(ids)
-        total = torch.stack([block.sum(0) for block in bare.blocks()]).sum(0)
+        total = at_least_float32(bare.rows[:0]).sum(0)
+        for block in bare.blocks():
+            total += block.sum(0)
         return total / len(bare.rows)
 
     @property
@@ -284,7 +294,7 @@ class EmbeddingSpace:
         name: str = "",
     ) -> list[Reading]:
         """Each vector's k largest and smallest tokens."""
-        found = self.side(kind, filter).top(self.shift(X, kind), k if k < 1 else max(k, WINDOW))
+        found = self.top(X, kind, k if k < 1 else max(k, WINDOW), filter)
         legibility = self.legibility(found.top_ids, kind).tolist()
         rows = zip(*(part[:, :k].tolist() for part in found), strict=True)
         return [

@@ -26,6 +26,7 @@ from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
 from lexray.model.kept import keep
 from lexray.model.weights import Weights
+from lexray.space.side import join_rows
 from lexray.vocabulary.vocabulary import Vocabulary
 
 Why = Literal["untouched", "never predicted", "piece of a character"]
@@ -69,12 +70,12 @@ def _as_tensors(found: dict[int, Why]) -> dict[str, Tensor]:
 
 def _find(weights: Weights) -> dict[int, Why]:
     a, vocabulary = weights.architecture, weights.vocabulary
-    rows = at_least_float32(weights.unembedding())
+    rows = weights.unembedding()
     names: dict[int, Why] = dict.fromkeys(_pieces(vocabulary), "piece of a character")
     names |= dict.fromkeys(_ids(far_end(rows, vocabulary.mask(len(rows)))), "never predicted")
     matrices = [rows]
     if a.embed != a.unembed and a.embed in weights.checkpoint.names():
-        matrices.append(at_least_float32(weights.checkpoint.read(a.embed)))
+        matrices.append(weights.checkpoint.read(a.embed))
     for matrix in matrices:
         references = cannot_occur(vocabulary, len(matrix))
         names |= dict.fromkeys(_ids(is_untouched(matrix, references)), "untouched")
@@ -119,7 +120,7 @@ def is_untouched(
     none = torch.zeros(len(rows), dtype=torch.bool)
     if len(references) < LEAST_ALIKE:
         return none
-    mean = rows.mean(0)
+    mean = _mean(rows)
     known = _units(rows[references], mean)
     alike = known @ known.T > ALIKE
     most = int(alike.sum(1).argmax())
@@ -127,22 +128,35 @@ def is_untouched(
         return none
     middle = known[alike[most]].mean(0)
     middle = middle / middle.norm().clamp(min=1e-30)
-    alike_too = [_units(block, mean) @ middle > ALIKE for block in torch.split(rows, AT_ONCE)]
-    return torch.cat(alike_too)
+    blocks = torch.split(rows, AT_ONCE)
+    return join_rows(len(rows), (_units(block, mean) @ middle > ALIKE for block in blocks))
+
+
+def _mean(
+    rows: Float[Tensor, "e width"], there: Bool[Tensor, "e"] | None = None
+) -> Float[Tensor, "width"]:
+    """Of all rows, or of those that are there, some at a time: no copy in full precision."""
+    total = at_least_float32(rows[:0]).sum(0)
+    for start in range(0, len(rows), AT_ONCE):
+        block = at_least_float32(rows[start : start + AT_ONCE])
+        total += block.sum(0) if there is None else there[start : start + AT_ONCE].to(block) @ block
+    return total / max(1, len(rows) if there is None else int(there.sum()))
 
 
 def _units(
     rows: Float[Tensor, "n width"], mean: Float[Tensor, "width"]
 ) -> Float[Tensor, "n width"]:
-    centred = rows - mean
+    centred = at_least_float32(rows) - mean
     units: Tensor = centred / centred.norm(dim=1, keepdim=True).clamp(min=1e-30)
     return units
 
 
 def far_end(rows: Float[Tensor, "e width"], there: Bool[Tensor, "e"]) -> Bool[Tensor, "e"]:
     """The rows far out along the mean one, if it is rare tokens that lie there."""
-    mean = there.to(rows) @ rows / max(1, int(there.sum()))
-    along = rows @ (mean / mean.norm().clamp(min=1e-30))
+    mean = _mean(rows, there)
+    towards = mean / mean.norm().clamp(min=1e-30)
+    blocks = torch.split(rows, AT_ONCE)
+    along = join_rows(len(rows), (at_least_float32(block) @ towards for block in blocks))
     listed = along[there].double()
     ids = there.nonzero()[:, 0].double()
     rarer = torch.corrcoef(torch.stack([ids, listed]))[0, 1]

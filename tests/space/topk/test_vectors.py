@@ -95,6 +95,15 @@ def test_chunks_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert as_lists(TopVectors(*map(torch.cat, zip(*chunks, strict=True)))) == whole
 
 
+@pytest.mark.parametrize("k", [1, 9, 2000])
+def test_what_is_left_out_is_as_if_it_were_not_there(k: int) -> None:
+    X, E = integers(30, 5, 3, 6), integers(5, 1500, 3, 7)
+    left_out = torch.tensor([0, 3, 77, 78, 1499])
+    rest = torch.tensor([i for i in range(1500) if i not in left_out.tolist()])
+    found = top_vectors(X, [E[:, :700], E[:, 700:].half()], k, left_out=left_out)
+    assert as_lists(found) == reference(X, E, k, rest)
+
+
 def test_a_filter_across_blocks() -> None:
     X, E = integers(4, 5, 9, 8), integers(5, 400, 9, 9)
     cols = torch.tensor([399, 3, 250, 100, 99, 3])

@@ -152,7 +152,7 @@ def _statics(
     for (kind, first), members in _group(kept, _kind):
         space = space_of(model, 0 if first else None)
         X = torch.stack([_as_viewed(recording, sketch) for sketch in members])
-        read = space.side(kind, options.filter).top(space.shift(X, kind), options.k)
+        read = space.top(X, kind, options.k, options.filter)
         rows = zip(*(part.tolist() for part in read), strict=True)
         for sketch, (top_values, top_ids, low_values, low_ids) in zip(members, rows, strict=True):
             found[sketch.id] = Static(

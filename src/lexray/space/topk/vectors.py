@@ -11,7 +11,7 @@ touches the list are selected again, by id.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -43,17 +43,19 @@ def top_vectors(
     *,
     cols: Int[Tensor, " some"] | None = None,
     scale: Float[Tensor, " e"] | None = None,
+    left_out: Int[Tensor, " few"] | None = None,
 ) -> TopVectors:
     """The k largest and k smallest entries of every row of X·E, with their column numbers.
 
     E is one matrix or a sequence of blocks of its columns; `cols` are the admissible columns.
-    Fewer than k of them shorten the lists. `scale` multiplies every column of X·E.
+    Fewer than k of them shorten the lists. `scale` multiplies every column of X·E. `left_out` are
+    columns that are not listed: of few, that costs no copy of all others as `cols` does.
 
     >>> found = top_vectors(torch.tensor([[2.0]]), torch.tensor([[1.0, 3.0, -1.0]]), 1)
     >>> found.top_ids, found.bottom_values
     (tensor([[1]]), tensor([[-2.]]))
     """
-    columns = Columns.of(E, cols, scale)
+    columns = replace(Columns.of(E, cols, scale), left_out=left_out)
     chunks = list(_chunks(X, columns, _length(k, columns)))
     return TopVectors(*(torch.cat(parts) for parts in zip(*chunks, strict=True)))
 
@@ -65,6 +67,8 @@ class Columns:
     blocks: list[Float[Tensor, "d _"]]
     ids: Int[Tensor, " e"] | None
     scale: Float[Tensor, " e"] | None = None
+    left_out: Int[Tensor, " few"] | None = None
+    """Columns, by their places in the blocks, that are never among the best."""
 
     @property
     def count(self) -> int:
@@ -102,7 +106,7 @@ class Columns:
 def _length(k: int, columns: Columns) -> int:
     if k <= 0:
         raise LexrayError(f"asked for the top {k} tokens; k must be at least 1")
-    return min(k, columns.count)
+    return min(k, columns.count - (0 if columns.left_out is None else len(columns.left_out)))
 
 
 def _chunks(X: Float[Tensor, "n d"], columns: Columns, k: int) -> Iterator[TopVectors]:
@@ -138,12 +142,19 @@ def _both_ends(
     X: Float[Tensor, "n d"], columns: Columns, k: int, scores: Float[Tensor, "n padded"]
 ) -> TopVectors:
     multiply(X, columns, scores)
+    _leave_out(scores, columns)
     top_values, top = top_scores(scores, columns.count, k)
-    bottom_values, bottom = top_scores(scores.neg_(), columns.count, k)
+    _leave_out(scores.neg_(), columns)
+    bottom_values, bottom = top_scores(scores, columns.count, k)
     if columns.ids is not None:
         ids = columns.ids.to(X.device)
         top, bottom = ids[top], ids[bottom]
     return TopVectors(top_values, top, -bottom_values, bottom)
+
+
+def _leave_out(scores: Float[Tensor, "n padded"], columns: Columns) -> None:
+    if columns.left_out is not None:
+        scores[:, columns.left_out.to(scores.device)] = -torch.inf
 
 
 def multiply(X: Float[Tensor, "n d"], columns: Columns, scores: Float[Tensor, "n padded"]) -> None:

@@ -17,7 +17,7 @@ from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
 from lexray.model.kept import keep
 from lexray.space.kinds import Kind
-from lexray.space.side import SIGMA_FLOOR, Side
+from lexray.space.side import SIGMA_FLOOR, Side, join_rows
 from lexray.space.space import EmbeddingSpace, space_of
 from lexray.space.topk.vectors import TopVectors
 from lexray.trace.read.project import Projected, project
@@ -28,8 +28,6 @@ from lexray.vocabulary.filters import Filter
 How = Literal["standardised", "as it is"]
 """How a vector of a pass was read as words."""
 
-LISTED: Drawer[tuple[View, Filter | None], Side] = Drawer(most=2)
-"""The tokens that may be listed: one copy of their rows for all kinds of places."""
 SQUARES: Drawer[View, Tensor] = Drawer(most=1)
 SIGMAS: Drawer[tuple[str, View, str], Tensor] = Drawer(most=16)
 """By the kind of place, the view, and the text."""
@@ -87,12 +85,13 @@ def _read(
     if kind in PLACES:
         usual = usual_of(model, text)
         means = usual.moments[kind].means[[place.layer for place in places]]
-        found = side_of(space, kind, usual, filter).top(direction(model, X) - means.to(X.device), k)
+        side, listed = side_of(space, kind, usual), space.list_ids(filter)
+        found = side.top(direction(model, X) - means.to(X.device), k, listed)
     else:
         times = torch.tensor([[place.times] for place in places]).to(at_least_float32(X))
         of = cast("Kind", kind)
         shifted = space.shift(at_least_float32(X) / times, of) * times.sign()
-        found = space.side(of, filter).top(shifted, k)
+        found = space.whole(of).top(shifted, k, space.list_ids(filter))
     return _lists(found)
 
 
@@ -100,16 +99,12 @@ def _lists(found: TopVectors) -> Lists:
     return Lists(found.top_ids, found.top_values, found.bottom_ids, found.bottom_values)
 
 
-def side_of(space: EmbeddingSpace, kind: str, usual: Usual, filter: Filter | None = None) -> Side:
+def side_of(space: EmbeddingSpace, kind: str, usual: Usual) -> Side:
     """The columns of a kind of place, each divided by how much its score usually varies there."""
     view = replace(space.weights.options, offset=0, reading="effective")
     cache = space.weights.cache
     sigma = SIGMAS.get(cache, (kind, view, usual.name), partial(_sigma, space, kind, usual))
-    ids = space.list_ids(filter)
-    if ids is None:
-        return replace(space.writing, sigma=sigma)
-    listed = LISTED.get(cache, (view, filter), lambda: space.writing.only(ids))
-    return replace(listed, sigma=sigma[ids.to(sigma.device)])
+    return replace(space.writing, sigma=sigma)
 
 
 def _sigma(space: EmbeddingSpace, kind: str, usual: Usual) -> Float[Tensor, "e"]:
@@ -120,7 +115,7 @@ def _sigma(space: EmbeddingSpace, kind: str, usual: Usual) -> Float[Tensor, "e"]
         squares = SQUARES.get(space.weights.cache, view, lambda: _squares(side))
         own = usual.moments[kind]
         F, rest = own.directions.to(squares), own.rest.to(squares)
-        sigma = (side.factor(F).square().sum(1) + rest * squares).sqrt()
+        sigma = (side.squares(F) + rest * squares).sqrt()
         ids = space.list_ids(None)
         floor = SIGMA_FLOOR * float(
             (sigma if ids is None else sigma[ids.to(sigma.device)]).median()
@@ -135,7 +130,7 @@ def _sigma(space: EmbeddingSpace, kind: str, usual: Usual) -> Float[Tensor, "e"]
 
 def _squares(side: Side) -> Float[Tensor, "e"]:
     """|c_t|²."""
-    return torch.cat([block.square().sum(1) for block in side.columns()])
+    return join_rows(len(side.rows), (block.square().sum(1) for block in side.columns()))
 
 
 class Words(NamedTuple):
