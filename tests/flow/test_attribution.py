@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from math import isqrt
 from typing import Any
 
 import pytest
@@ -17,11 +18,12 @@ from tests.vocabulary.vocabularies import worded
 IDS = [5, 9, 7, 9, 11]
 METADATA = {"slug": str, "scan": str, "prompt_tokens": list, "prompt": str}
 NODE = {
-    "node_id": str, "feature": (int, type(None)), "layer": (str, int), "ctx_idx": int,
-    "feature_type": str, "jsNodeId": str, "clerp": str,
+    "node_id": str, "feature": int, "layer": str, "ctx_idx": int, "feature_type": str,
+    "jsNodeId": str, "clerp": str, "token_prob": float, "is_target_logit": bool, "run_idx": int,
+    "reverse_ctx_idx": int,
 }  # fmt: skip
 LINK = {"source": str, "target": str, "weight": float}
-"""What Neuronpedia's schema of attribution graphs requires, and of which type."""
+"""What circuit-tracer's models and Neuronpedia's schema require, and of which type."""
 
 
 @cache
@@ -50,6 +52,57 @@ def test_it_has_all_that_the_schema_requires() -> None:
     assert all(node["ctx_idx"] in positions for node in data["nodes"])
 
 
+def unpair(feature: int) -> tuple[int, int]:
+    """Cantor's pairing backwards, as their viewer does it."""
+    w = (isqrt(8 * feature + 1) - 1) // 2
+    number = feature - w * (w + 1) // 2
+    return w - number, number
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
+def test_their_viewers_can_draw_it(name: str) -> None:
+    """What Neuronpedia's and the papers' viewers do with the file before they draw, step by step:
+    they tell features apart, give logits a row of their own above all others, find the pinned
+    nodes and read probabilities from labels."""
+    flow = worded(name).trace(IDS).flow(target=8, heads=3, neurons=(4, 3))
+    head = next(node for node in flow.nodes if node.kind == "head")
+    data = json.loads(flow.pin(**{"a group": [head.id]}).to_attribution().to_json())
+    nodes, tokens = data["nodes"], data["metadata"]["prompt_tokens"]
+    assert len({(n["layer"], n["feature"], n["ctx_idx"]) for n in nodes}) == len(nodes)
+    assert all(n["jsNodeId"] == n["node_id"] for n in nodes), "pins hold for either viewer"
+    by_id = {n["node_id"]: n for n in nodes}
+    inner = [n for n in nodes if n["feature_type"] not in ("embedding", "logit")]
+    assert max(int(n["layer"]) for n in inner) > 0
+    for n in inner:
+        layer, number, position = map(int, n["node_id"].split("_"))
+        assert (str(layer), position) == (n["layer"], n["ctx_idx"])
+        assert unpair(n["feature"]) == (layer, number)
+    for n in (n for n in nodes if n["feature_type"] == "logit"):
+        assert int(n["layer"]) > max(int(other["layer"]) for other in inner)
+        assert float(n["clerp"].split("(p=")[1].split(")")[0]) == pytest.approx(
+            n["token_prob"], abs=5e-4
+        )
+        assert n["clerp"].split('"')[1]
+    assert {n["layer"] for n in nodes if n["feature_type"] == "embedding"} == {"E"}
+    assert all(by_id[f"E_{i}_{i}"]["ctx_idx"] == i for i in range(len(tokens)))
+    params = data["qParams"]
+    assert set(params["pinnedIds"]) <= set(by_id)
+    assert all(set(group[1:]) <= set(params["pinnedIds"]) for group in params["supernodes"])
+    weights = [link["weight"] for link in data["links"]]
+    assert all(weight == weight and abs(weight) < float("inf") for weight in weights)
+    fed = {link["target"] for link in data["links"]}
+    stream = next(n for n in inner if n["feature_type"] == "residual stream")
+    assert stream["node_id"] in fed, "the stream before the first block is the token's own"
+
+
+def test_neurons_keep_their_numbers() -> None:
+    found = to_attribution(graph())
+    for node in found.nodes:
+        if node.feature_type == "mlp neuron":
+            assert node.feature is not None
+            assert f"L{node.layer}N{unpair(node.feature)[1]}" in node.clerp
+
+
 def test_links_into_the_logit_make_up_the_logit() -> None:
     """Everything that was added, from the first block's input on: the logit itself."""
     found = to_attribution(graph())
@@ -73,8 +126,8 @@ def test_tokens_lead_to_the_heads_that_look_at_them() -> None:
     trace = worded("llama").trace(IDS)
     for link in links:
         position, node = int(link.source.split("_")[1]), heads[link.target]
-        assert node.feature is not None
-        weight = float(trace[int(node.layer)].pattern[node.feature, -1, position])
+        head = int(node.clerp.split(":")[0].split("H")[1])
+        weight = float(trace[int(node.layer)].pattern[head, -1, position])
         assert link.weight == pytest.approx(weight, abs=1e-5)
 
 

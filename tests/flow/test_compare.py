@@ -8,7 +8,9 @@ import pytest
 
 from lexray.errors import LexrayError
 from lexray.flow import Flow, NodeKind
+from lexray.flow.caption import caption
 from lexray.flow.compare import compare, subtract
+from lexray.flow.story import tell
 from tests.flow.runs import IDS, KINDS, SOME, graphed, traced
 from tests.vocabulary.vocabularies import worded
 
@@ -72,6 +74,40 @@ def test_scores_of_both_runs_are_on_the_edges() -> None:
     for edge in graph.edges:
         if "@" not in edge.source + edge.target:
             assert edge.other_score == pytest.approx(theirs.get((edge.source, edge.target), 0.0))
+
+
+def test_differences_of_shares_add_up() -> None:
+    """Each sum's difference is the sum of its addends' differences, down to the whole logit's."""
+    one, two = traced("llama"), worded("llama").trace(LONGER)
+    graph = compare(one, two, target=3, heads=2, memories=2, neurons=(3, 2))
+    alone = [run.flow(target=3, heads=2, memories=2, neurons=(3, 2)) for run in (one, two)]
+    shares = [edge for edge in graph.edges if edge.added is not None]
+    assert shares
+    assert all(edge.other_added is not None for edge in shares)
+    assert any(edge.score == 0.0 and edge.other_score for edge in shares), "of the other run alone"
+    for id in ("L0.mid", "L1.in", "L1.mid"):
+        mine, theirs = (
+            sum(e.added[0] for e in flow.edges if e.target == id and e.added) for flow in alone
+        )
+        found = sum(e.brings(0) or 0.0 for e in graph.edges if e.target == id)
+        assert found == pytest.approx(mine - theirs, abs=2e-3)
+    for sum_of in ("L0.concat", "L1.concat"):
+        parts = sum(e.brings(0) or 0.0 for e in graph.into(sum_of))
+        whole = [sum(e.added[0] for e in flow.into(sum_of) if e.added) for flow in alone]
+        assert parts == pytest.approx(whole[0] - whole[1], abs=2e-3)
+    assert graph == Flow.from_json(graph.to_json())
+    story, logits = tell(graph), [run.contributions(3).logit for run in (one, two)]
+    assert story.start is not None
+    told = story.start + story.rest + sum(part.weight for part in story.parts)
+    assert told == pytest.approx(logits[0] - logits[1], abs=5e-3)
+
+
+def test_the_caption_speaks_of_both_runs() -> None:
+    one, two = traced("gpt2"), worded("gpt2").trace(LONGER)
+    graph = compare(one, two, target=3, **vars(SOME))
+    last = graph.place(graph["L2.in"], other=True)
+    assert last is not None
+    assert caption(graph).endswith(f"in the other run it ends at rank {last.rank:,}.")
 
 
 def test_two_models_on_one_prompt() -> None:

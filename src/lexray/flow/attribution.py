@@ -3,15 +3,22 @@ Neuronpedia's show; and theirs read as nodes and edges.
 
     metadata  slug, scan (the model), prompt, prompt_tokens, node_threshold, info
     qParams   pinnedIds, supernodes [[name, id, …], …], linkType, clickedId, sg_pos: the saved view
-    nodes     node_id, feature, layer ("E" for tokens), ctx_idx (the position), feature_type,
-              jsNodeId, clerp (the label), influence, activation, token_prob, is_target_logit
+    nodes     node_id ("layer_number_position"), feature (layer and number as one, by Cantor's
+              pairing), layer ("E" for tokens), ctx_idx (the position), feature_type, jsNodeId,
+              clerp (the label), influence, activation, token_prob, is_target_logit, run_idx,
+              reverse_ctx_idx
     links     source, target, weight
+
+What their viewers need beyond that, and do not say: Neuronpedia's finds nodes by node_id, the
+papers' one by jsNodeId, so both are the same here; both tell nodes apart by layer and feature, so
+no two parts of a layer share a number; a logit's probability is read from its clerp, after "(p=".
 
 Of a flow graph: the prompt's tokens, heads, neurons, biases, what is left of each sum and the
 stream before the first block are nodes, and so is every candidate's logit. A link into a logit
 weighs what the part brings to it; a link from a token to a head weighs the attention. `influence`
 is the share of all |contributions| that a node and all larger ones bring, by which they prune.
-Rows of W_O, queries, keys and norms, which their graphs do not have, are left out.
+The stream before the first block of all is what the token at the position became. Rows of W_O,
+queries, keys and norms, which their graphs do not have, are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from lexray.checkpoint.plain import parse_json
@@ -37,6 +45,9 @@ TYPES = {
     NodeKind.OTHERS: "rest of a sum",
     NodeKind.RESIDUAL: "residual stream",
 }
+HEADS, RESTS, EXPERTS = 1_000_000, 2_000_000, 10_000_000
+"""Where the numbers of a layer's heads, and of its rests and biases, begin, and how far apart those
+of its experts are: a neuron keeps its own."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,8 @@ class AttributionNode:
     activation: float | None = None
     token_prob: float = 0.0
     is_target_logit: bool = False
+    run_idx: int = 0
+    reverse_ctx_idx: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,6 +145,8 @@ def _node(data: dict[str, Any]) -> AttributionNode:
         None if activation is None else float(activation),
         float(data.get("token_prob") or 0.0),
         bool(data.get("is_target_logit", False)),
+        int(data.get("run_idx") or 0),
+        int(data.get("reverse_ctx_idx") or 0),
     )
 
 
@@ -151,7 +166,7 @@ class _Export:
     slug: str
 
     def make(self) -> Attribution:
-        graph, parts = self.graph, self._parts()
+        graph, parts = self.graph, self._parts
         influence = self._influence(parts)
         at = graph.run.position
         nodes = [self._token(i) for i in range(at + 1)]
@@ -160,6 +175,7 @@ class _Export:
         links = [link for node in parts for link in self._links(node)]
         return Attribution(self._metadata(), tuple(nodes), tuple(links), self._params(parts))
 
+    @cached_property
     def _parts(self) -> list[Node]:
         graph = self.graph
         first = min((n.layer for n in graph.nodes if n.kind == NodeKind.RESIDUAL), default=0)
@@ -192,30 +208,41 @@ class _Export:
         return found
 
     def _token(self, position: int) -> AttributionNode:
-        name = f"E_{position}_{position}"
-        said = f"Emb: {self.graph.run.tokens[position]}"
-        js = f"E_{position}-{position}"
-        return AttributionNode(name, position, "E", position, "embedding", js, said, None, None)
+        name, said = f"E_{position}_{position}", f"Emb: {self.graph.run.tokens[position]}"
+        return AttributionNode(name, position, "E", position, "embedding", name, said)
 
     def _part(self, node: Node, influence: float) -> AttributionNode:
-        number = re.search(r"\d+$", node.label)
-        feature = node.head if node.kind == NodeKind.HEAD else int(number[0]) if number else None
         words = " ".join(w.shown for w in node.projection.top[:4]) if node.projection else ""
+        name = self._id(node)
         return AttributionNode(
-            self._id(node),
-            feature,
+            name,
+            pair(node.layer, self._numbers[node.id]),
             str(node.layer),
             self.graph.run.position,
             TYPES[node.kind],
-            self._id(node),
+            name,
             f"{node.address or node.id}: {words}",
             influence,
             node.norm,
         )
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """A number for each part, its own where it has one, and never another's of its layer."""
+        found: dict[str, int] = {}
+        for node in self._parts:
+            named = re.match(r"L\d+(?:E(\d+))?N(\d+)", node.address or "")
+            if node.kind == NodeKind.HEAD and node.head is not None:
+                found[node.id] = HEADS + node.head
+            elif named is not None:
+                expert = 0 if named[1] is None else 1 + int(named[1])
+                found[node.id] = EXPERTS * expert + int(named[2])
+            else:
+                found[node.id] = RESTS + len(found)
+        return found
+
     def _id(self, node: Node) -> str:
-        name = re.sub(r"[^A-Za-z0-9.]", "-", node.id)
-        return f"{node.layer}_{name}_{self.graph.run.position}"
+        return f"{node.layer}_{self._numbers[node.id]}_{self.graph.run.position}"
 
     def _logit_id(self, i: int) -> str:
         return f"{self._last}_{self.graph.candidates[i].id}_{self.graph.run.position}"
@@ -235,8 +262,8 @@ class _Export:
             str(self._last),
             graph.run.position,
             "logit",
-            f"L_{word.id}-{graph.run.position}",
-            f'Output "{word.shown}" (p={chance:.3f})',
+            self._logit_id(i),
+            'Output "{}" (p={:.3f})'.format(word.shown.replace('"', "″"), chance),
             token_prob=chance,
             is_target_logit=i == graph.target_index,
         )
@@ -252,9 +279,14 @@ class _Export:
                 at = self.graph[edge.source].position
                 if edge.kind == EdgeKind.ATTENTION and at is not None:
                     links.append(AttributionLink(f"E_{at}_{at}", self._id(node), edge.score))
+        if node.kind == NodeKind.RESIDUAL and node.layer == 0:
+            at = self.graph.run.position
+            links.append(AttributionLink(f"E_{at}_{at}", self._id(node), 1.0))
         return links
 
     def _metadata(self) -> dict[str, Any]:
+        from lexray import __version__
+
         run = self.graph.run
         plain = re.sub(r"[^a-z0-9]+", "-", run.prompt.lower()).strip("-")[:60]
         return {
@@ -265,7 +297,11 @@ class _Export:
             "prompt": run.prompt,
             "node_threshold": 1.0,
             "schema_version": 1,
-            "info": {"description": caption(self.graph), "generator": {"name": "lexray"}},
+            "info": {
+                "description": caption(self.graph),
+                "generator": {"name": "lexray", "version": __version__},
+            },
+            "pruning_settings": {"node_threshold": 1.0, "edge_threshold": 1.0},
         }
 
     def _params(self, parts: Sequence[Node]) -> dict[str, Any]:
@@ -279,3 +315,12 @@ class _Export:
             "clickedId": "",
             "sg_pos": "",
         }
+
+
+def pair(layer: int, number: int) -> int:
+    """A layer and a number as one number, as version 1 of their schema has it.
+
+    >>> pair(0, 0), pair(1, 0), pair(0, 1)
+    (0, 1, 2)
+    """
+    return (layer + number) * (layer + number + 1) // 2 + number

@@ -21,7 +21,8 @@ SPEAKS = 0.5
 
 def caption(graph: FlowGraph) -> str:
     """One sentence, or nothing where nothing was read."""
-    clauses = [clause for clause in (heads_clause(graph), stream_clause(graph)) if clause]
+    told = heads_clause(graph), stream_clause(graph), other_clause(graph)
+    clauses = [clause for clause in told if clause]
     return "; ".join(clauses) + "." if clauses else ""
 
 
@@ -35,6 +36,16 @@ def stream_clause(graph: FlowGraph) -> str:
     if first == last:
         return f"{word} stays at rank {last:,}"
     return f"{word} {'climbs' if last < first else 'falls'} from rank {first:,} to {last:,}"
+
+
+def other_clause(graph: FlowGraph) -> str:
+    """Where the target ends in the other run of a difference graph."""
+    seen = [n for n in graph.nodes if n.kind in STREAM and n.other is not None]
+    if graph.other is None or not seen:
+        return ""
+    place = graph.place(max(seen, key=_along), other=True)
+    assert place is not None  # only nodes with another reading are asked
+    return f"in the other run it ends at rank {place.rank:,}"
 
 
 def heads_clause(graph: FlowGraph) -> str:

@@ -204,13 +204,32 @@ def _rename(edge: Edge, names: Mapping[str, str]) -> Edge:
 
 
 def _edges(mine: Sequence[Edge], theirs: Sequence[Edge]) -> Iterable[Edge]:
+    """The edges of both runs; shares of the logit only where both runs know theirs, so that the
+    differences of a sum's addends add up to the difference of the sums."""
     others = {_ends(edge): edge for edge in theirs}
+    weighed = all(any(edge.added is not None for edge in run) for run in (mine, theirs))
     for edge in mine:
         other = others.pop(_ends(edge), None)
-        yield replace(edge, other_score=0.0 if other is None else other.sign * other.score)
+        score = 0.0 if other is None else other.sign * other.score
+        added = edge.added if weighed else None
+        yield replace(edge, other_score=score, added=added, other_added=_against(added, other))
     for edge in others.values():
-        score = edge.sign * edge.score
-        yield replace(edge, score=0.0, value=None, entropy=None, other_score=score, added=None)
+        yield replace(
+            edge,
+            score=0.0,
+            value=None,
+            entropy=None,
+            other_score=edge.sign * edge.score,
+            added=None if edge.added is None or not weighed else (0.0,) * len(edge.added),
+            other_added=edge.added if weighed else None,
+        )
+
+
+def _against(added: tuple[float, ...] | None, other: Edge | None) -> tuple[float, ...] | None:
+    """What the other run's edge brings, nothing where there is none."""
+    if added is None:
+        return None
+    return (0.0,) * len(added) if other is None or other.added is None else other.added
 
 
 def _ends(edge: Edge) -> tuple[str, str, EdgeKind]:

@@ -166,6 +166,15 @@ class Edge:
     added: tuple[float, ...] | None = None
     """Of an addend: what it brings to the logit of each of the graph's `candidates`, the norms on
     the way as they were."""
+    other_added: tuple[float, ...] | None = None
+    """In a difference graph: the same in the other run, zeros if the edge is not there."""
+
+    def brings(self, word: int) -> float | None:
+        """What it brings to a candidate's logit; in a difference graph, how much more than in the
+        other run."""
+        if self.added is None:
+            return None
+        return self.added[word] - (0.0 if self.other_added is None else self.other_added[word])
 
 
 @dataclass(frozen=True)
@@ -230,11 +239,12 @@ class FlowGraph:
             if id not in self._by_id:
                 raise LexrayError(f"{id!r} is pinned, and there is no such node")
         for edge in self.edges:
-            if edge.added is not None and len(edge.added) != len(self.candidates):
-                raise LexrayError(
-                    f"the edge {edge.source} → {edge.target} has shares for {len(edge.added)} "
-                    f"words, the graph has {len(self.candidates)} candidates"
-                )
+            for shares in (edge.added, edge.other_added):
+                if shares is not None and len(shares) != len(self.candidates):
+                    raise LexrayError(
+                        f"the edge {edge.source} → {edge.target} has shares for {len(shares)} "
+                        f"words, the graph has {len(self.candidates)} candidates"
+                    )
         for node in self.nodes:
             for seen_as in (node.projection, node.other):
                 if seen_as is not None and len(seen_as.places) != len(self.candidates):
@@ -266,9 +276,11 @@ class FlowGraph:
         return [node for node in self.nodes if node.kind == kind]
 
     def contribution(self, node: Node) -> float | None:
-        """What a node's vector brings to the target's logit by all that it is added to."""
-        parts = [e.added for e in self._leaving.get(node.id, ()) if e.added is not None]
-        return sum(part[self.target_index] for part in parts) if parts else None
+        """What a node's vector brings to the target's logit by all that it is added to; in a
+        difference graph, how much more than in the other run."""
+        shares = [e.brings(self.target_index) for e in self._leaving.get(node.id, ())]
+        known = [share for share in shares if share is not None]
+        return sum(known) if known else None
 
     @cached_property
     def _leaving(self) -> dict[str, list[Edge]]:

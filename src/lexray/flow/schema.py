@@ -21,8 +21,9 @@
                 differences from what its place usually carries ("standardised")};
                 static: {top: [[id, score], …], bottom: the same}, the parameter itself as the
                 model's `view` reads it
-    edges       [{source, target, kind, score, sign, entropy, value, other_score, added}, …]:
-                added is what an addend brings to the logit of each of `candidates`
+    edges       [{source, target, kind, score, sign, entropy, value, other_score, added,
+                other_added}, …]: added is what an addend brings to the logit of each of
+                `candidates`, other_added the same in the other run of a difference graph
     pins        [{nodes: [id, …], name}, …]: what somebody has chosen to show; may be left out
     other       of a difference graph: {model, …, prompt, tokens, position} of the other run
 
@@ -282,7 +283,8 @@ def _edge_to(edge: Edge) -> dict[str, Any]:
         "entropy": _number_to(edge.entropy),
         "value": _number_to(edge.value),
         "other_score": _number_to(edge.other_score),
-        "added": None if edge.added is None else [_number_to(share) for share in edge.added],
+        "added": _shares_to(edge.added),
+        "other_added": _shares_to(edge.other_added),
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -297,8 +299,17 @@ def _edge_from(data: dict[str, Any]) -> Edge:
         entropy=_number_from(data.get("entropy")),
         value=_number_from(data.get("value")),
         other_score=_number_from(data.get("other_score")),
-        added=tuple(float(share) for share in data["added"]) if "added" in data else None,
+        added=_shares_from(data.get("added")),
+        other_added=_shares_from(data.get("other_added")),
     )
+
+
+def _shares_to(shares: tuple[float, ...] | None) -> list[Any] | None:
+    return None if shares is None else [_number_to(share) for share in shares]
+
+
+def _shares_from(shares: Any) -> tuple[float, ...] | None:
+    return None if shares is None else tuple(float(share) for share in shares)
 
 
 def _number_to(value: float | None) -> float | str | None:

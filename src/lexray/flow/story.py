@@ -175,7 +175,7 @@ def _start(graph: FlowGraph) -> float | None:
 
 
 def _share(graph: FlowGraph, edge: Edge) -> float:
-    return edge.added[graph.target_index] if edge.added is not None else 0.0
+    return edge.brings(graph.target_index) or 0.0
 
 
 def _layer(node: Node) -> int:

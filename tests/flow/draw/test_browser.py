@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lexray.flow import Edge, FlowGraph
+from lexray.flow.compare import subtract
 from lexray.flow.draw.html import module, style
 from lexray.flow.draw.layout import layout
 from lexray.flow.draw.palette import node_fill, palette, strongest, wire_style
@@ -94,20 +95,28 @@ def drawn_by_python(graph: FlowGraph, **options: Any) -> ElementTree.Element:
 
 
 SHAPES = """() => [...document.querySelectorAll(".lf-segment")].flatMap((segment) => {
-  const shift = Number(segment.getAttribute("transform").match(/translate\\\\(([-\\\\d.]+)/)[1]);
+  const [shift, down] = segment.getAttribute("transform").match(/-?[\\d.]+/g).map(Number);
   return [...segment.querySelectorAll("[data-node]")].map((group) => {
     const rect = group.querySelector("rect");
     const number = (name) => Number(rect.getAttribute(name));
     return {
-      node: Number(group.dataset.node), x: shift + number("x"), y: number("y"),
+      node: Number(group.dataset.node), x: shift + number("x"), y: down + number("y"),
       width: number("width"), height: number("height"), fill: rect.getAttribute("fill"),
       texts: [...group.querySelectorAll("text")].map((text) => [
-        shift + Number(text.getAttribute("x")), Number(text.getAttribute("y")), text.textContent,
+        shift + Number(text.getAttribute("x")), down + Number(text.getAttribute("y")),
+        text.textContent,
         Number(text.getAttribute("font-size")),
       ]),
     };
   });
 })""".replace("\\\\", "\\")
+
+
+BLOCK = """() => [...document.querySelectorAll(".lf-segment [data-node] > rect")].map((rect) => {
+  const number = (name) => Number(rect.getAttribute(name));
+  return { node: Number(rect.parentNode.dataset.node), x: number("x"), y: number("y"),
+    width: number("width"), height: number("height") }; })"""
+"""Boxes in the coordinates of their blocks."""
 
 
 @pytest.mark.parametrize("state", ["", "#open=", "#open=3.5"])
@@ -118,19 +127,19 @@ def test_the_page_draws_what_the_svg_draws(
     page = show(many, state, color_scheme="dark" if dark else "light")
     layers = [3, 5] if state.endswith("3.5") else []
     picture = layout(many)
-    expected = {
-        box.node: (piece.x, box) for piece in picture.place(layers) for box in piece.form.boxes
-    }
+    pieces = picture.place(layers, 1400 / 0.75 - 60)
+    expected = {box.node: (p.x, p.y, box) for p in pieces for box in p.form.boxes if not p.again}
+    assert any(piece.y > 0 for piece in pieces) == (len(layers) == 2)
     shapes = page.evaluate(SHAPES)
     assert {shape["node"] for shape in shapes} == set(expected)
     colours = palette("paper", dark)
     for shape in shapes:
-        x, box = expected[shape["node"]]
+        x, y, box = expected[shape["node"]]
         sides = [shape[name] for name in ("x", "y", "width", "height")]
-        assert sides == pytest.approx([x + box.x, box.y, box.width, box.height], abs=0.11)
+        assert sides == pytest.approx([x + box.x, y + box.y, box.width, box.height], abs=0.11)
         assert [text[2] for text in shape["texts"]] == [label.text for label in box.labels]
         for text, label in zip(shape["texts"], box.labels, strict=True):
-            assert text[:2] == pytest.approx([x + label.x, label.y], abs=0.11)
+            assert text[:2] == pytest.approx([x + label.x, y + label.y], abs=0.11)
         assert shape["fill"] == node_fill(many, many.nodes[box.node], colours)
     svg = drawn_by_python(many, open_layers=layers, dark=dark)
     paths = svg.findall(f".//{NAMESPACE}path[@class='wire']")
@@ -324,7 +333,7 @@ def test_blocks_open_and_close(show: Opener, many: FlowGraph) -> None:
     page.keyboard.press("Enter")
     assert page.locator("[data-node]").count() == closed
     page.click("text=Open all")
-    assert page.locator("[data-node]").count() == len(many.nodes)
+    assert page.locator(".lf-segment [data-node]").count() == len(many.nodes)
     page.click("text=Close all")
     assert page.locator("[data-node]").count() == closed
 
@@ -435,6 +444,27 @@ def test_a_difference_graph(show: Opener) -> None:
     assert "other run" in page.locator(".lf-panel").inner_text()
 
 
+def test_widths_of_a_difference_are_differences_of_shares(show: Opener) -> None:
+    one = weighed()
+    other = replace(one, edges=tuple(
+        edge if edge.added is None
+        else replace(edge, added=tuple(-0.5 * share for share in edge.added[::-1]))
+        for edge in one.edges
+    ))  # fmt: skip
+    graph = Flow.of(subtract(one, other))
+    page = show(graph, "#open=3")
+    colours = palette("paper", dark=False)
+    for target in graph.candidates[:2]:
+        page.select_option("[aria-label='target word']", label=target.shown)
+        same = graph.retarget(target.id)
+        most, drawn = strongest(same), page.evaluate(WIDTHS)
+        assert len({width for _, width in drawn.values()}) > 5
+        for i, (stroke, width) in drawn.items():
+            style = wire_style(same, graph.edges[int(i)], most, colours)
+            assert stroke == style.colour
+            assert float(width) == pytest.approx(style.width, abs=0.011)
+
+
 def test_thousands_of_nodes_move_as_one(show: Opener) -> None:
     """A turn of the wheel touches a handful of elements, however many there are."""
     graph = synthetic.graph(range(20), listed=2)
@@ -453,7 +483,7 @@ def test_thousands_of_nodes_move_as_one(show: Opener) -> None:
     assert 1 <= touched <= 20 * 5
     at_rest = "() => document.querySelector('.lf-svg').style.transform === ''"
     page.wait_for_function(at_rest)
-    assert page.locator("[data-node]").count() == len(graph.nodes)
+    assert page.locator(".lf-segment [data-node]").count() == len(graph.nodes)
 
 
 def test_the_module_serves_the_widget(browser: Any, tmp_path: Path, graph: FlowGraph) -> None:
@@ -596,6 +626,82 @@ def test_quiet_blocks_are_folded_and_unfold(show: Opener) -> None:
     assert page.locator("[data-fold]").count() == count - 1
     assert page.locator("[data-node]").count() > before
     assert "loud=" in page.url
+
+
+PLACED = """() => [...document.querySelectorAll(".lf-segment, .lf-again")]
+  .filter((g) => g.childNodes.length)
+  .map((g) => { const [x, y] = g.getAttribute("transform").match(/-?[\\d.]+/g).map(Number);
+    return [g.classList.contains("lf-again"), x, y]; })"""
+
+
+@pytest.mark.parametrize("width", [390, 1440, 3840])
+def test_all_blocks_open_can_be_read(show: Opener, width: int) -> None:
+    """Rows as in Python, as wide as the window at a scale at which words can be read; every row but
+    the first begins with the station that ended the one above, which answers like the other."""
+    graph = synthetic.graph(tuple(range(9)), heads=3, neurons=(5, 3))
+    page = show(graph)
+    page.set_viewport_size({"width": width, "height": 1000})
+    page.click("text=Open all")
+    k = float(transform(page).split("scale(")[1].rstrip(")"))
+    picture = layout(graph)
+    widest = max(s.open.width for s in picture.segments if s.open is not None)
+    stage = page.locator(".lf-stage").bounding_box()
+    wide = stage["width"] / 0.75 - 60
+    assert k >= 0.99 * min(0.75, stage["width"] / (widest + 2 * 98 + 60))
+    pieces = picture.place(picture.openable, wide)
+    found = sorted(map(tuple, page.evaluate(PLACED)))
+    for one, two in zip(found, sorted((p.again, p.x, p.y) for p in pieces), strict=True):
+        assert one == pytest.approx(two, abs=0.11)
+    again = page.locator(".lf-again [data-node]")
+    assert again.count() == sum(p.again for p in pieces) > 0
+    index = int(again.first.get_attribute("data-node"))
+    fills = page.eval_on_selector_all(
+        f'[data-node="{index}"] > rect', "all => all.map((r) => r.getAttribute('fill'))"
+    )
+    assert len(fills) == 2
+    assert len(set(fills)) == 1
+    page.evaluate(f"document.querySelector('.lf-again [data-node=\"{index}\"]').focus()")
+    page.keyboard.press("Enter")
+    assert page.locator(f'[data-node="{index}"].lf-selected').count() == 2
+
+
+PANELS = """() => [...document.querySelectorAll(".lf-ground")].map((r) =>
+  ["x", "y", "width", "height"].map((n) => Number(r.getAttribute(n))))"""
+
+
+@pytest.mark.parametrize("shape", ["sequential", "parallel"])
+def test_panels_hold_what_a_filter_leaves(show: Opener, shape: str) -> None:
+    """Side by side they begin and end alike, one below the other they do not touch; every box that
+    is left stands in one."""
+    graph = synthetic.graph((3,), shape, heads=5, neurons=(12, 6))
+    page = show(graph)
+    before = page.evaluate(PANELS)
+    page.click("text=Filter")
+    page.uncheck('.lf-kinds input[value="ff_key"]')
+    page.uncheck('.lf-kinds input[value="o_neuron"]')
+    page.uncheck('.lf-kinds input[value="key"]')
+    page.evaluate(
+        """() => { const r = document.querySelector("[aria-label='least score']");
+        r.value = 60; r.dispatchEvent(new Event("input")); }"""
+    )
+    panels = page.evaluate(PANELS)
+    assert len(panels) == len(before) == 2
+    assert panels != before
+    (x, y, wide, high), (x2, y2, _, high2) = panels
+    if shape == "sequential":
+        assert (y, high) == pytest.approx((y2, high2))
+        assert x + wide <= x2
+    else:
+        assert y + high <= y2 or y2 + high2 <= y
+    stream = {i for i, node in enumerate(graph.nodes) if node.kind in ("residual", "mid")}
+    inner = [s for s in page.evaluate(BLOCK) if s["node"] not in stream]
+    assert len(inner) > 6
+    for s in inner:
+        assert any(
+            px <= s["x"] and s["x"] + s["width"] <= px + pw
+            and py <= s["y"] and s["y"] + s["height"] <= py + ph
+            for px, py, pw, ph in panels
+        )  # fmt: skip
 
 
 def test_pins_are_saved_with_the_graph(show: Opener, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from scipy.optimize import isotonic_regression
 from lexray.errors import LexrayError
 from lexray.flow import Flow, NodeKind
 from lexray.flow.draw import arrange
-from lexray.flow.draw.layout import Layout, layout
+from lexray.flow.draw.layout import TOP, Layout, layout
 from lexray.flow.draw.shapes import SIZES, Label, NodeBox, fit, text_width
 from lexray.flow.graph import STREAM
 from tests.flow import synthetic
@@ -153,6 +153,35 @@ def test_opening_a_block_only_shifts_what_is_right_of_it(picture: Layout) -> Non
         elif before.segment.layer > 15:
             assert after.form == before.form
             assert after.x - before.x == pytest.approx(opened[-1].x - closed[-1].x)
+
+
+@pytest.mark.parametrize("wide", [300.0, 1700.0, 4000.0])
+def test_rows_wrap_and_go_on_where_they_ended(picture: Layout, wide: float) -> None:
+    """Rows are as wide as they may be or as one block is; each begins with the station that ended
+    the one above, and they do not touch."""
+    whole, pieces = picture.place(picture.openable), picture.place(picture.openable, wide)
+    assert [(p.form, p.segment) for p in pieces if not p.again] == [
+        (p.form, p.segment) for p in whole
+    ]
+    rows = [list(own) for _, own in itertools.groupby(pieces, key=lambda piece: piece.y)]
+    assert len(rows) > 1 or wide > 3000
+    for row in rows:
+        blocks = [piece for piece in row if piece.segment.kind == "block"]
+        assert row[-1].x + row[-1].form.width <= wide or len(blocks) == 1
+        for before, after in itertools.pairwise(row):
+            assert after.x == pytest.approx(before.x + before.form.width)
+    for above, below in itertools.pairwise(rows):
+        assert below[0].again
+        assert (below[0].segment, below[0].x) == (above[-1].segment, 0.0)
+        assert below[0].y + TOP >= max(p.y + p.form.bottom for p in above)
+
+
+def test_all_blocks_open_are_no_ribbon() -> None:
+    """A still picture of all blocks, open: words stay readable when it is as wide as a page."""
+    svg = synthetic.graph(range(12), heads=6, neurons=(8, 4)).to_svg(open_layers=range(12))
+    width, height = (float(n) for n in re.findall(r'(?:width|height)="([\d.]+)"', svg)[:2])
+    assert width < 2600
+    assert height > width
 
 
 def test_the_same_graph_gives_the_same_picture(graph: Flow, picture: Layout) -> None:

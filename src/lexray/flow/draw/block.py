@@ -11,13 +11,13 @@ from lexray.flow.draw.shapes import (
     CARD_HEIGHT,
     CARD_WIDTH,
     PILL_HEIGHT,
-    PILL_WIDTH,
     Form,
     Label,
     NodeBox,
     Panel,
     card,
     pill,
+    pill_width,
 )
 from lexray.flow.draw.wires import Ends, draw_wires
 from lexray.flow.graph import STREAM, FlowGraph, Node, NodeKind
@@ -193,7 +193,7 @@ class _Block:
     def _size(self, index: int) -> tuple[float, float]:
         if self.node(index).kind in CARDS:
             return CARD_WIDTH, CARD_HEIGHT
-        return PILL_WIDTH, PILL_HEIGHT
+        return pill_width(self.graph), PILL_HEIGHT
 
     def _pitch(self, a: int, b: int) -> float:
         one, two = self.node(a), self.node(b)
@@ -234,7 +234,9 @@ class _Block:
             x = self.left_edges[c] + (widest[c] - self._size(i)[0]) / 2
             node, y = self.node(i), self.height[i]
             out.append(
-                card(i, node, self.graph, x, y) if node.kind in CARDS else pill(i, node, x, y)
+                card(i, node, self.graph, x, y)
+                if node.kind in CARDS
+                else pill(i, node, self.graph, x, y)
             )
         return out
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lexray.flow.caption import caption
 from lexray.flow.draw import legend
-from lexray.flow.draw.layout import FOLD, TOP, Layout, layout
+from lexray.flow.draw.layout import BETWEEN, FOLD, TOP, Layout, layout
 from lexray.flow.draw.palette import for_page
 from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Form, Label, NodeBox
 from lexray.flow.draw.svg import BAND, QUIET, about, show_prompt
@@ -76,6 +76,7 @@ def _layout(arrangement: Layout) -> dict[str, Any]:
         "free": list(arrangement.free),
         "quiet": list(arrangement.quiet),
         "fold": FOLD,
+        "between": BETWEEN,
         "segments": [
             {
                 "kind": segment.kind,

@@ -2,14 +2,16 @@
 
 The stream runs from left to right along y = 0; what a block computes hangs below it. A block has
 two forms, closed and open, each in coordinates of its own that begin where the station before it
-ends: opening one only shifts what is right of it, so the page needs no layout of its own.
+ends: opening one only shifts what is right of it, so the page needs no layout of its own. What is
+too wide for a row goes on in the next one, which begins with the station where the last one ended.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lexray.errors import LexrayError
 from lexray.flow.draw.block import TITLE_HEIGHT, open_form
@@ -42,6 +44,10 @@ FOLD_FROM, LOUD = 12, 8
 """In graphs of more blocks, only so many are shown with their words: where most happens."""
 FOLD = 64.0
 """The width of a run of quiet blocks."""
+WIDE = 1700.0
+"""How wide a row of a still picture may be, if it holds more than one block."""
+BETWEEN = 30.0
+"""The height between rows."""
 SUMMARIES = {NodeKind.ATTN_OUT: "attention", NodeKind.FF_OUT: "feed-fwd"}
 STATIONS = (NodeKind.EMBED, NodeKind.RESIDUAL)
 
@@ -70,6 +76,9 @@ class Piece:
     x: float
     form: Form
     segment: Segment
+    y: float = 0.0
+    again: bool = False
+    """A station that ended the row above, drawn once more where the next one begins."""
 
 
 @dataclass(frozen=True)
@@ -89,21 +98,38 @@ class Layout:
         """The blocks that are open if nobody says which."""
         return self.openable if len(self.openable) <= MOST_OPEN else ()
 
-    def place(self, layers: Collection[int]) -> list[Piece]:
-        """The pieces from left to right with these blocks open."""
+    def place(self, layers: Collection[int], wide: float = math.inf) -> list[Piece]:
+        """The pieces from left to right with these blocks open, in rows at most so wide, or as wide
+        as a block is."""
         out: list[Piece] = []
-        x = 0.0
+        x = y = bottom = 0.0
+        filled = False
+        forms = self._forms(layers)
+        for i, (segment, form) in enumerate(forms):
+            following = forms[i + 1][0] if i + 1 < len(forms) else None
+            end = x + form.width + (CARD_WIDTH if _is_station(following) else 0.0)
+            station = out[-1] if out and _is_station(out[-1].segment) else None
+            if segment.kind == "block" and end > wide and filled and station is not None:
+                y += bottom - TOP + BETWEEN
+                out.append(replace(station, x=0.0, y=y, again=True))
+                x, bottom = station.form.width, station.form.bottom
+            filled = filled or segment.kind == "block"
+            out.append(Piece(x, form, segment, y))
+            x += form.width
+            bottom = max(bottom, form.bottom)
+        return out
+
+    def _forms(self, layers: Collection[int]) -> list[tuple[Segment, Form]]:
+        """What stands in the picture, runs of quiet blocks as one."""
         folds = self.folds(layers)
         inside = {i for first, last in folds for i in range(first + 1, last + 1)}
-        starts = dict(folds)
+        starts, out = dict(folds), []
         for i, segment in enumerate(self.segments):
-            if i in inside:
-                continue
-            form = segment.form(layers)
             if i in starts:
-                form = fold_form(segment.layer, self.segments[starts[i]].layer)
-            out.append(Piece(x, form, segment))
-            x += form.width
+                folded = fold_form(segment.layer, self.segments[starts[i]].layer)
+                out.append((segment, folded))
+            elif i not in inside:
+                out.append((segment, segment.form(layers)))
         return out
 
     def folds(self, layers: Collection[int]) -> list[tuple[int, int]]:
@@ -131,6 +157,10 @@ class Layout:
             there = ", ".join(map(str, self.openable)) or "none"
             raise LexrayError(f"block {unknown[0]} cannot be opened; those that can: {there}")
         return tuple(sorted(set(layers)))
+
+
+def _is_station(segment: Segment | None) -> bool:
+    return segment is not None and segment.kind == "station"
 
 
 def layout(graph: FlowGraph) -> Layout:

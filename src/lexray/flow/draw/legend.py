@@ -125,8 +125,9 @@ CHANGED = LegendLine(
 BIAS = LegendLine("bias", "A bias: added whatever the input is.", ("bias",), is_node=True)
 CHANGED_EDGES = LegendLine(
     "grew / shrank",
-    "An edge's colour says whether it carries more or less than in the other run; its width says "
-    "how much changed.",
+    "An edge's colour says whether it carries more (blue) or less (red) than in the other run, its "
+    "width how much: of what is added up, how much more it brings to the target's logit, so that "
+    "the differences of a sum's parts add up to the sum's.",
     ("positive", "negative"),
 )
 WEIGHED = LegendLine(

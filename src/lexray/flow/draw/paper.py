@@ -7,10 +7,11 @@ that the smallest letters (10 units) are 7.3 points high.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lexray.flow.caption import caption
+from lexray.flow.caption import caption, fold
 from lexray.flow.draw.svg import show_prompt
 from lexray.flow.graph import FlowGraph
 from lexray.flow.story import Part, Source, Story, first_and_last, tell
@@ -27,6 +28,8 @@ SOURCE_WIDTH, PART_LEFT, PART_WIDTH = 96.0, 148.0, 252.0
 TARGET_WIDTH = 122.0
 ROW, CARD = 54.0, 44.0
 NAME, WORD, SMALL = 11.0, 13.5, 10.5
+PAPER = replace(LIGHT, paper="#ffffff")
+"""Paper is white: a tint would be seen beside it."""
 WIDEST = 18.0
 """How wide the strongest ribbon is."""
 
@@ -55,7 +58,7 @@ class _Page:
         return [(part, False) for part in self.story.parts] + [(rest, True)]
 
     def text(self, dark: bool) -> str:
-        pen = Pen(DARK if dark else LIGHT)
+        pen = Pen(DARK if dark else PAPER)
         with pen.moved(MARGIN, MARGIN):
             top = self._prompt(pen)
             with pen.moved(0.0, top):
@@ -155,7 +158,7 @@ class _Page:
             return
         pen.text(PART_LEFT + 11, y + 15.5, fit(part.name, NAME, room), NAME, "faint")
         x, end = PART_LEFT + 11, PART_LEFT + PART_WIDTH - 10
-        for i, word in enumerate(part.words[:WORDS]):
+        for i, word in enumerate(_different(part.words)[:WORDS]):
             shown = fit(word, WORD, end - x, bold=i == 0)
             if not shown or (i and shown != word):
                 break
@@ -217,10 +220,17 @@ class _Page:
             if self.story.by_logit
             else "numbers and ribbons: the length of what each part adds"
         )
+        if graph.other is not None and self.story.by_logit:
+            numbers += f", less what it adds after {show_prompt(graph.other)}"
         filtered = graph.options.get("filter") or ""
         said = f"says {run.prediction.shown} itself" if run.prediction else ""
         parts = [show_model(run.model), said, numbers, "green: attention", filtered]
         return " · ".join(filter(None, parts))
+
+
+def _different(words: Sequence[str]) -> list[str]:
+    """Each word once, whatever its first letter and what stands before it."""
+    return list({fold(word): word for word in reversed(words)}.values())[::-1]
 
 
 def _curve(x1: float, y1: float, x2: float, y2: float) -> str:

@@ -26,6 +26,8 @@ BOLD = frozenset({"token", "word", "title", "part"})
 
 CARD_WIDTH, CARD_HEIGHT = 98.0, 46.0
 PILL_WIDTH, PILL_HEIGHT = 116.0, 25.0
+BOTH_WIDTH = 164.0
+"""The width of a pill with the words of two runs."""
 SHARE_ROOM = 31.0
 """What the longest probability takes of a card's first line."""
 LINE = 19.0
@@ -106,7 +108,7 @@ class Form:
 def card(index: int, node: Node, graph: FlowGraph, x: float, middle: float) -> NodeBox:
     """A node on its own: what it is, its first word, and the target's probability."""
     y = middle - CARD_HEIGHT / 2
-    word = fit(first_word(node), "token", CARD_WIDTH - 18)
+    word = first_words(node, "token", CARD_WIDTH - 18)
     labels = (*_head(node.label, node, graph, x, y), Label(x + 9, y + 35, "token", word))
     return NodeBox(index, x, y, CARD_WIDTH, CARD_HEIGHT, labels)
 
@@ -122,17 +124,22 @@ def _head(name: str, node: Node, graph: FlowGraph, x: float, y: float) -> tuple[
     )
 
 
-def pill(index: int, node: Node, x: float, middle: float) -> NodeBox:
+def pill_width(graph: FlowGraph) -> float:
+    return BOTH_WIDTH if graph.is_difference else PILL_WIDTH
+
+
+def pill(index: int, node: Node, graph: FlowGraph, x: float, middle: float) -> NodeBox:
     """A node among many: its name small, its first word beside it."""
+    width = pill_width(graph)
     y = middle - PILL_HEIGHT / 2
     others = node.kind == NodeKind.OTHERS and node.count is not None
     tag = fit(f"+{node.count}" if others else node.label, "tag", 44.0)
     start = x + 8 + (text_width(tag, "tag") + 6 if tag else 0)
-    word = fit(first_word(node), "word", x + PILL_WIDTH - 7 - start)
+    word = first_words(node, "word", x + width - 7 - start)
     baseline = y + 17.2
     labels = (Label(x + 8, baseline, "tag", tag), Label(start, baseline, "word", word))
     shown = tuple(label for label in labels if label.text)
-    return NodeBox(index, x, y, PILL_WIDTH, PILL_HEIGHT, shown)
+    return NodeBox(index, x, y, width, PILL_HEIGHT, shown)
 
 
 def summary(index: int, node: Node, graph: FlowGraph, name: str, x: float, y: float) -> NodeBox:
@@ -160,10 +167,16 @@ def _lines(node: Node) -> list[str]:
     return [*gained, *lost, *both][:LINES]
 
 
-def first_word(node: Node) -> str:
-    """A vector's first word; of two runs both, where they differ."""
+def first_words(node: Node, role: str, room: float) -> str:
+    """A vector's first word; of two runs both, where they differ, each with room to be known by."""
     words = [seen.top[0].shown for seen in (node.projection, node.other) if seen and seen.top]
-    return " | ".join(dict.fromkeys(words))
+    one, *other = dict.fromkeys(words) if words else [""]
+    if not other:
+        return fit(one, role, room)
+    between = " | "
+    room -= text_width(between, role)
+    one = fit(one, role, max(room / 2, room - text_width(other[0], role)))
+    return one + between + fit(other[0], role, room - text_width(one, role))
 
 
 def _shown_reading(node: Node) -> Projection | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from lexray.flow.caption import caption
-from lexray.flow.draw.layout import TOP, Layout, Piece, layout
+from lexray.flow.draw.layout import TOP, WIDE, Layout, Piece, layout
 from lexray.flow.draw.legend import entries
 from lexray.flow.draw.palette import Palette, mix, node_fill, palette, strongest, wire_style
 from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Form, Label, NodeBox, Panel, text_width
@@ -37,17 +37,17 @@ class _Drawing:
         self.graph = graph
         self.colours: Palette = palette(name, dark)
         self.layout: Layout = layout(graph)
-        self.pieces: list[Piece] = self.layout.place(self.layout.choose_open(layers))
+        self.pieces: list[Piece] = self.layout.place(self.layout.choose_open(layers), WIDE)
         self.most = strongest(graph)
 
     def text(self) -> str:
-        inner = sum(piece.form.width for piece in self.pieces)
+        inner = max((piece.x + piece.form.width for piece in self.pieces), default=0.0)
         words = self._header()
         legend, legend_width = self._legend()
         header_width = max((label.x + label.width for label in words), default=0.0)
         overhang = 48.0
         width = max(inner + 2 * overhang, legend_width, header_width) + 2 * MARGIN
-        bottom = max((piece.form.bottom for piece in self.pieces), default=0.0)
+        bottom = max((piece.y + piece.form.bottom for piece in self.pieces), default=0.0)
         height = HEADER - TOP + bottom + FOOTER + MARGIN
         left = MARGIN + max(overhang, (width - 2 * MARGIN - inner) / 2)
         parts = [
@@ -72,39 +72,39 @@ class _Drawing:
         return [first, Label(0.0, 66.0, "heading", about(self.graph))]
 
     def _picture(self) -> Iterable[str]:
-        yield self._band()
+        yield from self._bands()
         for edge, path in self._free():
             yield self._wire(edge, path)
         for piece in self.pieces:
-            yield self._group(piece.x, 0.0, self._form(piece.form))
+            yield self._group(piece.x, piece.y, self._form(piece.form, piece.again))
 
-    def _band(self) -> str:
-        if not self.pieces:
-            return ""
-        last = self.pieces[-1]
-        width = last.x + last.form.width
-        return (
-            f'<rect class="stream" x="0" y="{n(-BAND / 2)}" width="{n(width)}" '
-            f'height="{n(BAND)}" rx="{n(BAND / 2)}" fill="{self.colours.stream}"/>'
-        )
+    def _bands(self) -> Iterable[str]:
+        ends = {piece.y: piece.x + piece.form.width for piece in self.pieces}
+        for y, width in ends.items():
+            yield (
+                f'<rect class="stream" x="0" y="{n(y - BAND / 2)}" width="{n(width)}" '
+                f'height="{n(BAND)}" rx="{n(BAND / 2)}" fill="{self.colours.stream}"/>'
+            )
 
     def _free(self) -> Iterable[tuple[int, str]]:
         """Edges between pieces: from the right of one box to the left of another."""
-        where: Mapping[str, tuple[float, NodeBox]] = {
-            self.graph.nodes[box.node].id: (piece.x, box)
+        where: Mapping[str, tuple[Piece, NodeBox]] = {
+            self.graph.nodes[box.node].id: (piece, box)
             for piece in self.pieces
             for box in piece.form.boxes
+            if not piece.again
         }
         for index in self.layout.free:
             edge = self.graph.edges[index]
             if edge.source in where and edge.target in where:
-                (x1, a), (x2, b) = where[edge.source], where[edge.target]
-                yield index, free_path(x1 + a.right, a.middle, x2 + b.x, b.middle)
+                (one, a), (two, b) = where[edge.source], where[edge.target]
+                start, stop = (one.x + a.right, one.y + a.middle), (two.x + b.x, two.y + b.middle)
+                yield index, free_path(*start, *stop)
 
-    def _form(self, form: Form) -> Iterable[str]:
+    def _form(self, form: Form, again: bool) -> Iterable[str]:
         yield from (self._panel(panel) for panel in form.panels)
         yield from (self._wire(wire.edge, wire.path) for wire in form.wires)
-        yield from (self._box(box) for box in form.boxes)
+        yield from (self._box(box, again) for box in form.boxes)
         yield from (self._label(label) for label in form.labels)
 
     def _panel(self, panel: Panel) -> str:
@@ -123,15 +123,15 @@ class _Drawing:
             f'stroke-width="{style.width:.2f}" stroke-opacity="{style.opacity}"{dash}/>'
         )
 
-    def _box(self, box: NodeBox) -> str:
+    def _box(self, box: NodeBox, again: bool) -> str:
         node = self.graph.nodes[box.node]
         fill = node_fill(self.graph, node, self.colours)
         edge = mix(fill, self.colours.ink, 0.16)
         radius = min(9.0, box.height / 2)
         rect = (
-            f'<rect class="node" x="{n(box.x)}" y="{n(box.y)}" width="{n(box.width)}" '
-            f'height="{n(box.height)}" rx="{n(radius)}" fill="{fill}" stroke="{edge}"'
-            f"{_dash(node)}/>"
+            f'<rect class="{"again" if again else "node"}" x="{n(box.x)}" y="{n(box.y)}" '
+            f'width="{n(box.width)}" height="{n(box.height)}" rx="{n(radius)}" fill="{fill}" '
+            f'stroke="{edge}"{_dash(node, again)}/>'
         )
         said = f"<title>{escape_xml(self._said(node))}</title>"
         return f"<g>{said}{rect}{''.join(map(self._label, box.labels))}</g>"
@@ -204,8 +204,8 @@ def show_prompt(run: Run, most: int = 90) -> str:
     return text if len(text) <= most else "…" + text[1 - most :]
 
 
-def _dash(node: Node) -> str:
-    return ' stroke-dasharray="4 3"' if node.kind == NodeKind.OTHERS else ""
+def _dash(node: Node, again: bool) -> str:
+    return ' stroke-dasharray="4 3"' if again or node.kind == NodeKind.OTHERS else ""
 
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

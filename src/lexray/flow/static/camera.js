@@ -1,6 +1,8 @@
 // Which part of the picture is seen, and how it moves there.
 const REST = 140; // milliseconds without movement after which large pictures are drawn anew
 
+const READ = 1; // the scale at which rows are read
+
 export class Camera {
   // `covered` says how many pixels at the right of the stage lie under something.
   constructor(picture, stage, covered) {
@@ -19,12 +21,12 @@ export class Camera {
   resize() {
     this.known = null;
     if (this.moved) this.place();
-    else this.fit();
+    else this.begin();
   }
 
   place() {
     clearTimeout(this.resting);
-    this.picture.move(this.view, this.size().width);
+    this.picture.move(this.view, this.size());
   }
 
   placeMoving() {
@@ -34,12 +36,30 @@ export class Camera {
     this.resting = setTimeout(() => this.place(), REST);
   }
 
+  // Shows everything.
   fit(smooth = false) {
     const { bounds } = this.picture;
     const { width, height } = this.size();
-    const most = Math.max(1.25, width / 1500);
-    const k = Math.min(width / bounds.width, height / bounds.height, most);
-    const spare = (height - bounds.height * k) / 2;
+    this.fill(Math.min(width / bounds.width, height / bounds.height, this.most), smooth);
+  }
+
+  // Shows everything if that can be read, else as many rows from the top as can be.
+  begin(smooth = false) {
+    const { bounds, rows } = this.picture;
+    const { width, height } = this.size();
+    const whole = Math.min(width / bounds.width, height / bounds.height, this.most);
+    const across = Math.min(width / bounds.width, READ);
+    this.fill(rows.length > 1 ? Math.max(whole, across) : whole, smooth);
+  }
+
+  get most() {
+    return Math.max(1.25, this.size().width / 1500);
+  }
+
+  fill(k, smooth) {
+    const { bounds } = this.picture;
+    const { width, height } = this.size();
+    const spare = Math.max(0, (height - bounds.height * k) / 2);
     const x = (width - bounds.width * k) / 2 - bounds.x * k;
     this.moved = false;
     this.go({ k, x, y: 0.8 * spare - bounds.y * k }, smooth);

@@ -11,10 +11,11 @@ import { Camera } from "./camera.js";
 import { Gestures } from "./gestures.js";
 import { Graph, initialState, MEASURES, stateFromText, stateToText } from "./graph.js";
 import { buildFilters, buildLegend, button, make, Words } from "./panel.js";
-import { draw, Picture } from "./picture.js";
+import { draw, Picture, SIDE } from "./picture.js";
 import { Pins } from "./pins.js";
 import { Strip } from "./strip.js";
 
+const READABLE = 0.75; // rows are as long as fits the window at this scale
 const NARROW = 640; // on a phone blocks are closed at first: two cards each, which can be read
 
 function choice(label, values, chosen, action) {
@@ -43,6 +44,7 @@ class Flow {
     this.pins = new Pins(this);
     this.build();
     this.picture = new Picture(this.graph, this.svg, this.state);
+    this.picture.setWide(this.wide());
     this.picture.arrange();
     const edge = (box) => box.getBoundingClientRect();
     const covered = () =>
@@ -58,14 +60,21 @@ class Flow {
     this.paint();
     this.filter();
     this.search(this.state.query, false);
-    this.camera.fit();
+    this.camera.begin();
     this.pins.show();
     if (this.state.selected !== null) this.select(this.state.selected, true);
     this.resized = new ResizeObserver(() => {
+      if (this.picture.setWide(this.wide())) this.redraw();
       this.camera.resize();
       this.strip.arcs();
     });
     this.resized.observe(this.stage);
+  }
+
+  // How wide a row may be, in the picture's units.
+  wide() {
+    const { clientWidth } = this.stage;
+    return clientWidth ? clientWidth / READABLE - 2 * SIDE : Number.POSITIVE_INFINITY;
   }
 
   // ------------------------------------------------------------ the elements
@@ -254,14 +263,14 @@ class Flow {
     if (active || this.picture.gone) {
       this.picture.leaveOut(active ? this.gone : null);
       this.redraw();
-      if (!this.camera.moved) this.camera.fit();
+      if (!this.camera.moved) this.camera.begin();
     }
     this.showFiltered();
     this.writeHash();
   }
 
   showFiltered() {
-    for (const [i, group] of this.picture.boxes)
+    for (const [i, group] of this.picture.everyBox())
       group.classList.toggle("lf-gone", this.gone.nodes.has(i));
     for (const [e, path] of this.picture.wires) path.classList.toggle("lf-gone", this.gone.edge(e));
   }
@@ -277,7 +286,7 @@ class Flow {
 
   showFound() {
     this.svg.classList.toggle("lf-searching", this.state.query.trim() !== "");
-    for (const [i, group] of this.picture.boxes)
+    for (const [i, group] of this.picture.everyBox())
       group.classList.toggle("lf-found", this.found.has(i));
   }
 
@@ -311,7 +320,7 @@ class Flow {
   unfold(layers) {
     for (const layer of layers.split(".")) this.state.loud.add(Number(layer));
     this.redraw();
-    this.camera.fit(true);
+    this.camera.begin(true);
   }
 
   // Another position is another graph: says how to make it.
@@ -344,10 +353,11 @@ class Flow {
     const { top, segments } = this.picture.layout;
     const i = segments.findIndex((s) => s.kind === "block" && s.layer === layer);
     this.redraw();
-    if (closing && !open.size) return this.camera.fit(true);
+    if (closing && !open.size) return this.camera.begin(true);
     const form = this.picture.form(i);
-    const x = this.picture.offsets[i] - 110;
-    const part = { x, y: top, width: form.width + 220, height: form.bottom - top };
+    const [x, y] = this.picture.places[i];
+    const size = { width: form.width + 220, height: form.bottom - top };
+    const part = { x: x - 110, y: y + top, ...size };
     return this.camera.show(part, closing ? this.camera.view.k : 1);
   }
 
@@ -358,7 +368,7 @@ class Flow {
     for (const layer of layers) open.add(layer);
     this.state.loud.clear();
     this.redraw();
-    this.camera.fit(true);
+    this.camera.begin(true);
   }
 
   select(index, go) {
@@ -407,9 +417,9 @@ class Flow {
   }
 
   markSelected() {
-    this.marked?.classList.remove("lf-selected");
-    this.marked = this.picture.boxes.get(this.state.selected) ?? null;
-    this.marked?.classList.add("lf-selected");
+    for (const element of this.marked ?? []) element.classList.remove("lf-selected");
+    this.marked = this.picture.elementsOf(this.state.selected);
+    for (const element of this.marked) element.classList.add("lf-selected");
   }
 
   // Lights up these nodes and edges, or what is chosen, or nothing.
@@ -420,7 +430,7 @@ class Flow {
     this.lit =
       paths &&
       [
-        ...[...paths.nodes].map((i) => this.picture.boxes.get(i)),
+        ...[...paths.nodes].flatMap((i) => this.picture.elementsOf(i)),
         ...[...paths.edges].map((e) => this.picture.wires.get(e)),
       ].filter(Boolean);
     for (const element of this.lit ?? []) element.classList.add("lf-lit");

@@ -73,7 +73,7 @@ export class Graph {
       this.into[this.index.get(edge.target)].push(i);
     });
     this.difference = Boolean(data.graph.other);
-    this.weighed = !this.difference && this.edges.some((edge) => edge.added);
+    this.weighed = this.edges.some((edge) => edge.added);
     this.quiet = new Set(data.layout.quiet);
     this.measure(this.weighed ? "logit" : "norm", 0);
     this.segmentOf = new Map();
@@ -110,7 +110,18 @@ export class Graph {
   }
 
   isWeighed(edge) {
-    return this.by !== "norm" && edge.added !== undefined && !this.difference;
+    return this.by !== "norm" && edge.added !== undefined;
+  }
+
+  // What an edge brings to a word's logit; of two runs, how much more than in the other.
+  brings(edge, word = this.target) {
+    return edge.added[word] - (edge.other_added?.[word] ?? 0);
+  }
+
+  // What widths and signs of differences show.
+  signed(edge) {
+    if (this.isWeighed(edge)) return this.brings(edge);
+    return edge.sign * edge.score - (this.difference ? (edge.other_score ?? 0) : 0);
   }
 
   group(edge) {
@@ -118,9 +129,7 @@ export class Graph {
   }
 
   strength(edge) {
-    if (this.difference && edge.other_score !== undefined)
-      return Math.abs(edge.sign * edge.score - edge.other_score);
-    return this.isWeighed(edge) ? Math.abs(edge.added[this.target]) : edge.score;
+    return Math.abs(this.signed(edge));
   }
 
   share(edge) {
@@ -131,8 +140,8 @@ export class Graph {
 
   // What a node brings to the target's logit by all that it is added to.
   contribution(i) {
-    const parts = this.outOf[i].map((e) => this.edges[e].added).filter(Boolean);
-    return parts.length ? parts.reduce((sum, part) => sum + part[this.target], 0) : null;
+    const parts = this.outOf[i].map((e) => this.edges[e]).filter((edge) => edge.added);
+    return parts.length ? parts.reduce((sum, edge) => sum + this.brings(edge), 0) : null;
   }
 
   fill(node, colours, target, contrast) {
@@ -164,9 +173,9 @@ export class Graph {
 
   wireColour(edge, colours) {
     if (this.difference && edge.other_score !== undefined)
-      return edge.sign * edge.score >= edge.other_score ? colours.positive : colours.negative;
+      return this.signed(edge) >= 0 ? colours.positive : colours.negative;
     if (edge.kind === "sum" && this.isWeighed(edge))
-      return edge.added[this.target] >= 0 ? colours.positive : colours.negative;
+      return this.brings(edge) >= 0 ? colours.positive : colours.negative;
     if (edge.kind === "sum") {
       const flat = Math.log(Math.max(2, this.raw.d_vocab));
       const share = edge.entropy === undefined ? 0.35 : 1 - edge.entropy / flat;

@@ -80,8 +80,8 @@ export class Words {
     const score = this.score(node);
     if (score) rows.push(score);
     const brought = this.graph.brought[this.graph.index.get(node.id)];
-    if (brought !== null && !this.graph.difference)
-      rows.push([`to the logit of ${target}`, number(brought)]);
+    const more = this.graph.difference ? " more than the other run" : "";
+    if (brought !== null) rows.push([`to the logit of ${target}${more}`, number(brought)]);
     if (node.count !== undefined) rows.push(["stands for", `${groupDigits(node.count)} vectors`]);
     if (all) {
       rows.push(["layer", String(node.layer)]);
@@ -125,6 +125,8 @@ export class Words {
     if (edge.other_score !== undefined) rows.push(["other run", number(edge.other_score)]);
     if (edge.value !== undefined) rows.push(["norm carried", number(edge.value)]);
     if (edge.added) rows.push(["to the target's logit", number(edge.added[this.state.target])]);
+    if (edge.other_added)
+      rows.push(["in the other run", number(edge.other_added[this.state.target])]);
     if (edge.entropy !== undefined) rows.push(["entropy", `${number(edge.entropy)} nats`]);
     rows.push(["of the strongest", percent(this.graph.share(edge))]);
     const name = make("strong", {}, this.graph.said.edges[edge.kind]);

@@ -6,6 +6,8 @@ import { relay } from "./relay.js";
 const SVG = "http://www.w3.org/2000/svg";
 const HEAVY = 2000; // boxes and lines on screen; more are not drawn anew for every frame
 
+export const SIDE = 30; // what is left free beside the picture
+
 const short = (value) => String(Math.round(value * 10) / 10);
 
 export function draw(name, attributes = {}, text = null) {
@@ -29,14 +31,17 @@ export class Picture {
     this.text = graph.data.text;
     this.bold = new Set(this.text.bold);
     this.world = draw("g", { class: "lf-world" });
-    this.band = draw("rect", { class: "lf-stream", rx: this.layout.band / 2 });
+    this.bands = draw("g");
     this.free = draw("g");
     this.foldGroup = draw("g");
+    this.againGroup = draw("g");
+    this.wide = Number.POSITIVE_INFINITY;
     this.groups = this.layout.segments.map(() => draw("g", { class: "lf-segment" }));
-    this.world.append(this.band, this.free, ...this.groups, this.foldGroup);
+    this.world.append(this.bands, this.free, this.againGroup, ...this.groups, this.foldGroup);
     svg.setAttribute("font-family", this.text.font);
     svg.append(this.world);
     this.boxes = new Map();
+    this.again = new Map(); // stations drawn once more, where a row begins
     this.wires = new Map();
     this.drawn = this.groups.map(() => null);
     this.leaveOut(null);
@@ -63,7 +68,7 @@ export class Picture {
     for (const [first, last] of this.folds) this.folded.fill(true, first, last + 1);
   }
 
-  foldElement(first, last, x) {
+  foldElement(first, last, [x, y]) {
     const { segments, fold } = this.layout;
     const layers = [segments[first].layer, segments[last].layer];
     const quiet = segments.slice(first, last + 1).filter((s) => s.kind === "block");
@@ -73,7 +78,7 @@ export class Picture {
       tabindex: 0,
       role: "button",
       "aria-label": `layers ${layers.join(" to ")}, quiet: show them`,
-      transform: `translate(${short(x)} 0)`,
+      transform: `translate(${short(x)} ${short(y)})`,
     });
     group.append(
       draw("rect", { x: 2, y: -64, width: fold - 4, height: 40, rx: 12 }),
@@ -98,46 +103,104 @@ export class Picture {
     this.relaid = new Map();
   }
 
+  // Where every segment stands: rows as in lexray.flow.draw.layout, at most `wide` (or as wide as a
+  // block); each but the first begins with the station that ended the row above.
+  findPlaces() {
+    const { segments, fold, top, between } = this.layout;
+    const places = [];
+    const repeats = [];
+    const rows = [];
+    let [x, y, bottom, station, filled] = [0, 0, 0, null, false];
+    const end = () => rows.push({ y, width: x, bottom: y + bottom });
+    segments.forEach((segment, i) => {
+      const inside = this.folded[i] && !this.folds.has(i);
+      const last = this.folds.get(i) ?? i;
+      const width = inside ? 0 : this.folded[i] ? fold : this.form(i).width;
+      const next = segments[last + 1]?.kind === "station" ? this.form(last + 1).width : 0;
+      const full = segment.kind === "block" && !inside && x + width + next > this.wide;
+      if (full && filled && station !== null) {
+        end();
+        y += bottom - top + between;
+        repeats.push({ of: station, y });
+        const form = this.form(station);
+        [x, bottom] = [form.width, form.bottom];
+      }
+      places.push([x, y]);
+      if (inside) return;
+      filled ||= segment.kind === "block";
+      station = segment.kind === "station" ? i : null;
+      if (!this.folded[i]) bottom = Math.max(bottom, this.form(i).bottom);
+      x += width;
+    });
+    end();
+    return { places, repeats, rows };
+  }
+
   // Draws what has changed its form and puts everything in its place.
   arrange() {
-    this.offsets = [];
-    let x = 0;
-    let bottom = 0;
     this.findFolds();
+    const { places, repeats, rows } = this.findPlaces();
+    this.places = places;
+    this.rows = rows;
     const folds = [];
     this.groups.forEach((group, i) => {
-      const form = this.form(i);
-      this.offsets.push(x);
       if (this.folded[i]) {
-        if (this.folds.has(i)) {
-          folds.push(this.foldElement(i, this.folds.get(i), x));
-          x += this.layout.fold;
-        }
+        if (this.folds.has(i)) folds.push(this.foldElement(i, this.folds.get(i), places[i]));
         this.empty(group);
         group.replaceChildren();
         this.drawn[i] = null;
         return;
       }
-      group.setAttribute("transform", `translate(${short(x)} 0)`);
+      const form = this.form(i);
+      group.setAttribute("transform", `translate(${places[i].map(short).join(" ")})`);
       if (this.drawn[i] !== form) this.fill(group, i, form);
-      x += form.width;
-      bottom = Math.max(bottom, form.bottom);
     });
     this.foldGroup.replaceChildren(...folds);
+    this.repeat(repeats);
+    const { top, band } = this.layout;
     this.bounds = {
-      x: -58,
-      y: this.layout.top,
-      width: x + 116,
-      height: bottom - this.layout.top + 12,
+      x: -SIDE,
+      y: top,
+      width: Math.max(...rows.map((row) => row.width)) + 2 * SIDE,
+      height: rows[rows.length - 1].bottom - top + 12,
     };
-    for (const [name, value] of Object.entries({
-      x: 0,
-      y: -this.layout.band / 2,
-      width: short(x),
-      height: this.layout.band,
-    }))
-      this.band.setAttribute(name, value);
+    const bands = rows.map(({ y, width }) => {
+      const size = { width: short(width), height: band, rx: band / 2 };
+      return draw("rect", { class: "lf-stream", x: 0, y: short(y - band / 2), ...size });
+    });
+    this.bands.replaceChildren(...bands);
     this.drawFree();
+  }
+
+  repeat(repeats) {
+    this.again.clear();
+    const groups = repeats.map(({ of, y }) => {
+      const group = draw("g", { class: "lf-again", transform: `translate(0 ${short(y)})` });
+      for (const box of this.form(of).boxes) {
+        this.again.set(box[0], this.boxElement(box));
+        group.append(this.again.get(box[0]));
+      }
+      return group;
+    });
+    this.againGroup.replaceChildren(...groups);
+  }
+
+  // How wide rows may be; whether that changes anything.
+  setWide(wide) {
+    const before = JSON.stringify(this.places ?? []);
+    this.wide = wide;
+    this.findFolds();
+    return before !== JSON.stringify(this.findPlaces().places);
+  }
+
+  // Every box with its node, those that are there twice twice.
+  *everyBox() {
+    yield* this.boxes;
+    yield* this.again;
+  }
+
+  elementsOf(node) {
+    return [this.boxes.get(node), this.again.get(node)].filter(Boolean);
   }
 
   // Forgets what a group has drawn.
@@ -156,7 +219,10 @@ export class Picture {
         draw("rect", { class: `lf-ground lf-ground-${part}`, x, y, width, height, rx: 14 }),
       );
     for (const [edge, path] of form.wires) parts.push(this.wireElement(edge, path));
-    for (const box of form.boxes) parts.push(this.boxElement(box));
+    for (const box of form.boxes) {
+      this.boxes.set(box[0], this.boxElement(box));
+      parts.push(this.boxes.get(box[0]));
+    }
     for (const label of form.labels)
       parts.push(label[2] === "title" ? this.titleElement(label, i) : this.label(label));
     group.replaceChildren(...parts);
@@ -181,7 +247,6 @@ export class Picture {
     const rect = draw("rect", { x, y, width, height, rx: Math.min(9, height / 2) });
     if (node.kind === "others") rect.setAttribute("stroke-dasharray", "4 3");
     group.append(rect, ...labels.map((label) => this.label(label)));
-    this.boxes.set(index, group);
     return group;
   }
 
@@ -228,11 +293,12 @@ export class Picture {
     const where = new Map();
     this.groups.forEach((_, i) => {
       if (this.folded[i]) return;
+      const [left, top] = this.places[i];
       for (const [node, x, y, width, height] of this.form(i).boxes)
         where.set(node, {
-          left: this.offsets[i] + x,
-          right: this.offsets[i] + x + width,
-          middle: y + height / 2,
+          left: left + x,
+          right: left + x + width,
+          middle: top + y + height / 2,
         });
     });
     const parts = [];
@@ -249,7 +315,7 @@ export class Picture {
   paint(colours) {
     const { paint } = this.graph.data;
     const target = this.state.target;
-    for (const [index, group] of this.boxes) {
+    for (const [index, group] of this.everyBox()) {
       const node = this.graph.nodes[index];
       const fill = this.graph.fill(node, colours, target, paint.contrast);
       const rect = group.firstChild;
@@ -278,16 +344,21 @@ export class Picture {
   }
 
   // Draws for a view. Only what is on screen or near it is drawn, and text where it can be read.
-  move({ x, y, k }, width) {
+  move({ x, y, k }, { width, height }) {
     this.shown = { x, y, k };
     this.svg.style.transform = this.svg.style.willChange = "";
     this.world.setAttribute(
       "transform",
       `translate(${x.toFixed(2)} ${y.toFixed(2)}) scale(${k.toFixed(5)})`,
     );
-    const within = (i, margin) =>
-      this.offsets[i] <= (width + margin - x) / k + 60 &&
-      this.offsets[i] + this.form(i).width >= (-margin - x) / k - 60;
+    const near = (from, to, start, size, margin) =>
+      from <= (size + margin - start) / k + 60 && to >= (-margin - start) / k - 60;
+    const within = (i, margin) => {
+      const [left, top] = this.places[i];
+      const { width: wide, bottom } = this.form(i);
+      const across = near(left, left + wide, x, width, margin);
+      return across && near(top + this.layout.top, top + bottom, y, height, margin);
+    };
     const seen = this.groups.map((_, i) =>
       within(i, 0) && !this.folded[i] ? this.form(i) : { boxes: [], wires: [] },
     );
@@ -320,6 +391,8 @@ export class Picture {
     const i = this.graph.segmentOf.get(node);
     const box =
       i === undefined || this.folded[i] ? null : this.form(i).boxes.find((b) => b[0] === node);
-    return box && { x: this.offsets[i] + box[1], y: box[2], width: box[3], height: box[4] };
+    if (!box) return null;
+    const [x, y] = this.places[i];
+    return { x: x + box[1], y: y + box[2], width: box[3], height: box[4] };
   }
 }

@@ -32,7 +32,7 @@ export class Pins {
   show() {
     const { graph, picture } = this.flow;
     const pinned = new Set(this.all.flatMap((pin) => pin.nodes));
-    for (const [i, group] of picture.boxes)
+    for (const [i, group] of picture.everyBox())
       group.classList.toggle("lf-pinned", pinned.has(graph.nodes[i].id));
   }
 

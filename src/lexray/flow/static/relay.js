@@ -40,20 +40,32 @@ function columnsOf(boxes) {
   return columns;
 }
 
-function place(columns, isStream) {
+// Parts stand side by side and share a middle, or, in parallel blocks, one below the other.
+function place(columns, partOf) {
+  const isStream = (box) => partOf(box) === null;
   const below = (column) => column.boxes.filter((box) => !isStream(box));
+  const of = (column, part) => column.boxes.filter((box) => partOf(box) === part);
   const high = (own) => own.reduce((sum, box) => sum + box[4] + ROW, -ROW);
-  const tallest = Math.max(0, ...columns.map((column) => high(below(column))));
+  const parts = [...new Set(columns.flatMap(below).map(partOf))].sort((a, b) => a - b);
+  const middles = new Map();
+  let bottom = BODY;
+  for (const part of parts) {
+    const tallest = Math.max(0, ...columns.map((column) => high(of(column, part))));
+    const start = middles.size ? bottom + 0.75 * BODY : BODY;
+    middles.set(part, start + tallest / 2);
+    bottom = start + tallest;
+  }
   const moved = new Map();
   let x = LEAD;
   columns.forEach((column, c) => {
     const wide = Math.max(...column.boxes.map((box) => box[3]));
     const own = below(column);
-    let y = BODY + (tallest - high(own)) / 2;
+    const y = new Map([...middles].map(([part, at]) => [part, at - high(of(column, part)) / 2]));
     for (const box of column.boxes) {
+      const part = partOf(box);
       const left = x + (wide - box[3]) / 2;
-      const top = isStream(box) ? box[2] : y;
-      if (!isStream(box)) y += box[4] + ROW;
+      const top = part === null ? box[2] : y.get(part);
+      if (part !== null) y.set(part, top + box[4] + ROW);
       const [dx, dy] = [left - box[1], top - box[2]];
       const labels = box[5].map(([a, b, ...rest]) => [tenth(a + dx), tenth(b + dy), ...rest]);
       moved.set(box[0], [box[0], tenth(left), tenth(top), box[3], box[4], labels]);
@@ -62,18 +74,21 @@ function place(columns, isStream) {
     const many = next && Math.max(own.length, below(next).length);
     x += wide + (many >= 6 && Math.min(own.length, below(next).length) <= 2 ? FAN : GAP);
   });
-  return { moved, width: x - GAP + LEAD, bottom: BODY + tallest };
+  return { moved, width: x - GAP + LEAD, bottom };
 }
 
+const stands = (box, panel) =>
+  box[1] >= panel[0] &&
+  box[1] + box[3] <= panel[0] + panel[2] + 1 &&
+  box[2] >= panel[1] &&
+  box[2] + box[4] <= panel[1] + panel[3] + 1;
+
+// Whether one part hangs below another.
+const stacked = (form) => new Set(form.panels.map((panel) => panel[1])).size > 1;
+
 function movePanels(form, moved) {
-  return form.panels.flatMap((panel) => {
-    const inside = form.boxes.filter(
-      (box) =>
-        moved.has(box[0]) &&
-        box[1] >= panel[0] &&
-        box[1] + box[3] <= panel[0] + panel[2] + 1 &&
-        box[2] >= panel[1],
-    );
+  const found = form.panels.flatMap((panel) => {
+    const inside = form.boxes.filter((box) => moved.has(box[0]) && stands(box, panel));
     const own = inside.map((box) => moved.get(box[0]));
     if (!own.length) return [];
     const left = Math.min(...own.map((box) => box[1])) - PANEL;
@@ -82,6 +97,13 @@ function movePanels(form, moved) {
     const bottom = Math.max(...own.map((box) => box[2] + box[4])) + PANEL;
     return [{ old: panel, now: [left, top, right - left, bottom - top, panel[4]] }];
   });
+  if (stacked(form) || !found.length) return found;
+  const top = Math.min(...found.map(({ now }) => now[1]));
+  const bottom = Math.max(...found.map(({ now }) => now[1] + now[3]));
+  return found.map(({ old, now }) => ({
+    old,
+    now: [now[0], top, now[2], bottom - top, now[4]],
+  }));
 }
 
 // Titles to the middle, a part's name to its panel, a heading above the box that it stood above.
@@ -90,7 +112,8 @@ function moveLabels(form, moved, panels, width) {
     const [x, y, role, ...rest] = label;
     if (role === "title") return [[width / 2, y, role, ...rest]];
     if (role === "part") {
-      const own = panels.find(({ old }) => Math.abs(old[0] + 14 - x) < 1);
+      const near = (old) => Math.abs(old[0] + 14 - x) < 1 && Math.abs(old[1] + 24 - y) < 1;
+      const own = panels.find(({ old }) => near(old));
       return own ? [[own.now[0] + 14, own.now[1] + 24, role, ...rest]] : [];
     }
     const column = form.boxes.filter((box) => Math.abs(box[1] + 2 - x) < 1 && box[2] > y);
@@ -106,8 +129,15 @@ function moveLabels(form, moved, panels, width) {
 export function relay(form, gone, graph) {
   const left = form.boxes.filter((box) => !gone.nodes.has(box[0]));
   if (!left.length) return form;
-  const isStream = (box) => STREAM.has(graph.nodes[box[0]].kind);
-  const { moved, width, bottom } = place(columnsOf(left), isStream);
+  const tiers = stacked(form) ? form.panels : [];
+  const partOf = (box) =>
+    STREAM.has(graph.nodes[box[0]].kind)
+      ? null
+      : Math.max(
+          0,
+          tiers.findIndex((panel) => stands(box, panel)),
+        );
+  const { moved, width, bottom } = place(columnsOf(left), partOf);
   const panels = movePanels(form, moved);
   const wires = form.wires.flatMap(([e, path]) => {
     if (gone.edge(e)) return [];

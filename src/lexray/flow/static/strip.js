@@ -29,6 +29,7 @@ export class Strip {
       ),
     );
     const row = make("div", { class: "lf-tokens" }, this.svg, ...this.chips);
+    this.shown = false;
     this.element = make("div", { class: "lf-strip", "aria-label": "the prompt" }, row);
   }
 
@@ -84,6 +85,11 @@ export class Strip {
   arcs() {
     const here = this.chips[this.graph.raw.position];
     if (!here || !this.sums) return;
+    if (!this.shown && here.offsetWidth) {
+      this.shown = true;
+      const { offsetLeft, offsetWidth } = here;
+      this.element.scrollLeft = offsetLeft + offsetWidth + 24 - this.element.clientWidth;
+    }
     const middle = (chip) => chip.offsetLeft + chip.offsetWidth / 2;
     const row = this.svg.parentElement;
     const flat = new Set(this.chips.map((chip) => chip.offsetTop)).size === 1;
