@@ -13,6 +13,9 @@ from lexray.result.format import show_number
 from lexray.result.table import TEXT_WIDTH, Result, Table
 from lexray.trace.read.grid import Grid, GridCell
 
+SMALL = 0.005
+"""What is shown as nothing, on either side of zero."""
+
 
 class GridResult(Result):
     """A result that shows itself as one grid."""
@@ -37,11 +40,13 @@ def number_grid(
     names: Sequence[str],
     values: Float[Tensor, "lines columns"],
 ) -> Grid:
-    """Two digits in each cell; the deeper its colour, the further from zero."""
+    """Two digits in each cell; the deeper its colour, the further from zero, on either side."""
     largest = float(values.nan_to_num().abs().max()) or 1.0
     lines = tuple(
         tuple(
-            GridCell(_short(v), abs(v) / largest, f"{name} {column}: {show_number(v)}")
+            GridCell(
+                short(v), abs(v) / largest, f"{name} {column}: {show_number(v)}", against=v < -SMALL
+            )
             for column, v in zip(columns, line, strict=True)
         )
         for name, line in zip(names, values.nan_to_num().tolist(), strict=True)
@@ -49,5 +54,6 @@ def number_grid(
     return Grid(title, "", tuple(columns), tuple(names), lines, note)
 
 
-def _short(value: float) -> str:
-    return "0" if abs(value) < 0.005 else f"{value:.2f}"
+def short(value: float) -> str:
+    """Two digits, or nothing at all."""
+    return "0" if abs(value) < SMALL else f"{value:.2f}"

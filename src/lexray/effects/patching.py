@@ -18,7 +18,7 @@ from torch import Tensor
 from lexray.edits.values import Edit, patch
 from lexray.effects.aim import Aim, own_actions, recorded_logits, rough
 from lexray.effects.grids import GridResult, number_grid
-from lexray.effects.plots import draw_cells, scatter, signed_map
+from lexray.effects.plots import by_layer, draw_cells, scatter, signed_map
 from lexray.effects.removals import rerun_each
 from lexray.errors import LexrayError
 from lexray.result.charts.cells import Cells
@@ -128,7 +128,8 @@ class Patching(GridResult):
             columns = [(str(i), name) for i, name in enumerate(self.columns)]
             meaning = "share of the answer"
             return draw_cells(self.title, self._note, columns, self.lines, self.exact, meaning)
-        panels = [signed_map("exact", self.exact, "head", "layer")]
+        layers = [int(line.removeprefix("L")) for line in self.lines]
+        panels = [signed_map("exact", by_layer(self.exact, layers), "head", "layer")]
         if self.approximate is not None:
             points = [
                 (f"{line}{column}", float(self.exact[i, j]), float(self.approximate[i, j]))

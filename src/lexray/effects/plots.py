@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.effects.grids import SMALL, short
 from lexray.result.charts.axes import Axis
 from lexray.result.charts.cells import Cells, Square
 from lexray.result.charts.panels import Columns, Dots, Heat, Line, Panel, Panels
@@ -37,10 +39,11 @@ def draw_effects(
     if grid is not None and grid.shape[1] > 1:
         panels.append(signed_map("change when removed", grid, "head", "layer"))
     else:
-        places = list(range(len(names)))
+        places = _places(grid, len(names))
         said = [f"{name}: {show_number(c)}" for name, c in zip(names, change, strict=True)]
         bars = Columns(places, list(change), "change", "positive", listed=False, said=said)
-        panels.append(Panel("change when removed", (bars,), Axis("number", whole=True), Axis()))
+        axis = Axis("number" if grid is None else "layer", whole=True)
+        panels.append(Panel("change when removed", (bars,), axis, Axis()))
     if known:
         panels.append(
             scatter("added directly", "change when removed", known, slope=-1.0, same=JUST)
@@ -48,8 +51,26 @@ def draw_effects(
     return Panels(title, note, tuple(panels))
 
 
+def _places(grid: Float[Tensor, "lines 1"] | None, n: int) -> list[float]:
+    """The layers of which something was removed, else just numbers."""
+    known = list(range(n)) if grid is None else grid[:, 0].isfinite().nonzero()[:, 0].tolist()
+    return [float(place) for place in (known if len(known) == n else range(n))]
+
+
+def by_layer(
+    grid: Float[Tensor, "some columns"], layers: Sequence[int]
+) -> Float[Tensor, "lines columns"]:
+    """The same with a line for each layer from 0 on, NaN where there is none."""
+    found = torch.full((max(layers, default=-1) + 1, grid.shape[1]), torch.nan)
+    found[list(layers)] = grid.cpu().float()
+    return found
+
+
 def signed_map(title: str, grid: Float[Tensor, "lines columns"], columns: str, lines: str) -> Panel:
-    heat = Heat(as_lists(grid), signed=True)
+    """Lines are numbered from 0 on; those before the first with a number are left out."""
+    known = grid.isfinite().any(1).nonzero()[:, 0].tolist()
+    first = known[0] if known else 0
+    heat = Heat(as_lists(grid[first:]), signed=True, first=first)
     return Panel(title, (heat,), Axis(columns, whole=True), Axis(lines, whole=True))
 
 
@@ -96,10 +117,14 @@ def draw_cells(
     grid: Float[Tensor, "lines columns"],
     meaning: str,
 ) -> Cells:
-    """Lines by columns with a number in each cell; the deeper, the further from zero."""
+    """Lines by columns with a number in each cell; the deeper, the further from zero, which has a
+    colour on either side."""
     largest = float(grid.nan_to_num().abs().max()) or 1.0
     squares = tuple(
-        tuple(Square(f"{v:.2f}", abs(v) / largest, f"{name}: {show_number(v)}") for v in line)
+        tuple(
+            Square(short(v), abs(v) / largest, f"{name}, {word}: {show_number(v)}", v < -SMALL)
+            for (_, word), v in zip(columns, line, strict=True)
+        )
         for name, line in zip(names, grid.nan_to_num().tolist(), strict=True)
     )
     return Cells(title, note, tuple(columns), tuple(names), squares, meaning)

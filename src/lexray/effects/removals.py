@@ -153,6 +153,10 @@ class Effects(Result, Sequence[Removed]):
             found[r.layer, r.index] = r.change
         return found
 
+    def html_body(self) -> str:
+        """The picture, and below it the largest changes."""
+        return f"{self.plot().html()}\n{super().html_body()}"
+
     def plot(self) -> Panels:
         """A heat map of the changes, and direct contributions against them."""
         return draw_effects(

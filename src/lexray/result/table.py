@@ -230,8 +230,8 @@ def html_table(table: Table) -> str:
     title = f"<caption>{html.escape(clean(table.title))}</caption>" if table.title else ""
     note = f"<p>{html.escape(clean(table.note))}</p>" if table.note else ""
     return (
-        f'<table class="lexray">{title}<thead><tr>{head}</tr></thead>'
-        f"<tbody>\n{body}\n</tbody></table>{note}"
+        f'<div class="scroll"><table class="lexray">{title}<thead><tr>{head}</tr></thead>'
+        f"<tbody>\n{body}\n</tbody></table></div>{note}"
     )
 
 

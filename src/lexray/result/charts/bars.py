@@ -22,6 +22,8 @@ SIZE, SMALL = 13.0, 11.0
 GAP = 36.0
 LEAST = 300.0
 """A list is at least so wide, else the next one stands below it."""
+SHORTEST = 90.0
+"""What is kept for the longest bar where labels are long."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,10 @@ class BarList:
         """Labels at the left, numbers behind the bars; says how high it is."""
         pen.text(0.0, 12.0, self.title, 13, "faint")
         top = 22.0
-        wide = [measure(bar.label, SIZE, mono=self.mono) for bar in self.bars]
-        labels = min(max(wide, default=0.0), 0.5 * width) + 10
-        numbers = max((measure(show_number(b.total), SMALL) for b in self.bars), default=0.0) + 6
-        low = min((bar.reach[0] for bar in self.bars), default=0.0)
-        high = max((bar.reach[1] for bar in self.bars), default=0.0)
-        room = width - labels - numbers * ((high > 0 or low == 0) + (low < 0))
+        numbers, (low, high) = self._numbers, self._ends
+        beside = numbers * ((high > 0 or low == 0) + (low < 0))
+        labels = min(self._label, max(0.5 * width, width - beside - SHORTEST)) + 10
+        room = width - labels - beside
         scale = max(room, 20.0) / ((high - low) or 1.0)
         zero = labels + numbers * (low < 0) - low * scale
         for i, bar in enumerate(self.bars):
@@ -76,6 +76,25 @@ class BarList:
             self._bar(pen, bar, zero, y, scale)
         pen.path(f"M{zero:.1f} {top}V{top + ROW * len(self.bars):.1f}", "line")
         return top + ROW * len(self.bars)
+
+    @property
+    def wanted(self) -> float:
+        """How wide it has to be for all labels to stand there whole, and bars to be seen."""
+        return self._label + 10 + 2 * self._numbers + SHORTEST
+
+    @property
+    def _label(self) -> float:
+        return max((measure(bar.label, SIZE, mono=self.mono) for bar in self.bars), default=0.0)
+
+    @property
+    def _numbers(self) -> float:
+        shown = (measure(show_number(bar.total), SMALL) for bar in self.bars)
+        return max(shown, default=0.0) + 6
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        low = min((bar.reach[0] for bar in self.bars), default=0.0)
+        return low, max((bar.reach[1] for bar in self.bars), default=0.0)
 
     def _bar(self, pen: Pen, bar: Bar, zero: float, y: float, scale: float) -> None:
         low = high = zero
@@ -99,17 +118,27 @@ class Bars(Chart):
     def draw(self, pen: Pen, width: float) -> tuple[float, float]:
         n = len(self.lists)
         beside = width >= LEAST * n
-        own = (width - GAP * (n - 1)) / max(1, n) if beside else width
-        bottom, y = 0.0, 0.0
-        for i, listed in enumerate(self.lists):
-            with pen.moved((own + GAP) * i if beside else 0.0, y):
+        widths = self._widths(width) if beside else [width] * n
+        bottom, x, y = 0.0, 0.0, 0.0
+        for listed, own in zip(self.lists, widths, strict=True):
+            with pen.moved(x, y):
                 height = listed.draw(pen, own)
             bottom = max(bottom, y + height)
-            y += 0.0 if beside else height + 24
+            x, y = (x + own + GAP, y) if beside else (x, y + height + 24)
         if self.legend:
             with pen.moved(0.0, bottom + 26):
                 bottom += 30 + pen.keys(self.legend, width, 0.0)
         return width, bottom
+
+    def _widths(self, width: float) -> list[float]:
+        """Of lists side by side: alike, unless some need more and others can spare it."""
+        room = width - GAP * (len(self.lists) - 1)
+        alike = room / max(1, len(self.lists))
+        wanted = [listed.wanted for listed in self.lists]
+        if max(wanted, default=0.0) <= alike or sum(wanted) > room:
+            return [alike] * len(wanted)
+        spare = (room - sum(wanted)) / len(wanted)
+        return [own + spare for own in wanted]
 
     def to_plotly(self) -> go.Figure:
         return draw_bars(self)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lexray.result.charts.chart import Chart
 from lexray.result.charts.pen import Mix, Pen
-from lexray.result.charts.plotly import HEAT, WIDTH, dress, import_plotly, literal
+from lexray.result.charts.plotly import HEAT, SIGNED, WIDTH, dress, import_plotly, literal
 from lexray.result.charts.plotly import ROW as LINE
 from lexray.result.letters import fit, measure
 from lexray.result.theme import MONOSPACE
@@ -29,6 +29,12 @@ class Square:
     """From 0 to 1: how deep the colour is."""
     said: str = ""
     """What is shown when the pointer rests on it."""
+    against: bool = False
+    """Below zero, in a colour of its own."""
+
+    @property
+    def colour(self) -> Mix:
+        return Mix("cold", "negative" if self.against else "hot", self.strength)
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,7 @@ class Cells(Chart):
         self, pen: Pen, line: tuple[Square, ...], widths: list[float], x: float, y: float
     ) -> None:
         for square, wide in zip(line, widths, strict=True):
-            colour = Mix("cold", "hot", square.strength)
-            pen.rect(x + 0.5, y + 0.5, wide - 1, ROW - 1, colour, radius=3, said=square.said)
+            pen.rect(x + 0.5, y + 0.5, wide - 1, ROW - 1, square.colour, radius=3, said=square.said)
             ink = "on_hot" if square.strength > DEEP else "ink"
             text = fit(square.text, SIZE, wide - 5, mono=True)
             pen.text(x + wide / 2, y + 15, text, SIZE, ink, anchor="middle", mono=True)
@@ -80,9 +85,13 @@ class Cells(Chart):
         return [wide * max(1.0, spare) for wide in wanted]
 
     def _scale(self, pen: Pen, x: float, y: float) -> None:
-        for i in range(11):
-            pen.rect(x + 12 * i, y, 12.5, 9, Mix("cold", "hot", i / 10))
-        pen.text(x + 140, y + 9, self.meaning, 11, "faint")
+        signed = any(square.against for line in self.squares for square in line)
+        steps = [i / 5 - 1 for i in range(11)] if signed else [i / 10 for i in range(11)]
+        for i, step in enumerate(steps):
+            colour = Square("", abs(step), against=step < 0).colour
+            pen.rect(x + 12 * i, y, 12.5, 9, colour)
+        said = f"{self.meaning}: below zero, above" if signed else self.meaning
+        pen.text(x + 140, y + 9, said, 11, "faint")
 
     def to_plotly(self) -> go.Figure:
         return draw_cells(self)
@@ -92,9 +101,10 @@ def draw_cells(chart: Cells) -> go.Figure:
     go = import_plotly()
     columns = list(range(len(chart.columns)))
     rows = list(range(len(chart.names)))
+    signed = any(square.against for line in chart.squares for square in line)
     figure = go.Figure(
         go.Heatmap(
-            z=[[square.strength for square in line] for line in chart.squares],
+            z=[[-s.strength if s.against else s.strength for s in line] for line in chart.squares],
             x=columns,
             y=rows,
             text=[[literal(square.text) for square in line] for line in chart.squares],
@@ -102,9 +112,9 @@ def draw_cells(chart: Cells) -> go.Figure:
             textfont={"family": MONOSPACE, "size": 11},
             customdata=[[literal(square.said) for square in line] for line in chart.squares],
             hovertemplate="%{customdata}<extra></extra>",
-            zmin=0,
+            zmin=-1 if signed else 0,
             zmax=1,
-            colorscale=HEAT,
+            colorscale=SIGNED if signed else HEAT,
             xgap=1,
             ygap=1,
             colorbar={"title": {"text": literal(chart.meaning)}},

@@ -92,7 +92,7 @@ class Chart(ABC):
         trial = self.draw(Pen(theme), inner)[0]
         inner = max(inner, trial)
         with pen.moved(margin, margin):
-            top = self._head(pen, inner if trial > width else min(inner, width))
+            top = self._head(pen, min(inner, width - 2 * margin))
             with pen.moved(0.0, top):
                 _, height = self.draw(pen, inner)
         return pen.document(inner + 2 * margin, top + height + 2 * margin, self.title, self.note)

@@ -93,6 +93,8 @@ class Heat:
     unit: str = ""
     signed: bool = False
     """Zero has the colour of the ground, and either sign its own."""
+    first: int = 0
+    """The number of the first row."""
 
     def colour(self, z: float, low: float, high: float) -> Mix:
         if not self.signed:
@@ -121,7 +123,7 @@ class Panel:
     def y_values(self) -> Iterator[float]:
         for series in self.series:
             if isinstance(series, Heat):
-                yield from (-0.5, len(series.z) - 0.5)
+                yield from (series.first - 0.5, series.first + len(series.z) - 0.5)
             elif isinstance(series, Level):
                 yield series.y
             else:
@@ -306,7 +308,7 @@ class Drawn:
         wide = self.across(1.0) - self.across(0.0)
         tall = abs(self.level(1.0) - self.level(0.0))
         gap = 1.0 if min(wide, tall) > 5 else 0.0
-        for i, row in enumerate(heat.z):
+        for i, row in enumerate(heat.z, heat.first):
             for j, z in enumerate(row):
                 if z is None or not math.isfinite(z):
                     continue
@@ -356,6 +358,7 @@ def _add_series(figure: go.Figure, series: Series, where: dict[str, int], named:
         scale = SIGNED if series.signed else HEAT
         middle = {"zmid": 0} if series.signed else {}
         rows = [list(row) for row in series.z]
+        middle |= {"y0": series.first} if series.first else {}
         heat = go.Heatmap(z=rows, colorscale=scale, showscale=series.signed, **middle)
         figure.add_trace(heat, **where)
         marks = {"size": 7, "color": LIGHT.negative}

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Map = Sequence[Sequence[float]]
 LEAST, MOST, GAP = 26.0, 84.0, 6.0
 """How large a map is at least and at most; between maps."""
+TALLEST = 1.3
+"""A picture is not much higher than wide, if its maps can be that small: it fits a page."""
 MOST_CELLS = 24
 """A larger map is drawn coarser: of each square of cells the largest."""
 STEPS = 6
@@ -39,7 +41,8 @@ class Thumbs(Chart):
     def draw(self, pen: Pen, width: float) -> tuple[float, float]:
         left = max((measure(name, 12) for name in self.names), default=0.0) + 10
         most = max((len(row) for row in self.rows), default=1)
-        size = max(LEAST, min(MOST, (width - left) / max(1, most) - GAP))
+        down = TALLEST * width / max(1, len(self.rows)) - GAP
+        size = max(LEAST, min(MOST, (width - left) / max(1, most) - GAP, down))
         for j in range(most):
             x = left + j * (size + GAP) + size / 2
             pen.text(x, 11.0, str(j), 11, "faint", anchor="middle")

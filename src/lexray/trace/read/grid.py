@@ -22,6 +22,8 @@ TOKEN_WIDTH = 14
 FRAME = 3
 """What a column takes besides its text: a line and two spaces."""
 COLOUR = (43, 123, 186)
+AGAINST = (212, 96, 58)
+"""Of what is below zero."""
 VISIBLE = 0.02
 """Weaker cells are left uncoloured in a terminal."""
 
@@ -37,6 +39,8 @@ class GridCell:
     """What is shown when the pointer rests on it."""
     token: str = ""
     """The best token alone."""
+    against: bool = False
+    """Below zero, in a colour of its own."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Grid:
         for column in (shown.corner, *shown.columns):
             out.add_column(text(column), no_wrap=True)
         for name, line in zip(shown.names, shown.cells, strict=True):
-            out.add_row(text(name), *(text(cell.text, _style(cell.strength)) for cell in line))
+            out.add_row(text(name), *(text(cell.text, _style(cell)) for cell in line))
         yield text(shown.title, "bold")
         yield out
         if shown.note:
@@ -100,23 +104,24 @@ class Grid:
         )
         note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
         return (
-            f'<div style="overflow-x:auto"><table class="lexray"><caption>'
+            f'<div class="scroll" style="overflow-x:auto"><table class="lexray"><caption>'
             f"{html.escape(self.title)}</caption><thead><tr>{head}</tr></thead>"
             f"<tbody>\n{body}\n</tbody></table></div>{note}"
         )
 
 
-def _style(strength: float) -> str:
+def _style(cell: GridCell) -> str:
     """Black on a tint of the colour."""
-    if strength < VISIBLE:
+    if cell.strength < VISIBLE:
         return ""
-    share = min(1.0, strength) ** 0.5
-    tint = ",".join(str(round(255 + (c - 255) * share)) for c in COLOUR)
+    share = min(1.0, cell.strength) ** 0.5
+    colour = AGAINST if cell.against else COLOUR
+    tint = ",".join(str(round(255 + (c - 255) * share)) for c in colour)
     return f"{'white' if share > 0.75 else 'black'} on rgb({tint})"
 
 
 def _html(cell: GridCell) -> str:
-    red, green, blue = COLOUR
+    red, green, blue = AGAINST if cell.against else COLOUR
     share = 0.75 * min(1.0, max(0.0, cell.strength)) ** 0.5
     more = f' title="{html.escape(cell.more)}"' if cell.more else ""
     return (

@@ -116,11 +116,14 @@ class Lens(Result):
         """The best token of each cell; with a target, its probability and rank too."""
         if len(self.positions) == 1:
             return []
-        grids = [self._grid(self.title, self.cells())]
-        if self.target is not None:
-            title = f"{self.target.shown}: probability and rank, coloured by the log of its rank"
-            grids.append(self._grid(title, self._target_cells()))
-        return grids
+        if self.target is None:
+            return [self._grid(self.title, self.cells())]
+        said = f"coloured by the log of the rank of {self.target.shown}"
+        title = f"{self.target.shown}: probability and rank"
+        return [
+            self._grid(f"{self.title}, {said}", self._coloured(self.cells())),
+            self._grid(title, self._target_cells()),
+        ]
 
     def _grid(self, title: str, cells: list[list[GridCell]]) -> Grid:
         columns = tuple(f"{at} {clip(self.tokens[at].shown)}" for at in self.positions)
@@ -139,19 +142,27 @@ class Lens(Result):
         more = f"{self._list(i, j)}  entropy {float(self.entropy[i, j]):.2f}"
         return GridCell(text, p, more, self.model.vocabulary.shown(token))
 
+    def _coloured(self, cells: list[list[GridCell]]) -> list[list[GridCell]]:
+        """Cells coloured by the target's rank instead."""
+        assert self.target_ranks is not None
+        found = zip(cells, self.target_ranks.tolist(), strict=True)
+        return [
+            [replace(cell, strength=self._strength(1 + n)) for cell, n in zip(*line, strict=True)]
+            for line in found
+        ]
+
     def _target_cells(self) -> list[list[GridCell]]:
         """The target's probability and rank in each cell."""
         assert self.target_probs is not None
         assert self.target_ranks is not None
-        found = zip(
-            self.cells(), self.target_probs.tolist(), self.target_ranks.tolist(), strict=True
-        )
+        places = zip(self.target_probs.tolist(), self.target_ranks.tolist(), strict=True)
+        found = zip(self._coloured(self.cells()), places, strict=True)
         return [
             [
-                replace(cell, text=f"{show_percent(p)} #{1 + n}", strength=self._strength(1 + n))
-                for cell, p, n in zip(*line, strict=True)
+                replace(cell, text=f"{show_percent(p)} #{1 + n:,}")
+                for cell, p, n in zip(cells, *own, strict=True)
             ]
-            for line in found
+            for cells, own in found
         ]
 
     def _list(self, i: int, j: int) -> str:

@@ -75,7 +75,13 @@ function buildSmall() {
   });
   const top = numbers.map((n) => make("th", { scope: "col" }, String(n)));
   const head = make("thead", {}, make("tr", {}, make("th"), ...top));
-  return make("div", { class: "small" }, make("table", {}, head, make("tbody", {}, ...rows)));
+  const small = make(
+    "div",
+    { class: "small" },
+    make("table", {}, head, make("tbody", {}, ...rows)),
+  );
+  small.style.setProperty("--heads", numbers.length);
+  return small;
 }
 
 function repaint() {
