@@ -145,7 +145,7 @@ def _graph_from(data: dict[str, Any]) -> FlowGraph:
         layers=tuple(_at_least(0, layer) for layer in data["layers"]),
         nodes=tuple(_node_from(node, shown) for node in data["nodes"]),
         edges=tuple(_edge_from(edge) for edge in data["edges"]),
-        options=data["options"],
+        options=dict(data["options"].items()),
         other=_run_from(data["other"]) if "other" in data else None,
         pins=tuple(
             Pin(tuple(map(str, pin["nodes"])), _as(text, pin.get("name", "")))

@@ -344,7 +344,7 @@ def test_hooks_are_gone_after_an_error() -> None:
     with pytest.raises(IndexError):
         stitched(torch.tensor([[999]]))
     with pytest.raises((IndexError, RuntimeError, TypeError)):
-        stitched.finish(torch.zeros(1, 3, 5), IDS)
+        stitched.finish(torch.zeros(*IDS.shape, 5), IDS)
     assert not any(block._forward_hooks or block._forward_pre_hooks for block in stitched._b.blocks)
     assert not any("forward" in block.__dict__ for block in stitched._b.blocks)
     torch.testing.assert_close(run(model.module()), before, rtol=0, atol=0)

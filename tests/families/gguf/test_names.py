@@ -334,22 +334,28 @@ def test_an_expert_costs_its_own_bytes(path: Path) -> None:
 
 GEMMA = {"head_dim": 256, "query_pre_attn_scalar": 256}
 TRANSFORMERS = {
-    "gpt2": stored("gpt2"),
+    "gpt2": stored("gpt2", n_positions=1024),
     "bloom": stored("bloom"),
     "llama": stored("llama"),
     "llama-free-head": stored("llama-free-head"),
     "qwen2": stored("qwen2"),
     "qwen3": stored("qwen3", head_dim=128),
-    "qwen2-moe": stored("qwen2-moe", mlp_only_layers=[]),
-    "qwen3-moe": stored("qwen3-moe"),
+    "qwen2-moe": stored(
+        "qwen2-moe",
+        mlp_only_layers=[],
+        moe_intermediate_size=1408,
+        shared_expert_intermediate_size=5632,
+    ),
+    "qwen3-moe": stored("qwen3-moe", moe_intermediate_size=768),
     "gemma2": stored("gemma2", **GEMMA, final_logit_softcapping=30.0, attn_logit_softcapping=50.0),
     "gemma3": stored("gemma3", **GEMMA, num_hidden_layers=7, layer_types=None),
     "falcon-7b": stored("falcon-7b", ffn_hidden_size=96),
     "stablelm": stored("stablelm"),
 }
-"""Where the GGUF loader of transformers 5.22 gives the model back that was written.
+"""Where the GGUF loader of transformers 5.22 and 5.23 gives the model back that was written.
 
-It passes over Llama's biases, rotary scaling, Mixtral's experts, Gemma 2's caps, StableLM's
+The later one passes over GPT-2's number of positions and the widths of experts, so these are its
+own defaults. Both pass over Llama's biases, rotary scaling, Mixtral's experts, Gemma 2's caps, StableLM's
 QK-norms and Falcon's new architecture, and does not know the other architectures.
 """
 
