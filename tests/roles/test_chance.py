@@ -5,10 +5,18 @@ from __future__ import annotations
 from itertools import permutations
 
 import numpy as np
+import pytest
 import torch
 from scipy import stats
 
-from lexray.roles.chance import chance_of, p_values, q_values, shuffles
+from lexray.roles.chance import (
+    chance_of,
+    cosine_tail,
+    p_values,
+    q_of_some,
+    q_values,
+    shuffles,
+)
 
 
 def test_mean_and_variance_are_those_of_all_permutations() -> None:
@@ -57,3 +65,16 @@ def test_q_values_are_scipys() -> None:
     expected = stats.false_discovery_control(p.ravel(), method="bh").reshape(p.shape)
     np.testing.assert_allclose(q_values(p), expected)
     assert q_values(np.zeros((0, 2))).shape == (0, 2)
+
+
+def test_cosines_of_random_directions() -> None:
+    """Against random unit vectors; and some out of many tested are as sure as among all."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(200_000, 12, generator=generator), dim=1)
+    cosines = x[:, 0].abs().double().numpy()
+    for limit in (0.2, 0.5, 0.8):
+        p = cosine_tail(np.array([limit]), np.array([12**-0.5]))[0]
+        assert p == pytest.approx((cosines >= limit).mean(), abs=0.003)
+    p = np.sort(np.random.default_rng(0).uniform(0, 1, 500)) ** 4
+    np.testing.assert_allclose(q_of_some(p, len(p)), q_values(p))
+    assert (q_of_some(p[:50], len(p)) >= q_values(p)[:50] - 1e-12).all()

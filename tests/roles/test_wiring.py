@@ -210,6 +210,8 @@ def test_a_planted_link_comes_first(name: str) -> None:
     assert abs(found[0].times) > 1.15 * abs(found[1].times)
     assert abs(found[0].strength) > 0.85
     assert abs(before.strength) < 0.85
+    assert found[0].q < 0.01
+    assert before.q > 0.001  # of 54 random models one may well lie below 0.01
 
 
 def test_paths_are_products() -> None:

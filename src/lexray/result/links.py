@@ -24,11 +24,14 @@ class Link:
     writes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     """The words on both sides, along the direction that passes most."""
+    q: float | None = None
+    """Among the strongest links of a model: the share among all at least as strong that random
+    directions would make, in as many dimensions as the spread of both sides has."""
 
-    @property
-    def row(self) -> tuple[Cell, ...]:
+    def row(self, *, with_q: bool) -> tuple[Cell, ...]:
         words = " ".join(self.writes), " ".join(self.reads)
-        return (self.writer, self.reader, self.times, self.strength, *words)
+        q: tuple[Cell, ...] = (self.q,) if with_q else ()
+        return (self.writer, self.reader, self.times, self.strength, *q, *words)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -36,6 +39,7 @@ class Link:
             "reader": self.reader,
             "strength": self.strength,
             "times": self.times,
+            **({} if self.q is None else {"q": self.q}),
             "writes": list(self.writes),
             "reads": list(self.reads),
         }
@@ -58,14 +62,19 @@ class Links(Result, Sequence[Link]):
     def __iter__(self) -> Iterator[Link]:
         return iter(self.links)
 
+    @property
+    def _q(self) -> tuple[str, ...]:
+        """The name of that column, where links have it."""
+        return ("q",) if any(link.q is not None for link in self.links) else ()
+
     def tables(self) -> list[Table]:
-        columns = ("writer", "reader", "× chance", "strength", "writes", "reads")
-        rows = tuple(link.row for link in self.links)
+        columns = ("writer", "reader", "× chance", "strength", *self._q, "writes", "reads")
+        rows = tuple(link.row(with_q=bool(self._q)) for link in self.links)
         return [Table(columns, rows, self.title, str(self.source), frozenset({"× chance"}))]
 
     def csv_tables(self) -> list[Table]:
-        columns = ("rank", "writer", "reader", "times", "strength", "writes", "reads")
-        rows = tuple((n, *link.row) for n, link in enumerate(self.links, 1))
+        columns = ("rank", "writer", "reader", "times", "strength", *self._q, "writes", "reads")
+        rows = tuple((n, *link.row(with_q=bool(self._q))) for n, link in enumerate(self.links, 1))
         return [Table(columns, rows)]
 
     def to_dict(self) -> dict[str, Any]:

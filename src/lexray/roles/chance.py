@@ -107,6 +107,25 @@ def q_values(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return q.reshape(p.shape)
 
 
+def q_of_some(p: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    """Benjamini and Hochberg's q for some out of n tested: from above, for what is not known could
+    only lower them."""
+    order = p.argsort(kind="stable")
+    ranked = p[order] * n / np.arange(1, len(p) + 1)
+    q = np.empty_like(p)
+    q[order] = np.minimum(1, np.minimum.accumulate(ranked[::-1])[::-1])
+    return q
+
+
+def cosine_tail(cosine: NDArray[np.float64], typical: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How often two random directions have at least this cosine, of either sign, in a space of so
+    many dimensions (1 / typical²) that its root mean square is the typical one."""
+    from scipy import stats  # which starts slowly
+
+    rest = np.maximum(1 / np.square(typical) - 1, 1e-9) / 2
+    return np.asarray(stats.beta.sf(np.minimum(np.square(cosine), 1), 0.5, rest))
+
+
 def normal_tail(z: Float[Tensor, "*shape"]) -> NDArray[np.float64]:
     """How often a normal variable is at least so many standard deviations up."""
     from scipy import stats  # which starts slowly

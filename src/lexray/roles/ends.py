@@ -120,11 +120,17 @@ def spread(weights: Weights, layer: int, kind: Kind) -> Float[Tensor, "d_model d
     def make() -> Tensor:
         found = end(seen, layer, kind)
         assert found is not None
-        units = found.units
-        with full_precision():
-            return units.T @ units / len(found)
+        return spread_of(found)
 
     return SPREADS.get(seen.cache, (kind, layer, True), make)
+
+
+def spread_of(found: End) -> Float[Tensor, "d_model d_model"]:
+    """S of an end at hand."""
+    units = found.units
+    with full_precision():
+        S: Tensor = units.T @ units / len(found)
+    return S
 
 
 def chance(weights: Weights, writer: tuple[Kind, int], reader: End) -> float:

@@ -153,9 +153,12 @@ def _join(
     )
 
 
-def with_words(weights: Weights, found: Iterable[Found], title: str) -> Links:
-    """The links with what passes along each, read as words at both ends."""
+def with_words(
+    weights: Weights, found: Iterable[Found], title: str, q: Iterable[float] | None = None
+) -> Links:
+    """The links with what passes along each, read as words at both ends; q of each, if known."""
     links = list(found)
+    sure = [None] * len(links) if q is None else [float(each) for each in q]
     pairs = [_directions(link) for link in links]
     writes = _words(
         weights, [(link.kinds[0], link.layers[0]) for link in links], [a for a, _ in pairs]
@@ -167,8 +170,8 @@ def with_words(weights: Weights, found: Iterable[Found], title: str) -> Links:
         space_of(weights).source(""),
         title,
         tuple(
-            Link(link.writer, link.reader, link.strength, link.times, a, b)
-            for link, a, b in zip(links, writes, reads, strict=True)
+            Link(link.writer, link.reader, link.strength, link.times, a, b, each)
+            for link, a, b, each in zip(links, writes, reads, sure, strict=True)
         ),
     )
 

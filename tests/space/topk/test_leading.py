@@ -72,6 +72,7 @@ def test_the_bound_holds(width: int, size: float) -> None:
     A, B = heavy_tailed(80, 16, 1) * size, heavy_tailed(90, 16, 2)
     with full_precision():
         norms = norm_terms(A, B)
+        assert norms.basis is not None
         basis = norms.basis.reversed()
         P = leading._coordinates(A, basis.TA, width)
         Q = leading._coordinates(B, basis.TB, width)

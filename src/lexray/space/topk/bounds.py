@@ -53,7 +53,8 @@ class NormTerms(NamedTuple):
     rows: Float[Tensor, " rows"]
     cols: Float[Tensor, " cols"]
     tiny: float
-    basis: Basis
+    basis: Basis | None = None
+    """TA and TB; None: the norms are the plain ones."""
 
     def corner(self, side: int) -> tuple[Int[Tensor, " rows"], Int[Tensor, " cols"]]:
         """The rows and columns with the largest norms."""
@@ -69,6 +70,11 @@ def norm_terms(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> NormTe
         underflow(A.shape[1]),
         basis,
     )
+
+
+def plain_terms(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> NormTerms:
+    """‖a_i‖ and ‖b_j‖ themselves, which cost next to nothing."""
+    return NormTerms(row_norms(A) * _SAFE, row_norms(B) * _SAFE, underflow(A.shape[1]))
 
 
 class NormBound:

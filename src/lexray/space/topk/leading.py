@@ -61,6 +61,7 @@ def leading(
     threshold: float,
 ) -> Leading | None:
     """The sieve of the width that promises the least work; None where none pays."""
+    assert norms.basis is not None
     basis = norms.basis.reversed()
     slack = error_of(basis)
     width = _cheapest(A, B, basis, norms, slack, bound, threshold)

@@ -5,7 +5,8 @@ which a few dozen are wanted. The search
 
     1. bounds every entry from above by terms of its row and its column (`bounds`),
     2. multiplies the most promising corner, whose k-th best value is the first threshold,
-    3. counts the work that each bound leaves at that threshold and takes the cheaper one,
+    3. counts the work that each bound leaves at that threshold and takes the cheaper one (where
+       finding bounds would cost as much as the product, as for wide vectors, plain norms do),
     4. multiplies, bin of columns by bin of columns, the rows whose bound reaches the threshold,
        looks only at rows whose largest entry does, and re-scores what is left in float64,
        which raises the threshold (`search`).
@@ -38,6 +39,7 @@ from lexray.space.topk.bounds import (
     NormTerms,
     mean_terms,
     norm_terms,
+    plain_terms,
 )
 from lexray.space.topk.leading import Leading, leading
 from lexray.space.topk.scan import Best, Look, Scanner, Side, Tiling, first_zero_pairs
@@ -47,6 +49,10 @@ Sign = Literal["largest", "smallest", "absolute"]
 _WORK_WORTH_A_SECOND_BOUND = 0.03
 _WORK_WORTH_A_SIEVE = 0.02
 _LARGEST_CORNER = 4096
+_BOUNDS_WORTH = 0.25
+"""The share of the whole product's work that finding a basis for the bounds may cost."""
+_BASIS_ROWS, _BASIS_CUBES = 4, 40
+"""Its work: products with both factors, and decompositions of r×r matrices, which are slow."""
 
 
 class TopPairs(NamedTuple):
@@ -175,6 +181,12 @@ class _Search:
         scanner = Scanner(A, B, self.stride, best, tiling)
         seeds = Scanner(A, B, self.stride, Best(best.k, absolute=best.absolute), tiling)
         self._scanners = [scanner, seeds]
+        if not _can_be_worth_bounding(len(A), len(B), A.factor.width):
+            plain = plain_terms(A.factor.scaled, B.factor.scaled)
+            self._seeds = [_seed(plain, seeds, tiling)]
+            scanner.floor = self._seeds[0].threshold
+            scanner.scan(NormBound(plain, tiling.cols, scanner.threshold), look)
+            return
         norms = norm_terms(A.factor.scaled, B.factor.scaled)
         self._seeds = [_seed(norms, seeds, tiling)]
         scanner.floor = self._seeds[0].threshold
@@ -211,6 +223,13 @@ class _Search:
             multiplied / max(1, len(self.A) * len(self.B)),
             None if limit < best.threshold or limit == -math.inf else sign * limit,
         )
+
+
+def _can_be_worth_bounding(n: int, m: int, width: int) -> bool:
+    """Whether what a basis costs is small beside the product that it may spare: it is for tokens
+    through a narrow head, and is not for wide vectors against a few thousand others."""
+    cost = (_BASIS_ROWS * (n + m) + _BASIS_CUBES * width) * width**2
+    return cost <= _BOUNDS_WORTH * n * m * width
 
 
 def _seed(terms: NormTerms | MeanTerms, seeds: Scanner, tiling: Tiling) -> Best:
