@@ -355,8 +355,8 @@ TRANSFORMERS = {
 """Where the GGUF loader of transformers 5.22 and 5.23 gives the model back that was written.
 
 The later one passes over GPT-2's number of positions and the widths of experts, so these are its
-own defaults. Both pass over Llama's biases, rotary scaling, Mixtral's experts, Gemma 2's caps, StableLM's
-QK-norms and Falcon's new architecture, and does not know the other architectures.
+own defaults. Both pass over Llama's biases, rotary scaling, Mixtral's experts, Gemma 2's caps,
+StableLM's QK-norms and Falcon's new architecture, and does not know the other architectures.
 """
 
 
