@@ -1,25 +1,18 @@
 """Shapes in signatures are checked while tests run; the table of oracles is printed at the end."""
 
 import gc
-import os
-import sys
 from typing import Any
 
+from tests.quick import EXAMPLES, is_quick, thin
 from tests.typecheck import install
 
-QUICK = "LEXRAY_QUICK"
-"""Tells the workers of pytest-xdist, which load this before they know their options."""
-if "--quick" in sys.argv:
-    os.environ[QUICK] = "1"
-if QUICK not in os.environ:
+if not is_quick():
     install("lexray")
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-from hypothesis import HealthCheck, settings  # noqa: E402
-from transformers.utils import logging  # noqa: E402
-
-from tests.quick import EXAMPLES, thin  # noqa: E402
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from transformers.utils import logging
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
@@ -30,7 +23,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("quick", settings.get_profile("lexray"), max_examples=EXAMPLES)
-settings.load_profile("quick" if QUICK in os.environ else "lexray")  # the same examples everywhere
+settings.load_profile("quick" if is_quick() else "lexray")  # the same examples everywhere
 torch.set_num_threads(1)  # the tensors are tiny: a second thread only waits
 
 ORACLES = pytest.StashKey[dict[str, list[str]]]()

@@ -8,6 +8,8 @@ second or more) is left to `make test`, as is the check of the shapes in signatu
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 from itertools import cycle
 
@@ -17,6 +19,15 @@ KINDS = ("gpt2", "llama", "gemma2", "mixtral", "bert")
 """Learned positions and biases; rotary, gated, grouped; norms after; experts; an encoder."""
 EXAMPLES = 10
 LEFT_OUT = ("slow", "browser")
+VARIABLE = "LEXRAY_QUICK"
+"""Tells the workers of pytest-xdist, which collect before they know their options."""
+
+
+def is_quick() -> bool:
+    """Whether `--quick` was given, to this process or to the one that started it."""
+    if "--quick" in sys.argv:
+        os.environ[VARIABLE] = "1"
+    return VARIABLE in os.environ
 
 
 def thin(items: Iterable[pytest.Item]) -> list[pytest.Item]:

@@ -15,9 +15,10 @@ from lexray.errors import LexrayError
 from lexray.families import Experts
 from lexray.model.model import Model
 from tests.families.oracles import close, run
+from tests.families.span import spanning
 from tests.families.zoo import build
 from tests.saved import save
-from tests.trace.test_proof import IDS, every
+from tests.trace.test_proof import IDS
 
 
 def some_edits(model: Model) -> list[Edit]:
@@ -25,7 +26,7 @@ def some_edits(model: Model) -> list[Edit]:
     return [ablate("L0H1"), scale(neuron, 3), scale("L1.attn", 0.5), scale("L0.mlp", 2)]
 
 
-@every
+@spanning
 def test_the_edited_model_is_the_edited_run(name: str, tmp_path: Path) -> None:
     """From disk and from a live module."""
     live = Model.from_module(build(name)).view("raw")

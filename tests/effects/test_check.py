@@ -21,8 +21,9 @@ from lexray.trace.apply.gradients import gradients
 from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING
 from tests.families.oracles import close
+from tests.families.span import spanning
 from tests.families.zoo import build
-from tests.trace.test_proof import IDS, every
+from tests.trace.test_proof import IDS
 
 TEXT = (
     "This movie was a very good film. The story is about a man who goes home to his family and "
@@ -112,7 +113,7 @@ def test_what_cannot_be_checked(ask: Any, said: str) -> None:
         ask()
 
 
-@every
+@spanning
 def test_imprints_rebuild_the_gradients_of_the_matrices(name: str) -> None:
     """Σ over positions of the outer products is autograd's gradient of W_out and W_in."""
     module = copy.deepcopy(build(name)).double()

@@ -17,9 +17,10 @@ from lexray.model.model import Model
 from lexray.trace.apply.gradients import gradients
 from lexray.trace.trace import Trace
 from tests.families.oracles import close
+from tests.families.span import spanning
 from tests.families.zoo import build
 from tests.trace.apply.test_proof import OTHER, other
-from tests.trace.test_proof import IDS, case, every, state_of
+from tests.trace.test_proof import IDS, case, state_of
 
 TARGET, AGAINST = 7, 11
 FEW = ["gpt2", "llama", "gemma2", "mixtral", "bert", "falcon-rw", "opt-350m"]
@@ -48,7 +49,7 @@ def test_each_cell_is_a_whole_run(name: str, of: str) -> None:
         assert found.exact[-1, -1] == pytest.approx(1, abs=1e-3)
 
 
-@every
+@spanning
 def test_gradients_are_small_differences(name: str) -> None:
     """Of the stream and of what sub-blocks write, against steps of the same run in float64."""
     import copy

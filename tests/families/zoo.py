@@ -300,7 +300,12 @@ VARIANTS = [
 @cache
 def build(name: str) -> PreTrainedModel:
     """The model of the variant of this name."""
-    return make(next(v for v in VARIANTS if v.name == name))
+    return make(find(name))
+
+
+def find(name: str) -> Variant:
+    """The variant of this name."""
+    return next(v for v in VARIANTS if v.name == name)
 
 
 def make(variant: Variant) -> PreTrainedModel:

@@ -10,10 +10,8 @@ from lexray.flow.flow import Flow
 from lexray.flow.options import Options
 from lexray.trace.attribute.step import Moment
 from lexray.trace.trace import Trace
-from tests.families.zoo import VARIANTS
 from tests.vocabulary.vocabularies import worded
 
-NAMES = [variant.name for variant in VARIANTS]
 KINDS = [
     *("gpt2", "gptj", "neox", "opt-350m", "bloom", "llama", "mixtral", "qwen2-moe", "qwen3"),
     *("gemma2", "falcon-new", "olmo2", "bert", "modernbert"),

@@ -8,16 +8,15 @@ from torch import Tensor
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.families import Linear
 from lexray.model.model import Model
-from tests.families.zoo import VARIANTS, make
+from tests.families.zoo import find, make
 from tests.vocabulary.vocabularies import vocabulary
 
-NAMES = [variant.name for variant in VARIANTS]
 ALL = slice(None)
 
 
 def fresh(name: str) -> Model:
     """A model of its own, whose weights a test may change."""
-    module = make(next(variant for variant in VARIANTS if variant.name == name))
+    module = make(find(name))
     return Model(ModuleCheckpoint(module), vocabulary=vocabulary()).view("raw")
 
 

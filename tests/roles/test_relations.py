@@ -19,8 +19,9 @@ from lexray.roles.scores import Relations
 from lexray.space.space import space_of
 from tests.dense import NAMES as DENSE
 from tests.dense import Dense, dense
+from tests.families.span import spanning
 from tests.families.zoo import build
-from tests.roles.planting import NAMES, fresh, reopened, write_head
+from tests.roles.planting import fresh, reopened, write_head
 from tests.vocabulary.vocabularies import worded
 
 LETTERS = "abcdefghijklmnopqrstu"
@@ -96,7 +97,7 @@ def plant(model: Model, layer: int, head: int) -> None:
     write_head(model, layer, head, V=V * 0.5 / V.std(), O=O * 0.5 / O.std())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@spanning
 def test_a_planted_relation_comes_first(name: str) -> None:
     model = fresh(name)
     before = model.relations([PLANTED, OTHER], shuffled=200)

@@ -15,8 +15,9 @@ from lexray.model.model import Model
 from lexray.roles.composition import composition
 from tests.dense import NAMES as DENSE
 from tests.dense import Dense, dense
+from tests.families.span import spanning
 from tests.families.zoo import build
-from tests.roles.planting import NAMES, fresh, reopened, write
+from tests.roles.planting import fresh, reopened, write
 from tests.vocabulary.vocabularies import worded
 
 
@@ -190,7 +191,7 @@ def test_compositions_are_those_of_dense_matrices(name: str) -> None:
     assert "by Q" in found.plot().to_svg()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@spanning
 def test_a_planted_link_comes_first(name: str) -> None:
     """A later key that is an earlier value: first of all, and far above anything else."""
     model = fresh(name)

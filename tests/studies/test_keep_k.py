@@ -17,10 +17,9 @@ from lexray.studies import find, keep_k
 from lexray.studies.keep_k import HIDDEN, LARGE, NORMAL, SMALL, UNIT, VALUES
 from lexray.studies.shared.hidden import hidden_states
 from tests.dense import dense
-from tests.families.zoo import VARIANTS, build
+from tests.families.span import spanning
+from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded
-
-NAMES = [variant.name for variant in VARIANTS]
 
 
 def kept(A: np.ndarray[Any, Any], k: int) -> np.ndarray[Any, Any]:
@@ -105,7 +104,7 @@ def test_hidden_states_are_what_the_blocks_give(name: str) -> None:
     torch.testing.assert_close(found, torch.cat(seen))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@spanning
 def test_every_family_has_hidden_states(name: str) -> None:
     model = worded(name)
     states = hidden_states(model)

@@ -10,7 +10,8 @@ from lexray.errors import LexrayError
 from lexray.studies import find, sim_k
 from lexray.studies.sim_k import PAIRS
 from tests.dense import dense
-from tests.families.zoo import VARIANTS, build
+from tests.families.span import spanning
+from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded
 
 K = 6
@@ -59,7 +60,7 @@ def test_a_model_against_its_own_tensors(name: str, absolute: bool) -> None:
             assert found[title]["pairs"] == len(X) * len(reference.blocks)
 
 
-@pytest.mark.parametrize("name", [variant.name for variant in VARIANTS])
+@spanning
 def test_every_family(name: str) -> None:
     model = worded(name)
     result = find("sim-k")(model, k=5, n=9)

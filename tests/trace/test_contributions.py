@@ -15,10 +15,10 @@ from lexray.families import Norm
 from lexray.model.model import Model
 from lexray.trace.attribute.contributions import Contributions
 from lexray.trace.trace import Trace
-from tests.families.zoo import VARIANTS, build
+from tests.families.span import spanning
+from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded
 
-NAMES = [variant.name for variant in VARIANTS]
 IDS = [5, 11, 3, 29, 36, 7, 20]
 TARGET = 9
 
@@ -101,7 +101,7 @@ def added(trace: Trace, position: int) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@spanning
 @pytest.mark.parametrize("position", [-1, 2])
 def test_each_component_of_each_family(name: str, position: int) -> None:
     trace = traced(name)
@@ -112,7 +112,7 @@ def test_each_component_of_each_family(name: str, position: int) -> None:
         assert found[component] == pytest.approx(value, rel=2e-3, abs=2e-5), component
 
 
-@pytest.mark.parametrize("name", NAMES)
+@spanning
 @pytest.mark.parametrize("sources", [False, True])
 def test_they_sum_to_the_models_own_logit(name: str, sources: bool) -> None:
     trace, module = traced(name), build(name)

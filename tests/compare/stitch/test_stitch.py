@@ -28,6 +28,7 @@ from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.result.charts.panels import Line
 from tests.families import zoo
+from tests.families.span import STAND_INS
 from tests.saved import save, words, write_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -37,7 +38,7 @@ MASK = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]])
 REAL = MASK.bool()
 LOW_RANK = {"opt-350m"}
 """Its embedding spans 16 of 24 dimensions, so the rest is lost on the way."""
-DECODERS = [v.name for v in zoo.VARIANTS if not v.masked and v.name not in LOW_RANK]
+DECODERS = [n for n in STAND_INS if not zoo.find(n).masked and n not in LOW_RANK]
 AUTO = {"token": AutoModelForTokenClassification, "sequence": AutoModelForSequenceClassification}
 
 
@@ -47,7 +48,7 @@ def live(name: str) -> Model:
 
 def classifier(name: str, kind: str, **options: Any) -> nn.Module:
     """A random classifier of three classes in a family of the zoo."""
-    variant = next(v for v in zoo.VARIANTS if v.name == name)
+    variant = zoo.find(name)
     given_ids = {"pad_token_id": 0, "num_labels": 3}
     config = AutoConfig.for_model(variant.model_type, **variant.options | given_ids | options)
     torch.manual_seed(1)

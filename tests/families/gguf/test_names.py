@@ -31,7 +31,7 @@ Q8_0 = GGMLQuantizationType.Q8_0
 
 def stored(name: str, rename: str | None = None, **options: Any) -> Variant:
     """A variant of the zoo, with options that a GGUF file cannot carry replaced."""
-    variant = next(v for v in zoo.VARIANTS if v.name == name)
+    variant = zoo.find(name)
     return replace(variant, name=rename or name, options=variant.options | options)
 
 

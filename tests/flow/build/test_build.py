@@ -21,11 +21,11 @@ from lexray.model.model import Model
 from lexray.trace.trace import Trace
 from lexray.view import RAW, STANDARD, View
 from tests.families.gguf.writer import convert
+from tests.families.span import spanning
 from tests.families.zoo import build
-from tests.flow.runs import ALL, IDS, KINDS, NAMES, NOTHING, SOME, drafted, graphed, traced
+from tests.flow.runs import ALL, IDS, KINDS, NOTHING, SOME, drafted, graphed, traced
 from tests.vocabulary.vocabularies import worded
 
-every = pytest.mark.parametrize("name", NAMES)
 LAST = len(IDS) - 1
 ENDS = ("top", "bottom")
 
@@ -64,7 +64,7 @@ def total(draft: Draft, id: str) -> Tensor:
     return torch.stack(parts).sum(0)
 
 
-@every
+@spanning
 def test_every_sum_is_what_its_parts_come_to(name: str) -> None:
     """With everything shown nothing is left for "others" to make good."""
     draft = drafted(name, ALL)
@@ -86,7 +86,7 @@ def check_sums(name: str, options: Options, position: int) -> None:
     close(torch.stack([total(draft, id) for id in shown]), torch.stack(list(shown.values())))
 
 
-@every
+@spanning
 def test_sums_stay_true_when_much_is_left_out(name: str) -> None:
     check_sums(name, SOME, LAST)
 
@@ -97,7 +97,7 @@ def test_sums_stay_true_however_much_is_left_out(name: str, options: Options) ->
     check_sums(name, options, 4)
 
 
-@every
+@spanning
 def test_others_count_what_is_left_out(name: str) -> None:
     trace = traced(name)
     few, full = drafted(name, SOME), drafted(name, ALL)
@@ -168,7 +168,7 @@ def check_readings(name: str, options: Options) -> None:
     )
 
 
-@every
+@spanning
 def test_readings_are_those_of_a_dense_projection(name: str) -> None:
     check_readings(name, SOME)
 
@@ -178,7 +178,7 @@ def test_readings_without_norms(name: str) -> None:
     check_readings(name, replace(SOME, norm=False))
 
 
-@every
+@spanning
 def test_parameters_behind_nodes_are_the_models(name: str) -> None:
     """Addresses lead to the vectors; a negative coefficient negates the node, not the parameter."""
     trace = traced(name)
@@ -217,7 +217,7 @@ def test_parameters_are_also_read_by_themselves(name: str, view: View) -> None:
                 assert [w.weight for w in ours] == pytest.approx(scores, rel=1e-4, abs=1e-5)
 
 
-@every
+@spanning
 def test_scores_are_the_recorded_coefficients(name: str) -> None:
     trace, graph = traced(name), graphed(name)
     for edge in graph.edges:

@@ -17,7 +17,8 @@ from lexray.flow.summary import summarise
 from lexray.trace.attribute.step import Moment
 from lexray.trace.attribute.walk import pulls
 from lexray.trace.trace import Trace
-from tests.flow.runs import ALL, IDS, NAMES, drafted, traced
+from tests.families.span import spanning
+from tests.flow.runs import ALL, IDS, drafted, traced
 
 LAST = len(IDS) - 1
 
@@ -52,7 +53,7 @@ def test_the_largest_are_positive_and_in_order(values: list[float], n: int | Non
     assert kept == sorted((v for v in values if v > 0), reverse=True)[:n]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@spanning
 def test_counts_are_the_original_way(name: str) -> None:
     trace = traced(name)
     options = Options(heads=2, memories=1, neurons=(3, 2))
@@ -128,7 +129,7 @@ def test_counts_are_ceilings_beside_a_share() -> None:
     assert all(len(chosen.memories) == 3 and len(chosen.rows) == 24 for chosen in free.values())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@spanning
 def test_pulls_are_the_contributions(name: str) -> None:
     trace, target = traced(name), 5
     added = {leaf.component: leaf.contribution for leaf in trace.contributions(target)}

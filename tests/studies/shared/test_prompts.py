@@ -20,7 +20,8 @@ from lexray.studies.shared.prompts import (
     read_prompts,
 )
 from tests.cli.running import save_tiny
-from tests.families.zoo import VARIANTS, build
+from tests.families.span import STAND_INS
+from tests.families.zoo import build, find
 from tests.vocabulary.vocabularies import worded
 
 
@@ -80,7 +81,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_prompts(tmp_path)
 
 
-CAUSAL = [v.name for v in VARIANTS if not v.masked and v.name != "gemma3-both-ways"]
+CAUSAL = [n for n in STAND_INS if not find(n).masked and n != "gemma3-both-ways"]
 
 
 @cache

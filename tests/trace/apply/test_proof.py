@@ -21,8 +21,9 @@ from lexray.model.model import Model
 from lexray.trace.apply.editor import EDITING
 from lexray.trace.trace import Trace
 from tests.families.oracles import close, run
-from tests.families.zoo import VARIANTS, build
-from tests.trace.test_proof import IDS, NAMES, case, every, same, state_of
+from tests.families.span import STAND_INS, spanning
+from tests.families.zoo import build, find
+from tests.trace.test_proof import IDS, NAMES, case, same, state_of
 
 OTHER = [8, 30, 14, 2, 21, 33, 9]
 AT = 3
@@ -48,7 +49,7 @@ def zero(module: nn.Module, linear: Linear, inputs: slice) -> None:
     (plane if linear.in_first else plane.T)[inputs] = 0
 
 
-@every
+@spanning
 def test_no_edit_changes_no_bit(name: str) -> None:
     c = case(name)
     plain, none = c.model.trace(IDS), c.model.trace(IDS, edits=[])
@@ -57,7 +58,7 @@ def test_no_edit_changes_no_bit(name: str) -> None:
     assert none.edits == ()
 
 
-@every
+@spanning
 def test_a_head_is_its_rows_of_the_output_matrix(name: str) -> None:
     c = case(name)
     for layer, head in ((0, 1), (c.model.n_layers - 1, 2)):
@@ -72,7 +73,7 @@ def test_a_head_is_its_rows_of_the_output_matrix(name: str) -> None:
         assert (trace.logits - c.trace.logits).abs().max() > 1e-4
 
 
-@every
+@spanning
 def test_a_neuron_is_its_value(name: str) -> None:
     c = case(name)
     last = c.model.layers[-1]
@@ -87,7 +88,7 @@ def test_a_neuron_is_its_value(name: str) -> None:
         )
 
 
-@every
+@spanning
 def test_sub_blocks_and_layers(name: str) -> None:
     """Without what it adds, a sub-block leaves the stream; a layer is both."""
     c = case(name)
@@ -146,7 +147,7 @@ def _shared(trace: Trace, n: int) -> Tensor:
     return torch.stack(found)
 
 
-@every
+@spanning
 def test_coefficients_are_scaled_and_clamped(name: str) -> None:
     c = case(name)
     n = next((i for i, t in enumerate(c.model.layers) if c.trace[i].coefficients is not None), None)
@@ -167,7 +168,7 @@ def test_coefficients_are_scaled_and_clamped(name: str) -> None:
     close(text.z[:, 1], other(name)[n].z[:, 1].mean(0).expand_as(text.z[:, 1]))
 
 
-@every
+@spanning
 def test_everything_from_another_run_is_that_run(name: str) -> None:
     c, there = case(name), other(name)
     same_ends(c.model.trace(IDS, edits=[patch("L0.pre", there)]), there)
@@ -186,7 +187,7 @@ def same_ends(ours: Trace, theirs: Trace) -> None:
     close(ours.logits, theirs.logits)
 
 
-@every
+@spanning
 def test_attention_from_another_run(name: str) -> None:
     """Queries and keys bring its weights; weights and values bring what it wrote."""
     c, there = case(name), other(name)
@@ -208,7 +209,7 @@ def test_attention_from_another_run(name: str) -> None:
         close(one.z[:, 0], c.trace[n].z[:, 0])
 
 
-MASK = [name for name in NAMES if name != "bloom" and not name.startswith("falcon-rw")]
+MASK = [name for name in STAND_INS if name != "bloom" and not name.startswith("falcon-rw")]
 """ALiBi counts positions by the mask, so there masking also moves the tokens behind."""
 
 
@@ -229,7 +230,7 @@ def test_cutting_all_attention_to_a_position_is_masking_it(name: str) -> None:
     assert not trace[0].pattern[:, :, AT].any()
 
 
-@every
+@spanning
 def test_cut_weights_are_gone_and_the_rest_stays(name: str) -> None:
     c = case(name)
     n = c.model.n_layers - 1
@@ -246,7 +247,7 @@ def test_cut_weights_are_gone_and_the_rest_stays(name: str) -> None:
         close(full.pattern[1, -1, :5], was[1, -1, :5] / was[1, -1, :5].sum())
 
 
-@every
+@spanning
 def test_steering_adds_exactly_the_vector(name: str) -> None:
     c = case(name)
     vector = torch.linspace(-1, 1, c.model.d_model)
@@ -264,7 +265,7 @@ def test_steering_adds_exactly_the_vector(name: str) -> None:
     close(two[0].resid_post, c.trace[0].resid_post + apart)
 
 
-@every
+@spanning
 def test_padding_changes_nothing(name: str) -> None:
     c = case(name)
     n = c.model.n_layers - 1
@@ -279,7 +280,7 @@ def test_padding_changes_nothing(name: str) -> None:
     same(short, c.model.trace(IDS[:4], edits=edits))
 
 
-@every
+@spanning
 def test_contributions_still_add_up(name: str) -> None:
     c = case(name)
     n = c.model.n_layers - 1
@@ -296,7 +297,7 @@ def test_contributions_still_add_up(name: str) -> None:
     assert found[f"L{n}.attn.edited"] != 0
 
 
-@every
+@spanning
 def test_nothing_stays_behind(name: str) -> None:
     """After a run, after an error inside it, and after ctrl-C."""
     c = case(name)
@@ -349,7 +350,7 @@ def test_a_plain_pass_in_another_thread_is_unchanged() -> None:
     assert torch.equal(seen[1], plain)
 
 
-CAUSAL = [v.name for v in VARIANTS if not v.masked and "both-ways" not in v.name]
+CAUSAL = [n for n in STAND_INS if not find(n).masked and "both-ways" not in n]
 
 
 @pytest.mark.parametrize("name", CAUSAL)

@@ -23,11 +23,10 @@ from lexray.trace.read.targets import token_id
 from lexray.trace.read.vectors import KINDS, key_readers, query_readers, what_for
 from lexray.trace.record.plan import numbers
 from lexray.trace.trace import Trace
-from tests.families.zoo import VARIANTS, build
+from tests.families.span import spanning
+from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded
 
-NAMES = [variant.name for variant in VARIANTS]
-CAUSAL = [variant.name for variant in VARIANTS if not variant.masked]
 IDS = [5, 11, 3, 29, 36, 7, 20]
 TARGET = 9
 
@@ -62,7 +61,7 @@ def own_probabilities(name: str, h: Tensor) -> Tensor:
     return (logits if cap is None else cap * (logits / cap).tanh()).softmax(-1)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@spanning
 def test_every_layer_is_what_transformers_makes_of_its_hidden_states(name: str) -> None:
     module: Any = build(name)
     with torch.no_grad():
@@ -200,7 +199,7 @@ def attention_score(head: Any, q: Tensor, k: Tensor, offset: int) -> Tensor:
     return (q if R is None else q @ R.to(q)) @ k * head.spec.scale
 
 
-@pytest.mark.parametrize("name", NAMES)
+@spanning
 def test_queries_and_keys_give_the_attention_scores(name: str) -> None:
     """The right side: q R W_Kᵀ times what a key is made of is the score that the model computes
     from its turned queries and keys, and so is k Rᵀ W_Qᵀ times what a query is made of."""

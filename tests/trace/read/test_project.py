@@ -15,10 +15,8 @@ from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.trace.read import project as module
 from lexray.trace.read.project import project
-from tests.families.zoo import VARIANTS
+from tests.families.span import spanning
 from tests.vocabulary.vocabularies import worded
-
-NAMES = [variant.name for variant in VARIANTS]
 
 
 @cache
@@ -63,7 +61,7 @@ def close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@spanning
 @pytest.mark.parametrize("norm", [True, False])
 def test_every_family(name: str, norm: bool) -> None:
     check(model(name), vectors(name, 4), 5, [3, 17], norm, 37)

@@ -1,0 +1,82 @@
+"""The models that stand for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lexray.families.spec import Architecture, Attention
+from lexray.model.model import Model
+from tests.families.span import span, structure, traits
+from tests.families.zoo import VARIANTS, build
+
+ZOO = {variant.name: traits(variant.name) for variant in VARIANTS}
+CHOSEN = span(ZOO)
+
+
+def test_every_trait_of_the_zoo_is_in_the_span() -> None:
+    missing = frozenset().union(*ZOO.values()) - frozenset().union(*(ZOO[n] for n in CHOSEN))
+    assert not missing
+
+
+def test_nobody_is_taken_for_nothing() -> None:
+    for i, name in enumerate(CHOSEN):
+        assert ZOO[name] - frozenset().union(*(ZOO[n] for n in CHOSEN[:i])), name
+    assert len(CHOSEN) < len(ZOO) * 0.6
+
+
+def test_what_makes_structures_differ_is_seen() -> None:
+    """Each of these is told apart by some trait; look-alikes are not."""
+    kinds = {
+        "norms before": ("gpt2", "opt-350m"),
+        "norms after": ("gemma2", "gemma"),
+        "no norms before": ("olmo2", "llama"),
+        "beside each other": ("gptj", "gpt2"),
+        "shared keys": ("llama", "neox"),
+        "one key for all": ("falcon-7b", "falcon-new"),
+        "experts": ("mixtral", "llama"),
+        "a shared expert": ("qwen2-moe", "mixtral"),
+        "norms of queries": ("qwen3", "llama"),
+        "a joint norm of queries": ("olmo2", "qwen3"),
+        "pairs turned": ("gptj", "neox"),
+        "part turned": ("neox", "llama"),
+        "ALiBi": ("bloom", "gpt2"),
+        "learned positions": ("gpt2", "llama"),
+        "both ways": ("bert", "gpt2"),
+        "untied": ("gpt2-untied-wide", "gpt2"),
+        "biases": ("llama-biased-tied", "llama"),
+        "caps": ("gemma2", "llama"),
+        "clipped": ("olmo-clipped", "olmo"),
+        "windows": ("mistral", "llama"),
+        "an embedding of another width": ("opt-350m", "opt"),
+        "attention of its own": ("bloom", "llama"),
+    }
+    for what, (name, other) in kinds.items():
+        assert ZOO[name] - ZOO[other], what
+    for name, alike in (("llama3-rope", "llama"), ("gpt2-inverse-layer", "gpt2")):
+        assert ZOO[name] == ZOO[alike]
+        assert name not in CHOSEN
+
+
+def test_a_new_structure_is_taken_by_itself() -> None:
+    """Where a family brings a field that the description did not have, and where a number is."""
+
+    @dataclass(frozen=True)
+    class Sinking(Attention):
+        sinks: str | None = None
+
+    module = build("llama")
+    a = Model.from_module(module).architecture
+    first, *rest = a.blocks
+    sinking = Sinking(**vars(first.attention), sinks="model.layers.0.self_attn.sinks")
+    grown = replace(a, blocks=(replace(first, attention=sinking), *rest))
+    scaled = replace(a, logit_scale=0.5, embed_scale=3.0)
+    zoo = {"llama": structure(a, module), "again": structure(a, module)}
+    zoo |= {"grown": structure(grown, module), "scaled": structure(scaled, module)}
+    assert span(zoo) == ("llama", "grown", "scaled")
+    assert any("sinks: a tensor" in trait for trait in zoo["grown"])
+
+
+def test_sizes_are_no_structure() -> None:
+    module = build("llama")
+    a: Architecture = Model.from_module(module).architecture
+    assert structure(replace(a, d_mlp=99, d_vocab=5000), module) == structure(a, module)
