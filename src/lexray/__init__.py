@@ -13,6 +13,7 @@ from lexray.errors import LexrayError
 if TYPE_CHECKING:
     from lexray import edits
     from lexray.address import Address
+    from lexray.atlas.atlas import Atlas
     from lexray.compare.align.align import align
     from lexray.compare.align.partners import partners
     from lexray.compare.diff.diff import diff
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Address": "lexray.address",
+    "Atlas": "lexray.atlas.atlas",
     "Dictionary": "lexray.dictionary.dictionary",
     "Model": "lexray.model.model",
     "View": "lexray.view",
@@ -51,6 +53,7 @@ _MODULES = {
 __version__ = "0.1.0"
 __all__ = [
     "Address",
+    "Atlas",
     "Dictionary",
     "LexrayError",
     "Model",

@@ -18,7 +18,7 @@ from tests.cli.running import lexray
 EXPECTED = {
     *("info", "head", "heads", "neuron", "subhead", "vector", "feature", "svd"),
     *("lookup", "related", "nearest", "relations", "wires", "path"),
-    *("describe", "catalogue", "demo"),
+    *("describe", "catalogue", "atlas", "demo"),
     *("diff", "align", "stitch", "lens", "contributions", "flow", "study", "ground"),
     *("ablate", "patch", "steer", "edit", "check", "attention", "evidence", "draw"),
 }

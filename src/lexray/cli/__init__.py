@@ -12,6 +12,7 @@ import typer
 
 from lexray.cli import (
     align,
+    atlas,
     catalogue,
     demo,
     diff,
@@ -55,6 +56,7 @@ for module in (
     relations,
     wires,
     catalogue,
+    atlas,
     lens,
     flow,
     draw,

@@ -86,10 +86,16 @@ def _identity(weights: Weights) -> str:
     if checkpoint.remote:
         return digest.hexdigest()[:32]
     first = tensor_names(replace(a, blocks=a.blocks[:1]))
-    for name in sorted(first.intersection(checkpoint.names())):
-        for part in _parts(checkpoint, name):
-            digest.update(_bytes(checkpoint.read_unchecked(name, *part)))
+    for data in each_bytes(checkpoint, first.intersection(checkpoint.names())):
+        digest.update(data)
     return digest.hexdigest()[:32]
+
+
+def each_bytes(checkpoint: Checkpoint, names: Iterable[str]) -> Iterator[bytes]:
+    """What tensors hold, some of them at a time; of huge ones not all."""
+    for name in sorted(names):
+        for part in _parts(checkpoint, name):
+            yield _bytes(checkpoint.read_unchecked(name, *part))
 
 
 def _parts(checkpoint: Checkpoint, name: str) -> Iterator[tuple[slice, ...]]:

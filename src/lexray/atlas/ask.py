@@ -1,0 +1,284 @@
+"""The questions that an atlas answers, as SQL: fixed text, with values only as parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from math import log2
+from typing import Any, NamedTuple
+
+from lexray.address import Address
+from lexray.errors import LexrayError
+
+ADDRESS = """CASE
+    WHEN number IS NULL THEN owner
+    WHEN kind IN ('key', 'gate', 'value') THEN owner || 'N' || number || '.' || kind
+    ELSE owner || '.' || kind || number END"""
+"""A vector's address from where it lies."""
+MOST = 100_000
+"""Rows that a question with a limit gives at most."""
+
+
+class Question(NamedTuple):
+    sql: str
+    parameters: list[Any]
+
+
+class _Where:
+    """Conditions that are asked for; those that are None are not."""
+
+    def __init__(self, **equal: Any) -> None:
+        self.parts: list[str] = []
+        self.values: list[Any] = []
+        for name, value in equal.items():
+            self.add(f'"{name}" = ?', value)
+
+    def add(self, text: str, value: Any) -> _Where:
+        if value is not None:
+            self.parts.append(text)
+            self.values.append(value)
+        return self
+
+    def __str__(self) -> str:
+        return " AND ".join(self.parts) or "true"
+
+
+def _limit(n: int | None) -> str:
+    if n is None:
+        return ""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise LexrayError(f"asked for {n!r} rows; there has to be at least one")
+    return f"LIMIT {min(n, MOST)}"
+
+
+def _list(ids: Sequence[int]) -> str:
+    """Numbers, written out: files whose tokens are others are passed over then."""
+    return ", ".join(str(int(i)) for i in ids) or "-1"
+
+
+def find_tokens(word: str | int) -> Question:
+    """By id, else as it is shown, else by its text, else any form of the word."""
+    if isinstance(word, int):
+        return Question("SELECT id FROM tokens WHERE id = ?", [word])
+    sql = """
+    WITH found AS (
+        SELECT id, CASE WHEN shown = $1 THEN 1 WHEN text = $1 THEN 2 WHEN text = ' ' || $1 THEN 3
+            ELSE 4 END AS how
+        FROM tokens WHERE shown = $1 OR text = $1 OR lower(trim(text)) = lower(trim($1))
+    )
+    SELECT id FROM found WHERE trim($1) = $1 OR how < 3 ORDER BY how, id
+    """
+    return Question(sql.replace("trim($1) = $1", _forms(word)), [word])
+
+
+def _forms(word: str) -> str:
+    """Who writes the space wants that token alone."""
+    exact = word != word.strip() or word.startswith("·")
+    return "false" if exact else "true"
+
+
+def find_parameters(
+    view: str,
+    ids: Sequence[int],
+    n: int,
+    end: str | None,
+    kind: str | None,
+    layer: int | None,
+    by: str,
+) -> Question:
+    if by not in ("rank", "score"):
+        raise LexrayError(f"parameters by {by!r}? by is rank or score")
+    where = _Where(view=view, end=end, kind=kind, layer=layer)
+    order = "rank, abs(score) DESC" if by == "rank" else "abs(score) DESC, rank"
+    sql = f"""SELECT address, kind, side, layer, token, "end", rank, score FROM index
+    WHERE token IN ({_list(ids)}) AND {where} ORDER BY {order}, address, side {_limit(n)}"""
+    return Question(sql, where.values)
+
+
+def find_lists(
+    view: str,
+    forms: Mapping[str, Sequence[int]],
+    n: int,
+    end: str | None,
+    kind: str | None,
+    layer: int | None,
+    legibility: float | None,
+) -> Question:
+    """Lists with several words: most words first, then those where they stand higher."""
+    where = _Where(view=view, end=end, kind=kind, layer=layer)
+    numbers = [(w, i) for w, ids in enumerate(forms.values()) for i in ids]
+    wanted = ", ".join(f"({w}, {int(i)})" for w, i in numbers)
+    ids = _list([i for _, i in numbers])
+    legible = _Where(view=view).add("legibility >= ?", legibility)
+    only = (
+        f"AND (address, side) IN (SELECT (address, side) FROM vectors WHERE {legible})"
+        if legibility is not None
+        else ""
+    )
+    sql = f"""
+    WITH wanted(word, token) AS (VALUES {wanted}),
+    hits AS (
+        SELECT address, kind, side, layer, "end", wanted.word AS word,
+            min(rank) AS rank, arg_min(index.token, rank) AS token
+        FROM index JOIN wanted ON index.token = wanted.token
+        WHERE index.token IN ({ids}) AND {where} {only}
+        GROUP BY ALL
+    )
+    SELECT address, kind, side, layer, "end", count(*) AS found,
+        CAST(sum(1 / log2(1 + rank)) AS FLOAT) AS weight,
+        list(CAST(token AS INTEGER) ORDER BY rank, token) AS found_ids,
+        list(rank ORDER BY rank, token) AS ranks
+    FROM hits GROUP BY ALL ORDER BY found DESC, weight DESC, address, side, "end" {_limit(n)}"""
+    values = where.values + (legible.values if legibility is not None else [])
+    return Question(sql, values)
+
+
+def find_like(
+    view: str,
+    lists: Mapping[str, Sequence[int | None]],
+    n: int,
+    kind: str | None,
+    itself: str | None,
+) -> Question:
+    """Lists that share tokens, weighed by 1/log₂(1 + rank) on both sides, over the most there is:
+    1 is the same list, −1 the list turned over."""
+    own = [
+        (token, 1 if end == "top" else -1, 1 / log2(1 + rank))
+        for end, ids in lists.items()
+        for rank, token in enumerate(ids, 1)
+        if token is not None
+    ]
+    if not own:
+        raise LexrayError("no token of this list is in the other vocabulary")
+    where = _Where(view=view, kind=kind)
+    rows = ", ".join(f"({int(token)}, {sign * weight:.9g}::FLOAT)" for token, sign, weight in own)
+    most = sum(1 / log2(1 + rank) ** 2 for ids in lists.values() for rank in range(1, len(ids) + 1))
+    not_itself = _Where().add("address <> ?", itself)
+    sql = f"""
+    WITH own(token, weight) AS (VALUES {rows}),
+    hits AS (
+        SELECT kind, side, layer, owner, number, sum(CASE "end" WHEN 'top' THEN own.weight
+            ELSE -own.weight END / log2(1 + rank)) AS total, list((index.token, rank)) AS shared
+        FROM index JOIN own ON index.token = own.token
+        WHERE index.token IN ({_list([token for token, _, _ in own])}) AND {where}
+        GROUP BY ALL ORDER BY abs(total) DESC LIMIT {n + 50}
+    )
+    SELECT {ADDRESS} AS address, kind, side, layer, CAST(total / {most:.12g} AS FLOAT) AS alike,
+        CAST(len(shared) AS INTEGER) AS shared,
+        list_transform(list_sort(shared, 'ASC'), lambda x: CAST(x[1] AS INTEGER)) AS shared_ids
+    FROM hits WHERE {not_itself} ORDER BY abs(alike) DESC, address, side {_limit(n)}"""
+    return Question(sql, where.values + not_itself.values)
+
+
+# ------------------------------------------------------------------ tables
+
+
+def place_of(address: str) -> dict[str, Any]:
+    """A vector's place, by which files and rows that cannot hold it are passed over."""
+    layer = re.match(r"L(\d+)", address)
+    return {"address": address, "layer": int(layer[1]) if layer else None}
+
+
+def find_vectors(view: str, at: Mapping[str, Any], n: int | None, by: str) -> Question:
+    orders = {
+        "place": "layer, kind, owner, number, side",
+        "legibility": "legibility DESC, address, side",
+        "norm": "norm DESC, address, side",
+    }
+    if by not in orders:
+        raise LexrayError(f"vectors by {by!r}? by is {', '.join(orders)}")
+    where = _Where(view=view, **at)
+    order = orders[by].replace("side", "side DESC")
+    sql = f"SELECT * EXCLUDE (view) FROM vectors WHERE {where} ORDER BY {order} {_limit(n)}"
+    return Question(sql, where.values)
+
+
+def find_neurons(view: str, layer: int | None, n: int | None, by: str) -> Question:
+    """A row for each neuron; a gate decides where it is on, if there is one."""
+    orders = {
+        "legibility": "greatest(value_legibility, key_legibility, gate_legibility) DESC",
+        "norm": "value_norm DESC",
+        "place": "layer, owner, number",
+    }
+    if by not in orders:
+        raise LexrayError(f"neurons by {by!r}? by is {', '.join(orders)}")
+    where = _Where(view=view, layer=layer)
+    kinds = "".join(
+        f"""max(norm) FILTER (kind = '{kind}') AS {kind}_norm,
+        max(legibility) FILTER (kind = '{kind}') AS {kind}_legibility, """
+        for kind in ("key", "gate", "value")
+    )
+    lists = ", ".join(
+        f"any_value(top_ids[:10]) FILTER (kind = '{kind}' AND side <> 'expects') AS {kind}_ids"
+        for kind in ("key", "gate", "value")
+    )
+    sql = f"""
+    WITH chosen AS (
+        SELECT owner || 'N' || number AS address, layer, owner, number, {kinds} FROM vectors
+        WHERE {where} AND kind IN ('key', 'gate', 'value') GROUP BY ALL
+        ORDER BY {orders[by]}, layer, owner, number {_limit(n)}
+    ),
+    words AS (
+        SELECT owner, number, {lists} FROM vectors SEMI JOIN chosen USING (layer, owner, number)
+        WHERE {where} AND kind IN ('key', 'gate', 'value') GROUP BY ALL
+    )
+    SELECT * EXCLUDE (owner, number) FROM chosen JOIN words USING (owner, number)
+    ORDER BY {orders[by]}, layer, owner, number"""
+    return Question(sql, where.values * 2)
+
+
+def find_heads(view: str, layer: int | None) -> Question:
+    where = _Where(view=view, layer=layer)
+    sides = "".join(
+        f"""max({name}) FILTER (circuit = '{circuit}') AS {circuit.lower()}_{name}, """
+        for circuit in ("VO", "QK")
+        for name in ("norm", "rank", "legibility")
+    )
+    sql = f"""
+    WITH sized AS (
+        SELECT address, layer, head, any_value(kv) AS kv, {sides} FROM matrices WHERE {where}
+        GROUP BY ALL
+    )
+    SELECT * FROM sized FULL JOIN (SELECT * EXCLUDE (view) FROM heads WHERE {where}) AS did
+    USING (address, layer, head) ORDER BY layer, head"""
+    return Question(sql, where.values * 2)
+
+
+def find_of_head(view: str, table: str, address: str, circuit: str | None) -> Question:
+    if circuit not in (None, "VO", "QK"):
+        raise LexrayError(f"a head has the matrices VO and QK, not {circuit!r}")
+    at = {**place_of(address), "circuit": circuit}
+    where = _Where(view=view, **at)
+    last = ', "end"' if table == "directions" else ""
+    sql = f"""SELECT * EXCLUDE (view) FROM {table} WHERE {where}
+    ORDER BY circuit DESC, rank{last}"""
+    return Question(sql, where.values)
+
+
+def find_relations(view: str, address: str | None, q: float) -> Question:
+    where = _Where(view=view, address=address).add("q < ?", q)
+    sql = f"""SELECT * EXCLUDE (view) FROM relations WHERE {where}
+    ORDER BY share - chance DESC, q, address"""
+    return Question(sql, where.values)
+
+
+def find_roles(view: str, role: str | None) -> Question:
+    where = _Where(view=view, role=role)
+    sql = f"""SELECT * EXCLUDE (view) FROM roles WHERE {where}
+    ORDER BY role, abs(score) DESC, address"""
+    return Question(sql, where.values)
+
+
+def find_links(view: str, address: str | None) -> Question:
+    where = _Where(view=view).add("(writer = ? OR reader = ?)", address)
+    values = where.values + ([address] if address is not None else [])
+    sql = f"SELECT * EXCLUDE (view) FROM links WHERE {where} ORDER BY between DESC, rank"
+    return Question(sql, values)
+
+
+def find_evidence(view: str, table: str, address: str) -> Question:
+    at = Address.parse(address)
+    where = _Where(view=view, address=str(at), layer=at.layer)
+    order = "part, rank" if table == "evidence" else "part, area DESC, reading"
+    sql = f"SELECT * EXCLUDE (view) FROM {table} WHERE {where} ORDER BY {order}"
+    return Question(sql, where.values)

@@ -1,0 +1,80 @@
+"""What an atlas will cost here, before it is begun: `lexray atlas --plan`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from lexray.atlas.options import AtlasOptions
+from lexray.atlas.plan import Chunk, cost_of, count_lists, plan_chunks, plan_index
+from lexray.model.plan import Speed, measure
+from lexray.model.weights import Weights
+from lexray.result.format import show_bytes, show_flop, show_time
+from lexray.result.table import Result, Table
+
+ENTRY = 3.4
+"""Bytes of a token and its score in a list, as they are kept."""
+INDEXED = 4.3
+"""The same in the index."""
+
+
+@dataclass(frozen=True)
+class Plan(Result):
+    """The work of an atlas, job by job."""
+
+    model: str
+    workers: int
+    chunks: dict[str, int]
+    lists: int
+    """Lists of tokens: a reader may have two."""
+    flop: dict[str, float]
+    """In operations of a product with the embedding."""
+    size: float
+    speed: Speed
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.flop.values()) / self.speed.multiply / self.workers
+
+    def tables(self) -> list[Table]:
+        rows = [
+            (job, n, show_flop(self.flop[job]), show_time(self.flop[job] / self.speed.multiply))
+            for job, n in self.chunks.items()
+        ]
+        total = sum(self.flop.values())
+        rows.append(("all", sum(self.chunks.values()), show_flop(total), show_time(self.seconds)))
+        note = (
+            f"{self.lists:,} lists of tokens, about {show_bytes(self.size)} on disk · "
+            f"{show_flop(self.speed.multiply)}/s here · the time of all is with "
+            f"{self.workers} worker{'s' * (self.workers > 1)}"
+        )
+        return [Table(("job", "chunks", "work", "time"), tuple(rows), f"{self.model}: plan", note)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "workers": self.workers,
+            "lists": self.lists,
+            "jobs": {job: {"chunks": n, "flop": self.flop[job]} for job, n in self.chunks.items()},
+            "bytes": self.size,
+            "flop_per_second": self.speed.multiply,
+            "seconds": self.seconds,
+        }
+
+
+def plan_atlas(
+    model: Weights, options: AtlasOptions, *, workers: int = 1, speed: Speed | None = None
+) -> Plan:
+    """Looks at headers, and multiplies for a second; `speed` is measured unless given."""
+    reading = plan_chunks(model, options)
+    every: list[Chunk] = [*reading, *plan_index(model, options, reading)]
+    chunks: Counter[str] = Counter()
+    flop: Counter[str] = Counter()
+    for chunk in every:
+        chunks[chunk.job] += 1
+        flop[chunk.job] += cost_of(model, options, chunk)  # type: ignore[assignment]
+    lists = sum(count_lists(model, c) for c in reading if c.job in ("vectors", "others"))
+    size = lists * 2 * options.k * (ENTRY + INDEXED)
+    speed = speed or measure(model.d_model, model.d_head, model.device)
+    return Plan(model.name, workers, dict(chunks), lists, dict(flop), size, speed)

@@ -1,0 +1,228 @@
+"""The work of an atlas as a frozen list of chunks, each of which becomes a file or two.
+
+The list follows from the model's headers and the options alone, so that everybody who works on an
+atlas, whenever and wherever, has the same list; a chunk's content depends on nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from math import ceil
+from typing import Literal, get_args
+
+from lexray.atlas.options import VECTOR_PARTS, AtlasOptions
+from lexray.atlas.schema import NO_VIEW
+from lexray.errors import LexrayError
+from lexray.model.groups import layer_groups
+from lexray.model.plan import TYPICAL
+from lexray.model.weights import Weights
+from lexray.space.kinds import EXPECTS, Kind
+from lexray.view import VIEWS, View
+
+Job = Literal[
+    "tokens", "vectors", "others", "heads", "relations", "roles", "links", "evidence", "index"
+]
+FILES: dict[str, tuple[str, ...]] = {
+    "heads": ("directions", "pairs", "matrices"),
+    "roles": ("heads", "roles"),
+    "others": ("vectors",),
+    "evidence": ("agreement", "evidence"),
+}
+"""The tables that a job fills, if it is not the one of its own name; the last is written last."""
+AT_ONCE = 4096
+"""Vectors in a file."""
+INDEXED_AT_ONCE = 2**23
+"""Entries of the index in a file."""
+NEURONS_AT_ONCE = 1024
+SEARCH = 3.0
+"""How much longer an operation takes in the search for pairs than in a product."""
+NAME = re.compile(
+    r"(?P<table>[a-z]+)/(?P<view>[a-z]+)/"
+    r"(?P<kind>[A-Za-z]+)(?:-L(?P<layer>\d{3,6}))?(?:-(?P<part>\d{2,6}))?(?:-(?P<mark>[0-9a-f]{8}))?"
+    r"\.parquet"
+)
+
+
+@dataclass(frozen=True, order=True)
+class Chunk:
+    """One piece of work."""
+
+    job: Job
+    view: str
+    kind: str = "all"
+    layer: int | None = None
+    part: int | None = None
+    mark: str = ""
+    """Of the index: what it is over."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its files, in the order in which they are written: the last says that it is done."""
+        stem = self.kind
+        stem += "" if self.layer is None else f"-L{self.layer:03d}"
+        stem += "" if self.part is None else f"-{self.part:02d}"
+        stem += f"-{self.mark}" if self.mark else ""
+        tables = FILES.get(self.job, (self.job,))
+        return tuple(f"{table}/{self.view}/{stem}.parquet" for table in tables)
+
+    @property
+    def name(self) -> str:
+        return self.names[-1]
+
+    @classmethod
+    def parse(cls, name: str) -> Chunk:
+        """The chunk whose last file has this name."""
+        match = NAME.fullmatch(name) if isinstance(name, str) else None
+        jobs: tuple[Job, ...] = get_args(Job)
+        owners = {FILES.get(job, (job,))[-1]: job for job in jobs if job != "others"}
+        if match is None or match["table"] not in owners or match["view"] not in (*VIEWS, NO_VIEW):
+            raise LexrayError(f"{str(name)[:80]!r} is no file of an atlas")
+        job: Job = owners[match["table"]]
+        if job == "vectors" and match["kind"] == "others":
+            job = "others"
+        layer, part = (None if match[key] is None else int(match[key]) for key in ("layer", "part"))
+        found = cls(job, match["view"], match["kind"], layer, part, match["mark"] or "")
+        if found.name != name:
+            raise LexrayError(f"{name[:80]!r} is no file of an atlas")
+        return found
+
+
+def plan_chunks(model: Weights, options: AtlasOptions) -> list[Chunk]:
+    """What the options ask for, the index left out, in the order in which it is worked on."""
+    layers = choose_layers(model, options)
+    found = [Chunk("tokens", NO_VIEW)]
+    for view in dict.fromkeys(options.views):
+        found += _plan_vectors(model, options, view, layers)
+        if "others" in options.kinds:
+            found.append(Chunk("others", view, "others"))
+        if "heads" in options.kinds:
+            found += [Chunk("heads", view, layer=layer) for layer in layers]
+        whole: tuple[Job, ...] = ("roles", "relations", "links")
+        found += [Chunk(job, view) for job in whole if job in options.kinds]
+        if options.text is not None:
+            found += _plan_evidence(model, view, layers)
+    return found
+
+
+def choose_layers(model: Weights, options: AtlasOptions) -> list[int]:
+    """The layers that are asked for; those before 0 count from the end."""
+    n = model.n_layers
+    wanted = range(n) if options.layers is None else options.layers
+    if wrong := [layer for layer in wanted if not -n <= layer < n]:
+        raise LexrayError(f"there is no layer {wrong[0]}: {model.name} has 0–{n - 1}")
+    return sorted({layer % n for layer in wanted})
+
+
+def _plan_vectors(
+    model: Weights, options: AtlasOptions, view: str, layers: Sequence[int]
+) -> Iterator[Chunk]:
+    for layer in layers:
+        for part, kind in VECTOR_PARTS.items():
+            if part in options.kinds and (n := count_vectors(model, layer, kind)):
+                for at in range(ceil(n / AT_ONCE)):
+                    yield Chunk("vectors", view, kind, layer, at)
+
+
+def _plan_evidence(model: Weights, view: str, layers: Sequence[int]) -> Iterator[Chunk]:
+    for layer in layers:
+        n = count_vectors(model, layer, "value")
+        for at in range(ceil(n / NEURONS_AT_ONCE)):
+            yield Chunk("evidence", view, "neurons", layer, at)
+        yield Chunk("evidence", view, "heads", layer)
+
+
+def plan_index(model: Weights, options: AtlasOptions, chunks: Iterable[Chunk]) -> list[Chunk]:
+    """The index over all lists of vectors, for each view: some tokens in each file.
+
+    Its name says what it is over: with more vectors, it is another.
+    """
+    by_view: dict[str, list[Chunk]] = {}
+    for chunk in sorted(chunks, key=order_of):
+        if chunk.job in ("vectors", "others"):
+            by_view.setdefault(chunk.view, []).append(chunk)
+    found = []
+    for view, over in by_view.items():
+        entries = 2 * options.k * sum(count_lists(model, chunk) for chunk in over)
+        parts = max(1, ceil(entries / INDEXED_AT_ONCE))
+        mark = sha256("\n".join([str(parts), *(c.name for c in over)]).encode()).hexdigest()[:8]
+        found += [Chunk("index", view, "tokens", None, at, mark) for at in range(parts)]
+    return found
+
+
+def order_of(chunk: Chunk) -> tuple[str, str, int, str, int, str]:
+    """By what it is about: the order in which files are listed and read."""
+    layer = -1 if chunk.layer is None else chunk.layer
+    part = -1 if chunk.part is None else chunk.part
+    return chunk.job, chunk.view, layer, chunk.kind, part, chunk.mark
+
+
+def count_vectors(model: Weights, layer: int, kind: str) -> int:
+    return sum(group.n for group in layer_groups(model, layer, _kind(kind)))
+
+
+def _kind(name: str) -> Kind:
+    for kind in get_args(Kind):
+        if kind == name:
+            return kind  # type: ignore[no-any-return]
+    raise LexrayError(f"there are no vectors of the kind {name!r}")
+
+
+def sides_of(view: View, kind: str) -> tuple[str, ...]:
+    """How vectors of a kind are read under a view."""
+    if kind in ("value", "O", "bias"):
+        return ("writes",)
+    if not view.sees_and_expects:
+        return ("reads",)
+    return ("sees", "expects") if kind in EXPECTS else ("sees",)
+
+
+def count_lists(model: Weights, chunk: Chunk) -> int:
+    """Lists of tokens that a chunk of vectors holds."""
+    if chunk.job == "others":
+        return 8 * model.n_layers + 2
+    assert chunk.layer is not None
+    n = count_vectors(model, chunk.layer, chunk.kind) - AT_ONCE * (chunk.part or 0)
+    return min(n, AT_ONCE) * len(sides_of(VIEWS[chunk.view], chunk.kind))
+
+
+def cost_of(model: Weights, options: AtlasOptions, chunk: Chunk) -> float:
+    """Floating-point operations of products with the embedding that would take as long."""
+    a = model.architecture
+    e, d = a.d_vocab, a.d_model
+    product = 2.0 * e * d
+    heads = [len(block.attention.q.starts) for block in a.blocks]
+    match chunk.job:
+        case "vectors" | "others":
+            return product * count_lists(model, chunk) * 1.15
+        case "heads":
+            assert chunk.layer is not None
+            spec = a.blocks[chunk.layer].attention
+            widths = spec.q.d_head + spec.v.d_head
+            searched = 2.0 * e * e * widths * heads[chunk.layer] * TYPICAL * SEARCH
+            return searched + product * heads[chunk.layer] * (2 * widths + 4 * options.directions)
+        case "relations":
+            return 0.7 * sum(heads) * 2.0 * e * e * a.d_head * 0.05 + product * sum(heads)
+        case "roles":
+            return product * 4 * sum(heads)
+        case "links":
+            return 2.0 * d * sum(_neurons(model)) ** 2 / 4 + product * 4 * options.links
+        case "evidence":
+            words = len((options.text or "").split()) * 1.5
+            return words * 2 * 12 * len(a.blocks) * d * d + product * 100
+        case "index":
+            return 9e3 * min(INDEXED_AT_ONCE, 2 * options.k * _count_all(model))
+        case _:
+            return product * 4
+
+
+def _count_all(model: Weights) -> int:
+    """Vectors of all kinds."""
+    kinds, layers = VECTOR_PARTS.values(), range(model.n_layers)
+    return sum(count_vectors(model, layer, kind) for layer in layers for kind in kinds)
+
+
+def _neurons(model: Weights) -> list[int]:
+    return [count_vectors(model, layer, "value") for layer in range(model.n_layers)]

@@ -1,0 +1,157 @@
+"""DuckDB over the files of an atlas: its tables as views, and a door that only lets questions in.
+
+Once the views stand, DuckDB may open nothing but the atlas's own files, its settings are locked,
+and of statements only a single SELECT is taken: nothing is written, attached or installed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from lexray.atlas.ask import ADDRESS
+from lexray.atlas.plan import Chunk
+from lexray.atlas.schema import NO_VIEW, TABLES
+from lexray.atlas.store import Store
+from lexray.errors import LexrayError
+
+THREADS = 2
+LOCKED = (
+    "SET enable_external_access=false",
+    "SET python_enable_replacements=false",
+    "SET autoinstall_known_extensions=false",
+    "SET autoload_known_extensions=false",
+    "SET lock_configuration=true",
+)
+TURNED = """SELECT view, unnest({end}_ids) AS token, kind, side, layer, owner, number,
+    '{end}' AS "end", CAST(generate_subscripts({end}_ids, 1) AS SMALLINT) AS rank,
+    unnest({end}_scores) AS score, address FROM vectors WHERE view = '{view}'"""
+"""The index of lists that have none yet."""
+
+
+class Database:
+    """The tables of an atlas, to be asked."""
+
+    def __init__(self, store: Store, there: Iterable[Chunk], unindexed: Iterable[str]) -> None:
+        self._store = store
+        files: dict[str, dict[str, list[str]]] = {name: {} for name in TABLES}
+        for chunk in there:
+            for name in chunk.names:
+                table = name.partition("/")[0]
+                files[table].setdefault(chunk.view, []).append(store.path(name))
+        self._connection = duckdb.connect(":memory:")
+        try:
+            self._set_up(files, tuple(unindexed))
+        except duckdb.Error as error:
+            raise LexrayError(f"{store.where} cannot be read as an atlas: {_say(error)}") from error
+
+    def _set_up(self, files: dict[str, dict[str, list[str]]], unindexed: Sequence[str]) -> None:
+        connection = self._connection
+        if self._store.folder is None:
+            connection.register_filesystem(self._store.system)
+            for views in files.values():
+                for view in views:
+                    views[view] = [self._store.system.unstrip_protocol(p) for p in views[view]]
+        paths = [path for views in files.values() for some in views.values() for path in some]
+        connection.execute(f"SET threads={THREADS}")
+        connection.execute("SET parquet_metadata_cache=true")
+        connection.execute(f"SET allowed_paths=[{_quote(paths)}]")
+        for name, views in files.items():
+            self._make_view(name, views, unindexed)
+        connection.execute(
+            "CREATE TABLE _shown AS SELECT list(coalesce(shown, '') ORDER BY id) AS words "
+            "FROM tokens"
+        )
+        connection.execute("CREATE MACRO word(id) AS (SELECT words[id + 1] FROM _shown)")
+        connection.execute(
+            "CREATE MACRO words(ids) AS list_select((SELECT words FROM _shown), "
+            "list_transform(ids, lambda id: id + 1))"
+        )
+        for statement in LOCKED:
+            connection.execute(statement)
+
+    def _make_view(self, name: str, views: dict[str, list[str]], unindexed: Sequence[str]) -> None:
+        """A table over its files, which must have the columns that the schema says."""
+        connection, columns = self._connection, _columns(name)
+        parts = []
+        for view, paths in views.items():
+            wanted = columns + (f", {ADDRESS} AS address" if name == "index" else "")
+            own = "" if view == NO_VIEW else f"'{view}' AS view, "
+            parts.append(f"SELECT {own}{wanted} FROM read_parquet([{_quote(paths)}])")
+        if name == "index":
+            parts += [TURNED.format(end=e, view=v) for v in unindexed for e in ("top", "bottom")]
+        if not parts:
+            empty = TABLES[name].empty_table()
+            connection.register("_empty", empty)
+            own = "" if name == "tokens" else "'' AS view, "
+            more = ", '' AS address" if name == "index" else ""
+            connection.execute(
+                f'CREATE TABLE "{name}" AS SELECT {own}*{more} FROM _empty WHERE false'
+            )
+            connection.unregister("_empty")
+            return
+        connection.execute(f'CREATE VIEW "{name}" AS {" UNION ALL BY NAME ".join(parts)}')
+        if name == "tokens":
+            connection.execute("ALTER VIEW tokens RENAME TO _tokens")
+            connection.execute("CREATE TABLE tokens AS SELECT * FROM _tokens ORDER BY id")
+
+    def ask(
+        self, query: str, parameters: Sequence[Any] = (), seconds: float | None = None
+    ) -> pa.Table:
+        """The answer to a single SELECT; it is ended after some seconds, if these are said."""
+        cursor = self._connection.cursor()
+        timer = None if seconds is None else threading.Timer(seconds, cursor.interrupt)
+        try:
+            _refuse_others(cursor.extract_statements(query))
+            if timer is not None:
+                timer.start()
+            return cursor.sql(query, params=list(parameters)).to_arrow_table()
+        except duckdb.InterruptException:
+            raise LexrayError(f"the query took longer than {seconds} s and was ended") from None
+        except duckdb.Error as error:
+            raise LexrayError(f"the query cannot be answered: {_say(error)}") from error
+        finally:
+            if timer is not None:
+                timer.cancel()
+            cursor.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _columns(name: str) -> str:
+    return ", ".join(f'CAST("{f.name}" AS {_type(f.type)}) AS "{f.name}"' for f in TABLES[name])
+
+
+def _type(kind: pa.DataType) -> str:
+    """What DuckDB calls it; a cast to the type that is there costs nothing."""
+    if pa.types.is_list(kind):
+        return f"{_type(kind.value_type)}[]"
+    names = {
+        "int16": "SMALLINT",
+        "int32": "INTEGER",
+        "float": "FLOAT",
+        "double": "DOUBLE",
+        "bool": "BOOLEAN",
+        "string": "VARCHAR",
+    }
+    return names[str(kind)]
+
+
+def _quote(texts: Iterable[str]) -> str:
+    return ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
+
+
+def _refuse_others(statements: Sequence[Any]) -> None:
+    kinds = [str(statement.type).rpartition(".")[2] for statement in statements]
+    if kinds != ["SELECT"]:
+        said = " and ".join(kinds) or "nothing"
+        raise LexrayError(f"an atlas answers one SELECT at a time, not {said}")
+
+
+def _say(error: BaseException) -> str:
+    return str(error).strip()[:600]

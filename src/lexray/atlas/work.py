@@ -1,0 +1,65 @@
+"""Who makes the chunks of an atlas: this process, or several that open the model themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+
+from lexray.atlas.make import Task, Written, write_chunk
+from lexray.atlas.opening import Opening
+from lexray.atlas.options import AtlasOptions
+from lexray.atlas.store import Store
+from lexray.errors import LexrayError
+from lexray.model.model import Model
+
+Done = tuple[Task, list[Written]]
+Run = Callable[[Sequence[Task]], Iterable[Done]]
+"""Makes tasks, in any order, and says which are done."""
+
+_opened: dict[Opening, Model] = {}
+"""Of a worker: the model that it works on."""
+
+
+def open_once(opening: Opening) -> Model:
+    if opening not in _opened:
+        _opened[opening] = opening.open()
+    return _opened[opening]
+
+
+def work_on(task: Task, opening: Opening, options: AtlasOptions, store: Store) -> Done:
+    """In a worker."""
+    return task, write_chunk(open_once(opening), task, options, store)
+
+
+def run_here(model: Model, options: AtlasOptions, store: Store) -> Run:
+    """This process, one chunk after the other."""
+
+    def run(tasks: Sequence[Task]) -> Iterator[Done]:
+        for task in tasks:
+            yield task, write_chunk(model, task, options, store)
+
+    return run
+
+
+def run_in_processes(workers: int, opening: Opening, options: AtlasOptions, store: Store) -> Run:
+    """Several processes, each with a copy of the embedding."""
+
+    def run(tasks: Sequence[Task]) -> Iterator[Done]:
+        if not tasks:
+            return
+        pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=get_context("spawn"))
+        try:
+            futures = [pool.submit(work_on, task, opening, options, store) for task in tasks]
+            for future in as_completed(futures):
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise LexrayError(
+                "a worker was ended from outside (out of memory?); what is done is kept: run it "
+                "again, with fewer workers if need be"
+            ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    return run

@@ -1,0 +1,150 @@
+"""Questions to an atlas, against the lists themselves."""
+
+from __future__ import annotations
+
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lexray as lx
+from lexray.errors import LexrayError
+
+
+def lists(atlas: lx.Atlas) -> list[dict[str, Any]]:
+    return list(atlas.vectors())
+
+
+def place(row: dict[str, Any]) -> tuple[str, str]:
+    return row["address"], row["side"]
+
+
+@pytest.mark.parametrize("by", ["rank", "score"])
+def test_who_has_a_token(atlas: lx.Atlas, by: Any) -> None:
+    token = atlas.ids(" law")[0]
+    expected = {
+        (*place(row), end, row[f"{end}_ids"].index(token) + 1)
+        for row in lists(atlas)
+        for end in ("top", "bottom")
+        if token in row[f"{end}_ids"]
+    }
+    found = atlas.parameters(" law", 10_000, by=by)
+    assert {(*place(row), row["end"], row["rank"]) for row in found} == expected
+    key = "rank" if by == "rank" else "score"
+    order = [row[key] if by == "rank" else -abs(row[key]) for row in found]
+    assert order == sorted(order)
+
+
+def test_search_finds_lists_with_most_words(atlas: lx.Atlas) -> None:
+    words = ["law", "cat", "dog"]
+    forms = [set(atlas.ids(word)) for word in words]
+    counts = {
+        (*place(row), end): sum(bool(form & set(row[f"{end}_ids"])) for form in forms)
+        for row in lists(atlas)
+        for end in ("top", "bottom")
+    }
+    found = atlas.search("law cat dog", 10_000)
+    assert {(*place(row), row["end"]): row["found"] for row in found} == {
+        key: n for key, n in counts.items() if n
+    }
+    assert found.column("found") == sorted(found.column("found"), reverse=True)
+    some = atlas.search(words, 10_000, legibility=0.05, kind="value", end="top", layer=1)
+    legible = {place(row) for row in atlas.vectors("value", 1) if row["legibility"] >= 0.05}
+    assert {place(row) for row in some} <= legible
+    assert all(row["end"] == "top" for row in some)
+
+
+def test_like_weighs_shared_tokens(atlas: lx.Atlas) -> None:
+    own = atlas.vector("L1N7.value")[0]
+    tokens = 6
+
+    def weigh(row: dict[str, Any]) -> float:
+        total = 0.0
+        for mine in ("top", "bottom"):
+            for place_, token in enumerate(own[f"{mine}_ids"][:tokens], 1):
+                for theirs in ("top", "bottom"):
+                    if token in row[f"{theirs}_ids"]:
+                        rank = row[f"{theirs}_ids"].index(token) + 1
+                        sign = 1 if mine == theirs else -1
+                        total += sign / log2(1 + rank) / log2(1 + place_)
+        return total / (2 * sum(log2(1 + i) ** -2 for i in range(1, tokens + 1)))
+
+    expected = {place(row): weigh(row) for row in lists(atlas) if row["address"] != "L1N7.value"}
+    found = atlas.like("L1N7.value", 15, tokens=tokens)
+    assert len(found) == 15
+    for row in found:
+        assert row["alike"] == pytest.approx(expected[place(row)], abs=1e-5)
+    best = sorted(map(abs, expected.values()), reverse=True)[:15]
+    assert [abs(x) for x in found.column("alike")] == pytest.approx(best, abs=1e-5)
+
+
+def test_like_in_another_atlas_goes_by_the_text(atlas: lx.Atlas, folder: Path) -> None:
+    """In the same model it finds the parameter itself."""
+    found = atlas.like("L0N3.key", 3, other=lx.Atlas(folder))
+    assert found[0]["address"] == "L0N3.key"
+    assert found[0]["alike"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_neurons(atlas: lx.Atlas, model: lx.Model) -> None:
+    rows = atlas.neurons(1, None, by="place")
+    assert rows.column("address") == [f"L1N{i}" for i in range(model.d_mlp)]
+    values = atlas.vectors("value", 1)
+    assert rows.column("value_norm") == values.column("norm")
+    assert [row["value_ids"] for row in rows] == [row["top_ids"][:10] for row in values]
+    best = atlas.neurons(n=4)
+    every = atlas.neurons(n=None)
+    assert best.column("address") == every.column("address")[:4]
+
+
+def test_rows_as_arrow_pandas_and_polars(atlas: lx.Atlas) -> None:
+    rows = atlas.parameters(" law", 7)
+    assert rows.to_arrow().num_rows == len(rows.to_pandas()) == len(rows.to_polars()) == 7
+    assert "·law" in str(rows)
+    assert rows.to_dict()["rows"][0]["token_shown"] == "·law"
+    assert rows.to_csv().startswith("address,kind,side,")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda a: a.parameters("no such token"), "is no token"),
+        (lambda a: a.vector("L9N3.key"), "is not in"),
+        (lambda a: a.search(""), "search for what"),
+        (lambda a: a.parameters(" law", 0), "at least one"),
+        (lambda a: lx.Atlas(a.where, "folded"), "no view"),
+        (lambda a: lx.Atlas(a.where / "nothing"), "there is no atlas"),
+    ],
+)
+def test_mistakes_are_told(atlas: lx.Atlas, call: Any, said: str) -> None:
+    with pytest.raises(LexrayError, match=said):
+        call(atlas)
+
+
+def test_words_in_sql(atlas: lx.Atlas) -> None:
+    (row,) = atlas.sql(
+        "select address, words(top_ids) w, word(top_ids[1]) first from vectors limit 1"
+    )
+    own = next(
+        each
+        for each in lists(atlas) + list(lx.Atlas(atlas.where, "raw").vectors())
+        if each["address"] == row["address"]
+    )
+    assert row["first"] == row["w"][0]
+    assert len(row["w"]) == len(own["top_ids"])
+
+
+def test_an_atlas_without_its_index_answers_the_same(
+    folder: Path, tmp_path: Path, atlas: lx.Atlas
+) -> None:
+    import shutil
+
+    shutil.copytree(folder, tmp_path / "part")
+    for path in (tmp_path / "part/index").rglob("*.parquet"):
+        path.unlink()
+    part = lx.Atlas(tmp_path / "part")
+    assert any(name.startswith("index/") for name in part.missing)
+    found, whole = part.parameters(" law", 30), atlas.parameters(" law", 30)
+    assert found.to_arrow().equals(whole.to_arrow())
+    assert "not finished" in found.note
+    assert part.like("L1N7.value").column("address") == atlas.like("L1N7.value").column("address")
