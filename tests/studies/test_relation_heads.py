@@ -13,6 +13,7 @@ from lexray.studies.relation_heads import (
     FREE,
     PUT,
     accuracy,
+    among_best,
     correlation,
     measure_written,
     questions,
@@ -55,6 +56,19 @@ def test_what_heads_write() -> None:
     for mode, hits in expected.items():
         np.testing.assert_allclose(found[mode], hits.double().mean(0), atol=0.17)
         assert np.abs(found[mode] - hits.double().mean(0).numpy()).mean() < 0.03
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_who_is_among_the_best(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a screen of a few tokens, as by all scores of all rows."""
+    monkeypatch.setattr(relation_heads, "SCREEN", 8)
+    model = worded("llama").view(folded=True)
+    rows = torch.randn(60, model.d_model, generator=torch.Generator().manual_seed(0))
+    scores = model.space.whole("O").project(rows)
+    targets = scores.topk(5).indices[torch.arange(60), torch.arange(60) % 5]
+    expected = (scores > scores.gather(1, targets[:, None])).sum(1) < k
+    assert torch.equal(among_best(model, rows, targets, k), expected)
+    assert 0 < int(expected.sum()) < 60
 
 
 def test_questions_and_answers() -> None:

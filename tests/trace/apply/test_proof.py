@@ -19,6 +19,7 @@ from lexray.errors import LexrayError
 from lexray.families import Experts, Linear
 from lexray.model.model import Model
 from lexray.trace.apply.editor import EDITING
+from lexray.trace.record.run import Runner
 from lexray.trace.trace import Trace
 from tests.families.oracles import close, run
 from tests.families.span import STAND_INS, spanning
@@ -354,12 +355,39 @@ CAUSAL = [n for n in STAND_INS if not find(n).masked and "both-ways" not in n]
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-def test_generation_under_edits(name: str) -> None:
-    """Each new token is the changed run's most probable one; positions count in the prompt."""
-    c = case(name)
-    edits = [scale("L0.mlp", 3), add("L0", torch.ones(c.model.d_model), positions=-1)]
+def test_generation_under_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new token is the changed run's most probable one, out of a cache or not; positions
+    count in the prompt."""
+    c, seen, step = case(name), [], Runner._step
+
+    def watch(self: Runner, ids: list[int], cache: Any, *, keep: bool = True) -> Any:
+        seen.append(cache is None)
+        return step(self, ids, cache, keep=keep)
+
+    monkeypatch.setattr(Runner, "_step", watch)
+    monkeypatch.setattr(Runner, "_ends", lambda _: set())
+    edits: list[Edit] = [
+        scale("L0.mlp", 3),
+        add("L0", torch.ones(c.model.d_model), positions=-1),
+        ablate("L1H1", to=other(name)),
+        patch("L1.mlp", other(name), positions=slice(1, None)),
+    ]
     trace = c.model.trace([5, 11, 3], new_tokens=3, edits=edits)
+    assert seen == [True, False, False]
     assert trace.logits[2:-1].argmax(-1).tolist() == trace.ids[3:].tolist()
     more = trace[0].resid_post - c.model.trace(trace.ids, edits=edits[:1])[0].resid_post
     assert more[2].allclose(torch.ones(c.model.d_model), atol=1e-4)
     close(more[3:], torch.zeros_like(more[3:]))
+    del seen[:]
+    trace = c.model.trace([5, 11, 3], new_tokens=2, edits=[*edits[:3], cut(0, -1)])
+    assert seen == [True, True]
+    assert trace.logits[2:-1].argmax(-1).tolist() == trace.ids[3:].tolist()
+
+
+def test_what_a_cache_does_not_keep() -> None:
+    """A mean of all positions changes with each new token: every step is a whole run."""
+    c, edits = case("llama"), [ablate("L0H1", to="mean")]
+    ids = [5, 11, 3]
+    for _ in range(3):
+        ids.append(int(c.model.trace(ids, edits=edits).logits[-1].argmax()))
+    assert c.model.trace(ids[:3], new_tokens=3, edits=edits).ids.tolist() == ids

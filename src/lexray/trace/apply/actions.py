@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -108,6 +109,13 @@ class Action:
     inner: int | None = None
     """Of the neuron in an expert."""
 
+    @property
+    def lasts(self) -> bool:
+        """Whether earlier positions stay as they are when tokens follow: not where they are set to
+        a mean of all others, nor where attention itself is changed, whose keys and values a cache
+        keeps as they were."""
+        return self.point not in ATTENTION and not isinstance(self.operation, MeanOfOthers)
+
     def at(self, device: torch.device) -> Int[Tensor, "p"]:
         return torch.tensor(self.positions, dtype=torch.long, device=device)
 
@@ -117,3 +125,20 @@ class Action:
         changed = x.clone()
         changed[at] = self.operation(x, at).to(x.dtype)
         return changed
+
+
+def shift(actions: Sequence[Action], known: int) -> list[Action]:
+    """The actions on what comes after the first `known` positions, counted from there."""
+    if not known:
+        return list(actions)
+    found = []
+    for action in actions:
+        kept = [i for i, position in enumerate(action.positions) if position >= known]
+        operation = action.operation
+        if isinstance(operation, Rows):
+            unturned = None if operation.unturned is None else operation.unturned[kept]
+            operation = Rows(operation.rows[kept], unturned)
+        if kept:
+            positions = tuple(action.positions[i] - known for i in kept)
+            found.append(replace(action, positions=positions, operation=operation))
+    return found

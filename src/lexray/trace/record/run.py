@@ -18,7 +18,7 @@ from lexray.errors import LexrayError
 from lexray.finite import all_finite
 from lexray.model.anatomy import Anatomy
 from lexray.model.cache import Drawer
-from lexray.trace.apply.actions import Action
+from lexray.trace.apply.actions import Action, shift
 from lexray.trace.apply.editor import Editor
 from lexray.trace.apply.resolve import Changes
 from lexray.trace.record.attention import configure
@@ -143,18 +143,34 @@ class Runner:
         return [self._continue(list(row), new_tokens) for row in ids]
 
     def _continue_changed(self, ids: list[int], new_tokens: int, changes: Changes) -> list[int]:
-        """Without a cache: an edit may change what earlier positions gave to it."""
-        n_prompt, ends, weights = len(ids), self._ends(), self.weights
+        """With a cache of keys and values where no edit would change what is in it."""
+        n_prompt, ends, weights, cache = len(ids), self._ends(), self.weights, None
         for _ in range(new_tokens):
-            plan = Plan((len(ids),), ((len(ids) - 1,),), (), frozenset({"logits"}), self.device)
+            actions = changes.actions(len(ids), n_prompt)
+            keeps = all(action.lasts for action in actions)
+            known = 0 if cache is None else len(ids) - 1
+            n = len(ids) - known
+            plan = Plan((n,), ((n - 1,),), (), frozenset({"logits"}), self.device)
             recorder = Recorder(self.module, weights.architecture, weights.checkpoint, plan)
-            recorder.editor = self.editor(recorder, [changes.actions(len(ids), n_prompt)])
+            recorder.editor = self.editor(recorder, [shift(actions, known)])
             with recorder.listening():
-                self._forward(recorder, [ids])
-            ids.append(int(recorder.kept[0][None, "logits"][0].argmax()))
+                out = self._step(ids, cache, keep=keeps)
+            cache = out.past_key_values if keeps else None
+            ids.append(int(out.logits[0, -1].argmax()))
             if ids[-1] in ends:
                 break
         return ids
+
+    def _step(self, ids: Sequence[int], cache: Any, *, keep: bool = True) -> Any:
+        """The pass that gives the next token; of what a cache knows the last token alone is run."""
+        fresh = list(ids) if cache is None else [ids[-1]]
+        return self.module(
+            input_ids=torch.tensor([fresh], device=self.device),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=self.device),
+            past_key_values=cache,
+            use_cache=keep,
+            return_dict=True,
+        )
 
     def editor(self, recorder: Recorder, rows: Sequence[Sequence[Action]]) -> Editor | None:
         """Who changes the pass that a recorder watches; None without actions."""
@@ -167,14 +183,7 @@ class Runner:
         ends, cache = self._ends(), None
         with RECORDING, evaluating(self.module), configure(self.module, EXPERTS, "eager"):
             for _ in range(new_tokens):
-                fresh = ids if cache is None else ids[-1:]
-                out = self.module(
-                    input_ids=torch.tensor([fresh], device=self.device),
-                    attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=self.device),
-                    past_key_values=cache,
-                    use_cache=True,
-                    return_dict=True,
-                )
+                out = self._step(ids, cache)
                 cache = out.past_key_values
                 ids.append(int(out.logits[0, -1].argmax()))
                 if ids[-1] in ends:
