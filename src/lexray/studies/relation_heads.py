@@ -166,7 +166,7 @@ def measure_written(model: Model, task: Task, template: str) -> dict[str, Shares
 
 
 def _traces(
-    model: Model, prompts: Sequence[list[int]], what: Sequence[str], edits: Edits | None = None
+    model: Model, prompts: list[list[int]], what: Sequence[str], edits: Edits | None = None
 ) -> list[Trace]:
     """The last position of every prompt, several in one pass."""
     found: list[Trace] = []
@@ -196,7 +196,7 @@ def among_best(
     Most targets are beaten by k out of a thousand tokens; the other rows are multiplied whole.
     """
     side = model.with_view(VIEWS["folded"]).space.whole("O")
-    wanted, at = targets.unique(return_inverse=True)
+    wanted, at = torch.unique(targets, return_inverse=True)
     own = side.only(wanted).project(rows).gather(1, at[:, None].to(rows.device))
     step = max(1, len(side.rows) // SCREEN)
     some = side.only(torch.arange(0, len(side.rows), step)).project(rows)
