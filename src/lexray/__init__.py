@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lexray.families import family
     from lexray.model.model import Model
     from lexray.result import plots
+    from lexray.result.load import load
     from lexray.view import View
     from lexray.vocabulary import filters
     from lexray.vocabulary.vocabulary import Vocabulary
@@ -39,6 +40,7 @@ _WHERE = {
     "diff": "lexray.compare.diff.diff",
     "family": "lexray.families",
     "knockout": "lexray.effects.knockout",
+    "load": "lexray.result.load",
     "partners": "lexray.compare.align.partners",
     "patching": "lexray.effects.patching",
     "stitch": "lexray.compare.stitch.stitch",
@@ -65,6 +67,7 @@ __all__ = [
     "family",
     "filters",
     "knockout",
+    "load",
     "partners",
     "patching",
     "plots",

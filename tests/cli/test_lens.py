@@ -124,8 +124,8 @@ def test_contributions_keep_one_position(gpt2: Path, monkeypatch: pytest.MonkeyP
         refuse(runner, plan)
 
     monkeypatch.setattr(Runner, "refuse_too_large", seen)
-    at_last = answer("contributions", gpt2, "the cat and the dog")
-    before = answer("contributions", gpt2, "the cat and the dog", "--position", -2)
+    at_last = answer("contributions", gpt2, "the cat and the dog", "--raw")
+    before = answer("contributions", gpt2, "the cat and the dog", "--position", -2, "--raw")
     n = len(at_last["tokens"])
     assert kept == [((n - 1,),), ((n - 2,),)]
     assert (at_last["position"], before["position"]) == (n - 1, n - 2)

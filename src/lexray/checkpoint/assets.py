@@ -16,6 +16,12 @@ TOKENIZERS = (
     "sentencepiece.bpe.model",
 )
 """What a tokenizer can be read from; the first one that is there is taken."""
-BESIDE = ("merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+BESIDE = (
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
 """What may belong to it."""
 TOKENIZER_FILES = (*TOKENIZERS, *BESIDE)

@@ -134,7 +134,7 @@ def ablate(
     every = [name for name in wanted if name in EVERY]
     if every and len(wanted) > 1:
         raise LexrayError(f"{every[0]} are removed each in turn; name nothing else beside them")
-    trace = open_exact(run).trace(prompt, special=run.special, edits=run.edits)
+    trace = open_exact(run).trace(run.read(prompt), special=run.special, edits=run.edits)
     if not every:
         if plot.plot is not None:
             raise LexrayError("--plot is for maps: heads, neurons, layers, … each in turn")
@@ -178,7 +178,8 @@ def patch(
 
     model = open_exact(run)
     one, other = (
-        model.trace(text, special=run.special, edits=run.edits) for text in (clean, corrupted)
+        model.trace(run.read(text), special=run.special, edits=run.edits)
+        for text in (clean, corrupted)
     )
     found = patching(
         one,
@@ -222,7 +223,7 @@ def steer(
     edits = [f"add {text}" for text in add or ()] + list(run.edits or ())
     if not edits:
         raise LexrayError('nothing is changed: give --add "8*L29N50.value@L29", or --edits')
-    output.show(open_exact(run).generate(prompt, n, edits, special=run.special))
+    output.show(open_exact(run).generate(run.read(prompt), n, edits, special=run.special))
 
 
 def check(

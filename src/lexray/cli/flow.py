@@ -280,19 +280,19 @@ def _traces(
 ) -> list[Trace]:
     """One or two runs."""
     model = run.open()
-    found = [_trace(model, prompt, where, run.special, run.edits)]
+    found = [_trace(model, run.read(prompt), where, run.special, run.edits)]
     if second.other is None and (given := second.given()):
         raise LexrayError(f"{', '.join(given)} is about a second model; say which with --other")
     if second.compare is not None or second.other is not None:
         another = model if second.other is None else second.open(second.other, run, model)
         text = prompt if second.compare is None else second.compare
-        found.append(_trace(another, text, where, run.special))
+        found.append(_trace(another, run.read(text), where, run.special))
     return found
 
 
 def _trace(
     model: Model,
-    prompt: str,
+    prompt: Any,
     where: WhereOptions,
     special: bool,
     edits: list[str] | None = None,

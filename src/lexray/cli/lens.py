@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -42,6 +42,12 @@ class RunOptions(PlacedOptions):
             "With the tokens that the tokenizer adds (BOS, [CLS]).", MODEL, "--special/--no-special"
         ),
     ] = True
+    chat: Annotated[
+        bool, option("The prompt is what a user says: through the model's chat template.", MODEL)
+    ] = False
+    system: Annotated[
+        str | None, option("With --chat, what the model is told first.", MODEL, metavar="TEXT")
+    ] = None
     edits: Annotated[
         list[str] | None,
         option(
@@ -51,6 +57,15 @@ class RunOptions(PlacedOptions):
             metavar="EDITS",
         ),
     ] = None
+
+    def read(self, prompt: str) -> Any:
+        """The prompt as a model takes it: the text, or messages."""
+        if self.system is not None and not self.chat:
+            raise LexrayError("--system belongs to --chat")
+        if not self.chat:
+            return prompt
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*first, {"role": "user", "content": prompt}]
 
 
 @dataclass(frozen=True)
@@ -150,7 +165,11 @@ class LensOptions:
         layers = numbers("--layers", self.layers)
         model = run.open().view(reading=self.reading)
         trace = model.trace(
-            prompt, layers=layers, what=what_for(kinds), special=run.special, edits=run.edits
+            run.read(prompt),
+            layers=layers,
+            what=what_for(kinds),
+            special=run.special,
+            edits=run.edits,
         )
         return trace.lens(
             kinds,
@@ -224,7 +243,7 @@ def attention(
     output.check()
     only = numbers("--layers", layers)
     what = ("residual", "attention", "heads")
-    trace = run.open().trace(prompt, layers=only, what=what, special=run.special)
+    trace = run.open().trace(run.read(prompt), layers=only, what=what, special=run.special)
     found = trace.attention(
         layers=only,
         heads=numbers("--heads", heads),
@@ -262,7 +281,9 @@ def contributions(
     lexray contributions demo "She went to the" --sources -o parts.csv
     """
     plot.check()
-    trace = run.open().trace(prompt, positions=[position], special=run.special, edits=run.edits)
+    trace = run.open().trace(
+        run.read(prompt), positions=[position], special=run.special, edits=run.edits
+    )
     found = trace.contributions(
         target,
         position,

@@ -127,6 +127,8 @@ def _render_for_stdout(result: Result, form: Format, csv_raw: bool) -> str:
     encoding = sys.stdout.encoding
     if form is Format.TABLE:
         return result.to_text(encoding) + "\n"
+    if form is Format.JSON and sys.stdout.isatty():
+        return result.to_json(state=False) + "\n"
     text = _render(result, form, csv_raw)
     if form is Format.CSV and sys.stdout.isatty():
         return clean(text)

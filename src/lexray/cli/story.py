@@ -9,7 +9,6 @@ from time import perf_counter
 from rich.console import Console
 from rich.text import Text
 
-from lexray.cli.head_list import HeadList
 from lexray.errors import LexrayError
 from lexray.find.hits import Hits
 from lexray.model.circuits import Circuit
@@ -17,6 +16,7 @@ from lexray.model.model import Model
 from lexray.model.open import SMOLLM2, shipped_models, shipped_path
 from lexray.progress import track
 from lexray.result.format import show_bytes
+from lexray.result.head_list import HeadList
 from lexray.result.pairs import Directions, Pairs
 from lexray.result.readings import Readings
 from lexray.result.table import Result, Table

@@ -88,7 +88,7 @@ def heads(
     if form is Format.JSONL:
         _stream(opened.name, list(circuits), read, output)
     else:
-        from lexray.cli.head_list import HeadList
+        from lexray.result.head_list import HeadList
 
         found = HeadList(tuple(_track(read(list(circuits)), len(circuits), opened.name)))
         whole.show(found, whole.Format(form.value), output)

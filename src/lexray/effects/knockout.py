@@ -29,7 +29,7 @@ from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Knockout(GridResult):
     """Attention to each position, cut in a window of layers: what is left of the answer."""
 

@@ -35,7 +35,7 @@ Way = Literal["denoising", "noising"]
 CAUGHT = {"residual": "resid_pre", "attention": "attn_write", "mlp": "mlp_write"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Patching(GridResult):
     """A grid of how much of the answer follows from each place."""
 

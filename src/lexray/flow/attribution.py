@@ -104,6 +104,10 @@ class Attribution(Result):
     def _strongest(self) -> list[AttributionLink]:
         return sorted(self.links, key=lambda link: -abs(link.weight))[:50]
 
+    def to_json(self, *, state: bool = False) -> str:
+        """As viewers of such graphs read it; `from_attribution` reads it too, and `lx.load`."""
+        return super().to_json(state=state)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "metadata": self.metadata,

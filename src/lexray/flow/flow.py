@@ -77,7 +77,7 @@ class Flow(FlowGraph, Result):
         """The documented form: see `lexray.flow.schema`."""
         return schema.to_dict(self)
 
-    def to_json(self) -> str:
+    def to_json(self, *, state: bool = True) -> str:
         """The documented form as text; `from_json` makes an equal graph of it."""
         return schema.to_json(self)
 

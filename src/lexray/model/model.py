@@ -25,6 +25,7 @@ from lexray.find.lookup import By, Lookup, lookup, lookup_vector
 from lexray.find.nearest import Nearest, nearest
 from lexray.find.related import Related, related
 from lexray.model.anatomy import Anatomy
+from lexray.model.info import Info, info
 from lexray.model.open import open_source
 from lexray.result.check import Check
 from lexray.result.links import Links
@@ -255,6 +256,10 @@ class Model(Anatomy):
         """
         return find_evidence(self, address, text, n)
 
+    def info(self) -> Info:
+        """What it is, where its parameters live, and what reading one head costs."""
+        return info(self)
+
     def module(self) -> nn.Module:
         """transformers' own model with this checkpoint's weights; a live one as it is."""
         from lexray.trace.record.module import module_of  # imports transformers
@@ -375,7 +380,9 @@ class Model(Anatomy):
     ) -> Trace | list[Trace]:
         """Runs a prompt through transformers' own model and records it.
 
-        `prompt` is a text or its token ids; a list of either is run as one batch and gives a list.
+        `prompt` is a text, its token ids, or messages (`[{"role": "user", "content": "…"}]`), which
+        go through the tokenizer's own chat template; a list of these is run as one batch and gives
+        a list.
 
         - `new_tokens=n` first continues the prompt by up to n of the most probable tokens.
         - `layers`, `positions` choose where: numbers (negative: from the end) or slices.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lexray.errors import LexrayError
@@ -41,6 +42,24 @@ class Token:
 
     def to_dict(self) -> dict[str, Any]:
         return {"id": self.id, "text": self.text}
+
+
+@dataclass(frozen=True)
+class Glossary:
+    """The tokens that a result lists, by id, and what of its model it needs to show them."""
+
+    tokens: tuple[Token, ...]
+    n_rows: int
+    """How many tokens the model has."""
+    causal: bool
+    """Whether tokens follow what is read; else they stand there."""
+
+    @cached_property
+    def _by_id(self) -> dict[int, Token]:
+        return {token.id: token for token in self.tokens}
+
+    def __getitem__(self, id: int) -> Token:
+        return self._by_id[id]
 
 
 @dataclass(frozen=True)

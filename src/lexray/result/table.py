@@ -22,12 +22,15 @@ from rich.text import Text
 from lexray.clean import clean, clean_json
 from lexray.result.format import show_number
 from lexray.result.page import page
+from lexray.result.state import is_same, pack
 from lexray.result.theme import LIGHT
 
 if TYPE_CHECKING:
     import pandas
 
 Cell = str | int | float | bool | None
+STATE = "lexray"
+"""Under this name a result's JSON holds all that it is made from, for `lx.load`."""
 TEXT_WIDTH = 100
 ROWS_KEPT = 200
 """So many rows of a table a notebook shows and keeps."""
@@ -86,8 +89,20 @@ class Result(ABC):
         title = next((table.title for table in self.tables() if table.title), "lexray")
         return page(clean(title), f"<main>\n{self.html_body()}\n</main>")
 
-    def to_json(self) -> str:
-        return clean_json(json.dumps(self.to_dict(), ensure_ascii=False, indent=2))
+    def to_json(self, *, state: bool = True) -> str:
+        """For programs, and with the result's whole state for `lx.load`, which opens it again."""
+        said = json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
+        if not state:
+            return clean_json(said)
+        packed = json.dumps(pack(self), ensure_ascii=False, separators=(",", ":"))
+        between = "" if said == "{}" else ","
+        return clean_json(f'{said[:-1].rstrip()}{between}\n  "{STATE}": {packed}\n}}')
+
+    def __eq__(self, other: object) -> bool:
+        return is_same(self, other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
 
     def to_csv(self, *, safe: bool = True) -> str:
         """All tables below one another, each with its header; columns alike share one.

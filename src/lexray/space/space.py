@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
 from lexray.model.kept import keep
 from lexray.model.weights import Weights
-from lexray.result.readings import Reading, Scored, Source, Token
+from lexray.result.readings import Glossary, Reading, Scored, Source, Token
 from lexray.space.effective import effective_rows
 from lexray.space.kernels import invert
 from lexray.space.kinds import WRITES, Kind
@@ -270,6 +270,11 @@ class EmbeddingSpace:
     def token(self, token_id: int) -> Token:
         vocabulary = self.weights.vocabulary
         return Token(token_id, vocabulary.text(token_id), vocabulary.shown(token_id))
+
+    def glossary(self, ids: Iterable[int]) -> Glossary:
+        """Tokens as a result keeps them."""
+        tokens = tuple(map(self.token, ids))
+        return Glossary(tokens, self.n_rows, self.weights.architecture.causal)
 
     def source(self, address: str, filter: Filter | None = None) -> Source:
         """How a result at `address` was made."""

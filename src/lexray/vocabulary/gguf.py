@@ -138,6 +138,11 @@ class GgufSource(TokenSource):
         return [None if i in self.holes else token for i, token in enumerate(tokens)]
 
     @cached_property
+    def named(self) -> dict[str, str]:
+        ids = {f"{name}_token": self._id(name) for name in ("bos", "eos")}
+        return {name: self._strings("tokens")[i] for name, i in ids.items() if i is not None}
+
+    @cached_property
     def special(self) -> frozenset[int]:
         names = ("bos", "eos", "unknown", "padding", "seperator", "cls", "mask")
         ids = {i for name in names if (i := self._id(name)) is not None}

@@ -57,6 +57,11 @@ class TokenSource(ABC):
     def added(self) -> frozenset[int]: ...
 
     @cached_property
+    def named(self) -> dict[str, str]:
+        """The tokens that have names, as chat templates call them: `bos_token`, `eos_token`, …"""
+        return {}
+
+    @cached_property
     @abstractmethod
     def fingerprint(self) -> str:
         """Differs for tokenizers that encode differently."""
@@ -149,6 +154,12 @@ class JsonSource(TokenSource):
         return tokens
 
     @cached_property
+    def named(self) -> dict[str, str]:
+        given = {key: x for key, x in self._config.items() if key.endswith("_token")}
+        texts = {key: x.get("content") if isinstance(x, dict) else x for key, x in given.items()}
+        return {key: text for key, text in texts.items() if isinstance(text, str)}
+
+    @cached_property
     def special(self) -> frozenset[int]:
         """What is marked as special, the unknown token, and what the config names (`eos_token`)."""
         model = self._description["model"]
@@ -156,10 +167,9 @@ class JsonSource(TokenSource):
         unknown = whole(model.get("unk_id"))
         if unknown is not None and 0 <= unknown < len(self.tokens):
             ids.add(unknown)
-        names = [value for key, value in self._config.items() if key.endswith("_token")]
-        texts = [name.get("content") if isinstance(name, dict) else name for name in names]
+        texts = (model.get("unk_token"), *self.named.values())
         by_text = self._vocab | {entry["content"]: i for i, entry in self._added.items()}
-        known = (by_text.get(t) for t in (model.get("unk_token"), *texts) if isinstance(t, str))
+        known = (by_text.get(t) for t in texts if isinstance(t, str))
         return frozenset(ids.union(i for i in known if i is not None))
 
     @cached_property
@@ -220,6 +230,10 @@ class LiveSource(TokenSource):
     def __init__(self, name: str, tokenizer: Any):
         self.name = name
         self._tokenizer = tokenizer
+
+    @cached_property
+    def named(self) -> dict[str, str]:
+        return {name: str(token) for name, token in self._tokenizer.special_tokens_map.items()}
 
     @cached_property
     def special(self) -> frozenset[int]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from lexray.checkpoint.assets import TOKENIZERS
 from lexray.checkpoint.plain import read_plain
 from lexray.errors import LexrayError
+from lexray.vocabulary.chat import Message, find_template, read_template, render_chat
 from lexray.vocabulary.gguf import GgufSource
 from lexray.vocabulary.pieces import sentencepiece_source
 from lexray.vocabulary.sources import (
@@ -56,8 +57,9 @@ class Vocabulary:
     tokens come after it.
     """
 
-    def __init__(self, source: TokenSource) -> None:
+    def __init__(self, source: TokenSource, template: Callable[[], Any] | None = None) -> None:
         self.source = self._source = source
+        self._template = template or (lambda: None)
         self._remembered: dict[Hashable, Tensor] = {}
 
     # ------------------------------------------------------------------ where it comes from
@@ -72,18 +74,21 @@ class Vocabulary:
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Vocabulary:
         """From the metadata of a GGUF file (`tokenizer.ggml.tokens` and so on)."""
-        return cls(GgufSource(metadata))
+        return cls(GgufSource(metadata), lambda: metadata.get("tokenizer.chat_template"))
 
     @classmethod
     def from_transformers(cls, tokenizer: Any) -> Vocabulary:
         """From a live tokenizer of transformers, as it is now."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         name = str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)
+        template = getattr(tokenizer, "chat_template", None)
+        if isinstance(template, dict):
+            template = [{"name": key, "template": value} for key, value in template.items()]
         if backend is None:
-            return cls(LiveSource(name, tokenizer))
+            return cls(LiveSource(name, tokenizer), lambda: template)
         data = backend.to_str().encode()
         config = getattr(tokenizer, "special_tokens_map", None)
-        return cls(JsonSource(name, lambda: data, config))
+        return cls(JsonSource(name, lambda: data, config), lambda: template)
 
     @classmethod
     def from_files(cls, asset: Callable[[str], Path | None]) -> Vocabulary:
@@ -91,6 +96,12 @@ class Vocabulary:
 
         >>> Vocabulary.from_files(checkpoint.asset)
         """
+        found = cls._from_files(asset)
+        found._template = lambda: find_template(asset, config_of(asset))
+        return found
+
+    @classmethod
+    def _from_files(cls, asset: Callable[[str], Path | None]) -> Vocabulary:
         if path := asset("tokenizer.json"):
             return cls.from_tokenizer_json(path, config=config_of(asset))
         vocab, merges = asset("vocab.json"), asset("merges.txt")
@@ -270,6 +281,14 @@ class Vocabulary:
         if problems:
             raise LexrayError("\n".join(problems))
         return ids
+
+    def render_chat(self, messages: Sequence[Message]) -> str:
+        """A conversation as the text that the model was trained on, by its own template.
+
+        >>> messages = [{"role": "user", "content": "What is the capital of Japan?"}]
+        >>> vocabulary.render_chat(messages)          # doctest: +SKIP
+        """
+        return render_chat(read_template(self._template()), messages, self._source.named)
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """The ids of a text; `special=True` adds what the tokenizer adds itself (BOS, …)."""

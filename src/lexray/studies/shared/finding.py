@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from lexray.result.charts.panels import Panels
@@ -48,6 +48,20 @@ class Evidence:
     """The figure, like the paper's; titles are added later."""
     notes: tuple[str, ...] = ()
     """What the reader has to know about this run."""
+
+    def for_file(self) -> Evidence:
+        """As it goes into a file: with the figure as drawn, instead of what draws it."""
+        return self if isinstance(self.draw, Figure) else replace(self, draw=Figure(self.draw()))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure that was drawn."""
+
+    panels: Panels
+
+    def __call__(self) -> Panels:
+        return self.panels
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -97,6 +98,10 @@ class Study(Generic[Opts]):
     run: Callable[[Model, Opts], Evidence]
     views: Views = "any"
 
+    def for_file(self) -> StudyName:
+        """As it goes into a file."""
+        return StudyName(self.name)
+
     @property
     def needs_prompts(self) -> bool:
         return issubclass(self.options, PromptOptions)
@@ -128,6 +133,18 @@ class Study(Generic[Opts]):
             model = model.view("raw")
         evidence = self.run(model, chosen)  # type: ignore[arg-type]
         return StudyResult(self, model.space.source(""), chosen, evidence)
+
+
+@dataclass(frozen=True)
+class StudyName:
+    """What a file says of a study."""
+
+    name: str
+
+    @staticmethod
+    def reopen(name: str) -> Study[Any]:
+        study: Study[Any] = import_module("lexray.studies").find(name)
+        return study
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from lexray.model.anatomy import Anatomy
 from lexray.result.charts.bars import Bars
 from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Result, Table
-from lexray.trace.attribute.leaves import ComponentKind, Leaf, Leaves, read_leaves
+from lexray.trace.attribute.leaves import ComponentKind, KeptLeaves, Leaf, Leaves, read_leaves
 from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.attribute.walk import Logit, Stop, walk_back
 from lexray.trace.read.targets import Target, Wanted, find_target
@@ -61,7 +61,8 @@ class Components:
 class Contributions(Result):
     """All components with what they added to a logit, or to the difference of two."""
 
-    moment: Moment = field(repr=False)
+    moment: Moment | KeptLeaves = field(repr=False, compare=False)
+    """Where components are read as words; of a result from a file, those that were shown."""
     source: Source
     target: Target
     against: Target | None
@@ -76,9 +77,13 @@ class Contributions(Result):
     text: str | None = None
     """Over which it was measured what places usually carry; None: lexray's own."""
 
-    @property
-    def model(self) -> Anatomy:
-        return self.moment.recording.model
+    def for_file(self) -> Contributions:
+        """As it goes into a file: instead of the pass, the components that it shows."""
+        if isinstance(self.moment, KeptLeaves):
+            return self
+        ends = [self.top(self.shown, negative=negative) for negative in (False, True)]
+        leaves = tuple(dict.fromkeys(leaf for end in ends for leaf in end))
+        return replace(self, moment=KeptLeaves(leaves, ends[0].how, self.moment.causal))
 
     @property
     def total(self) -> float:
@@ -140,7 +145,7 @@ class Contributions(Result):
     def what(self) -> str:
         """The logit that is explained, in words."""
         against = f" against {self.against.shown}" if self.against else ""
-        word = "after" if self.model.architecture.causal else "at"
+        word = "after" if self.moment.causal else "at"
         at = f"{self.tokens[self.position].shown} (position {self.position})"
         return f"{self.target.shown}{against} {word} {at}"
 
@@ -160,7 +165,7 @@ class Contributions(Result):
     @property
     def _note(self) -> str:
         sums = f"logit {self.logit:.3f}, all components together {self.total:.3f}"
-        return " · ".join(filter(None, [self.model.name, sums, self.note]))
+        return " · ".join(filter(None, [self.source.model, sums, self.note]))
 
     def _layers(self) -> Table:
         there = self.kinds
@@ -200,7 +205,7 @@ class Contributions(Result):
         ends = [*self.top(self.shown), *reversed(self.top(self.shown, negative=True))]
         return draw_contributions(
             f"What added to the logit of {self.what}",
-            f"{self.model.name} · logit {self.logit:.3f}" + f" · {self.note}" * bool(self.note),
+            f"{self.source.model} · logit {self.logit:.3f}" + f" · {self.note}" * bool(self.note),
             {PLURALS[kind]: {s: sums[kind] for s, sums in layers.items()} for kind in self.kinds},
             {leaf.label: leaf.contribution for leaf in ends},
         )

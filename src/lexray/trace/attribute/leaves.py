@@ -115,10 +115,26 @@ class Leaves(Result, Sequence[Leaf]):
         }
 
 
+@dataclass(frozen=True)
+class KeptLeaves:
+    """What of a pass a file keeps: the components that were shown, already read."""
+
+    leaves: tuple[Leaf, ...]
+    how: How
+    causal: bool
+
+    def find(self, leaf: Leaf) -> Leaf:
+        """The same component with its words, or where none are kept, as it is."""
+        same = (k for k in self.leaves if (k.component, k.source) == (leaf.component, leaf.source))
+        return next(same, leaf)
+
+
 def read_leaves(
-    moment: Moment, leaves: Sequence[Leaf], text: str | None = None
+    moment: Moment | KeptLeaves, leaves: Sequence[Leaf], text: str | None = None
 ) -> tuple[list[Leaf], How]:
     """The same components with what they looked at and wrote, all read together, and how."""
+    if isinstance(moment, KeptLeaves):
+        return [moment.find(leaf) for leaf in leaves], moment.how
     by_layer: dict[int, list[int]] = defaultdict(list)
     for i, leaf in enumerate(leaves):
         if leaf.layer is not None and leaf.kind in ("head", "neuron"):

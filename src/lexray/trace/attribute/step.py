@@ -43,6 +43,10 @@ class Moment:
         return self.recording.positions[self.row]
 
     @property
+    def causal(self) -> bool:
+        return self.weights.architecture.causal
+
+    @property
     def weights(self) -> Anatomy:
         return self.recording.weights
 

@@ -16,7 +16,7 @@ from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.result.charts.cells import Cells
 from lexray.result.format import show_percent
-from lexray.result.readings import Source, Token
+from lexray.result.readings import Glossary, Source, Token
 from lexray.result.table import TEXT_WIDTH, Cell, Result, Table, html_table, rich_table, shorten
 from lexray.result.theme import standing
 from lexray.trace.read.grid import TOKEN_WIDTH, Grid, GridCell, clip
@@ -52,7 +52,8 @@ class Heading:
 class Lens(Result):
     """Lines (layers, heads, neurons) by positions; each cell is a vector as tokens."""
 
-    model: Anatomy = field(repr=False)
+    words: Glossary = field(repr=False)
+    """The tokens of all cells."""
     source: Source
     tokens: tuple[Token, ...]
     """The whole sequence."""
@@ -84,7 +85,7 @@ class Lens(Result):
         """
         i, j = self._line(line), self._column(position)
         ids, probs = self.top_ids[i, j].tolist(), self.top_probs[i, j].tolist()
-        return [(self.model.space.token(t), p) for t, p in zip(ids, probs, strict=True)]
+        return [(self.words[t], p) for t, p in zip(ids, probs, strict=True)]
 
     def _line(self, line: int | str) -> int:
         if isinstance(line, str) and line in self.names:
@@ -110,7 +111,7 @@ class Lens(Result):
     @property
     def title(self) -> str:
         kinds = ", ".join(dict.fromkeys(line.of for line in self.lines))
-        return f"Logit lens of {self.model.name}: {kinds}"
+        return f"Logit lens of {self.source.model}: {kinds}"
 
     def grids(self) -> list[Grid]:
         """The best token of each cell; with a target, its probability and rank too."""
@@ -140,7 +141,7 @@ class Lens(Result):
         token, p = int(self.top_ids[i, j, 0]), float(self.top_probs[i, j, 0])
         text = self._label(self.lines[i], token, p, TOKEN_WIDTH)
         more = f"{self._list(i, j)}  entropy {float(self.entropy[i, j]):.2f}"
-        return GridCell(text, p, more, self.model.vocabulary.shown(token))
+        return GridCell(text, p, more, self.words[token].shown)
 
     def _coloured(self, cells: list[list[GridCell]]) -> list[list[GridCell]]:
         """Cells coloured by the target's rank instead."""
@@ -172,7 +173,7 @@ class Lens(Result):
 
     def _label(self, line: Heading, token: int, p: float, width: int = 1000) -> str:
         """A token with its probability, where there is one worth the name."""
-        shown = clip(self.model.vocabulary.shown(token), width)
+        shown = clip(self.words[token].shown, width)
         return shown if line.reads else f"{shown} {show_percent(p)}"
 
     def detail(self) -> Table:
@@ -187,7 +188,7 @@ class Lens(Result):
         sign_column = ("coefficient",) if signed else ()
         wanted = () if self.target is None else (f"p({self.target.shown})", "rank")
         columns = ("", *sign_column, "top tokens", "entropy", *wanted)
-        word = "after" if self.model.architecture.causal else "at"
+        word = "after" if self.words.causal else "at"
         title = f"{self.title}, {word} {self.tokens[at].shown} (position {at})"
         return Table(columns, tuple(rows), title, self.note)
 
@@ -198,7 +199,7 @@ class Lens(Result):
 
     def _strength(self, rank: int) -> float:
         """How strongly a rank is coloured: on the flow graph's scale, nothing beyond the middle."""
-        return max(0.0, standing(rank, self.model.space.n_rows))
+        return max(0.0, standing(rank, self.words.n_rows))
 
     def tables(self) -> list[Table]:
         return [*(grid.fitting(TEXT_WIDTH).table() for grid in self.grids()), self.detail()]
@@ -313,8 +314,9 @@ def lens(
     found, hows, scores = _project_all(model, lines, k, wanted, norm, transform, filter, text)
     shape = len(lines), len(at)
     notes = [*_notes(which, kinds, wanted, transform, filter), say_how(model, hows, text)]
+    ids = found.top_ids.cpu()
     return Lens(
-        model,
+        model.space.glossary(sorted(set(ids.flatten().tolist()))),
         model.space.source("lens", filter),
         trace.tokens,
         at,
@@ -323,7 +325,7 @@ def lens(
             for line, how in zip(lines, hows, strict=True)
         ),
         wanted,
-        found.top_ids.cpu().view(*shape, -1),
+        ids.view(*shape, -1),
         found.top_probs.cpu().view(*shape, -1),
         scores.cpu().view(*shape, -1),
         found.entropy.cpu().view(shape),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
+from lexray.vocabulary.chat import is_chat
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,12 @@ class Prompts:
 
 def read_prompts(model: Anatomy, prompt: Any, *, special: bool = True) -> Prompts:
     """The ids of a prompt or a batch; texts get the tokens that the tokenizer adds (BOS, [CLS])."""
+    if is_chat(prompt):
+        return Prompts((_chat_ids(model, prompt, "the conversation"),), True)
     prompt = _as_list(prompt)
     if not isinstance(prompt, (str, Sequence)) or isinstance(prompt, (bytes, bytearray)):
         raise LexrayError(
-            "a prompt is a text, token ids, or a list of either, not something of type "
+            "a prompt is a text, token ids, messages, or a list of these, not something of type "
             f"{type(prompt).__name__}"
         )
     items = [prompt] if isinstance(prompt, str) else [_as_list(item) for item in prompt]
@@ -36,8 +39,18 @@ def read_prompts(model: Anatomy, prompt: Any, *, special: bool = True) -> Prompt
     single = isinstance(prompt, str) or not any(isinstance(i, (str, Sequence)) for i in items)
     if single:
         return Prompts((_ids(model, prompt, special, "the prompt"),), True)
-    ids = (_ids(model, item, special, f"prompt {n}") for n, item in enumerate(items))
+    ids = (
+        _chat_ids(model, item, f"conversation {n}")
+        if is_chat(item)
+        else _ids(model, item, special, f"prompt {n}")
+        for n, item in enumerate(items)
+    )
     return Prompts(tuple(ids), False)
+
+
+def _chat_ids(model: Anatomy, messages: Any, which: str) -> tuple[int, ...]:
+    """Messages through the tokenizer's own template, which knows where special tokens belong."""
+    return _ids(model, model.vocabulary.render_chat(messages), False, which)
 
 
 def _as_list(item: Any) -> Any:
