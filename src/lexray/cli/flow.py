@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lexray.flow.flow import Flow
     from lexray.model.model import Model
     from lexray.trace.trace import Trace
+    from lexray.vocabulary.chat import Message
 
 SHOWN, COMPARE = "What is shown", "Two runs"
 PICTURES = (".html", ".htm", ".svg", ".png", ".pdf", ".json")
@@ -292,7 +293,7 @@ def _traces(
 
 def _trace(
     model: Model,
-    prompt: Any,
+    prompt: str | list[Message],
     where: WhereOptions,
     special: bool,
     edits: list[str] | None = None,

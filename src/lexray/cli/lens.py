@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,6 +18,7 @@ from lexray.errors import LexrayError
 if TYPE_CHECKING:
     from lexray.model.model import Model
     from lexray.trace.read.lens import Lens
+    from lexray.vocabulary.chat import Message
 
 WHERE, TARGET = "Where", "Which token"
 Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="The text to run, in quotes.")]
@@ -58,7 +59,7 @@ class RunOptions(PlacedOptions):
         ),
     ] = None
 
-    def read(self, prompt: str) -> Any:
+    def read(self, prompt: str) -> str | list[Message]:
         """The prompt as a model takes it: the text, or messages."""
         if self.system is not None and not self.chat:
             raise LexrayError("--system belongs to --chat")

@@ -45,6 +45,7 @@ from lexray.trace.evidence.evidence import evidence as find_evidence
 from lexray.trace.evidence.result import Evidence
 from lexray.trace.record.plan import Some
 from lexray.trace.trace import Trace, trace_prompt
+from lexray.vocabulary.chat import Message
 from lexray.vocabulary.filters import Filter
 from lexray.vocabulary.vocabulary import Vocabulary
 
@@ -340,7 +341,7 @@ class Model(Anatomy):
     @overload
     def trace(
         self,
-        prompt: str | Sequence[int] | Tensor,
+        prompt: str | Sequence[int] | Tensor | Sequence[Message],
         *,
         new_tokens: int = 0,
         layers: Some = None,
