@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from lexray.effects.knockout import knockout
     from lexray.effects.patching import patching
     from lexray.families import family
+    from lexray.find.overview import overview
+    from lexray.find.token import read_token
     from lexray.model.model import Model
     from lexray.result import plots
     from lexray.result.load import load
@@ -41,8 +43,10 @@ _WHERE = {
     "family": "lexray.families",
     "knockout": "lexray.effects.knockout",
     "load": "lexray.result.load",
+    "overview": "lexray.find.overview",
     "partners": "lexray.compare.align.partners",
     "patching": "lexray.effects.patching",
+    "read_token": "lexray.find.token",
     "stitch": "lexray.compare.stitch.stitch",
 }
 _MODULES = {
@@ -68,9 +72,11 @@ __all__ = [
     "filters",
     "knockout",
     "load",
+    "overview",
     "partners",
     "patching",
     "plots",
+    "read_token",
     "stitch",
 ]
 

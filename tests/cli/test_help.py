@@ -20,7 +20,7 @@ EXPECTED = {
     *("lookup", "related", "nearest", "relations", "wires", "path"),
     *("describe", "catalogue", "atlas", "demo"),
     *("diff", "align", "stitch", "lens", "contributions", "flow", "study", "ground"),
-    *("ablate", "patch", "steer", "edit", "check", "attention", "evidence", "draw"),
+    *("ablate", "patch", "steer", "edit", "check", "attention", "evidence", "draw", "serve"),
 }
 
 
@@ -48,7 +48,7 @@ def test_everything_is_documented() -> None:
 def test_shared_options_are_the_same_everywhere() -> None:
     shared = {"format", "output", "revision", "remote", "adapter", "family", "device", "dtype"}
     for path, command in commands():
-        if path.split()[-1] not in ("lexray", "info", "demo", "study", "draw"):
+        if path.split()[-1] not in ("lexray", "info", "demo", "study", "draw", "serve"):
             assert shared <= {parameter.name for parameter in command.params}, path
 
 

@@ -28,6 +28,7 @@ from lexray.cli import (
     neurons,
     relations,
     search,
+    serve,
     stitch,
     study,
     sweep,
@@ -69,6 +70,7 @@ for module in (
     study,
     ground,
     evidence,
+    serve,
 ):
     module.register(app)
 

@@ -69,6 +69,34 @@ def page(
     return "\n".join(parts)
 
 
+def linked_page(
+    title: str, body: str, *, sheets: Sequence[str], modules: Sequence[str], scope: str = SCOPE
+) -> str:
+    """The same shell where a server hands out style sheets and modules, by their addresses.
+
+    Nothing stands inline: the server's own policy forbids it.
+    """
+    parts = [
+        "<!doctype html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        f"<title>{escape(title)}</title>",
+        '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">',
+        *(f'<link rel="stylesheet" href="{escape(address)}">' for address in sheets),
+        *(f'<script type="module" src="{escape(address)}"></script>' for address in modules),
+        "</head>",
+        f'<body class="{scope}">',
+        body,
+        "</body>",
+        "</html>",
+        "",
+    ]
+    return "\n".join(parts)
+
+
 def policy(scripts: bool) -> str:
     """What the browser allows the page: its own style, its own scripts if it has any."""
     rules = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: blob:"]

@@ -10,6 +10,7 @@ import torch
 from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
+from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
 from lexray.result.readings import Source
@@ -19,10 +20,13 @@ from lexray.roles.relations import relations
 from lexray.roles.scores import SIGNS, Score, show_pairs
 from lexray.roles.wiring import readers, writers
 from lexray.space.space import space_of
+from lexray.view import View
 
 SALIENT, MAPPED = 10, 6
 PARTNERS = 6
 PAIRS = 10
+ALL_HEADS: Drawer[tuple[View, bool], Catalogue] = Drawer(most=4)
+"""The roles of all heads, which every head's card is taken from."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,10 @@ def describe(model: Anatomy, address: Address, *, measure: bool = True) -> Card:
 
 
 def _describe_head(model: Anatomy, head: Head, measure: bool) -> Card:
-    name, all_heads = str(head.address), catalogue(model, measure=measure)
+    name = str(head.address)
+    all_heads = ALL_HEADS.get(
+        model.cache, (model.options, measure), lambda: catalogue(model, measure=measure)
+    )
     entry = all_heads[name]
     scores = relations(model, only=head.address).at(name)
     moved = salient(head)

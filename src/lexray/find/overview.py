@@ -1,0 +1,122 @@
+"""A model at a glance: one figure for every head and every neuron, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
+from lexray.model.fold import at_least_float32
+from lexray.model.head import Head
+from lexray.model.layer import Layer
+from lexray.model.sweep import each_top
+from lexray.progress import track
+from lexray.result.readings import Source
+from lexray.result.table import Cell, Result, Table
+from lexray.space.legibility import WINDOW
+
+By = Literal["legibility", "norm"]
+Parts = Literal["heads", "neurons"]
+PAIRS = 15
+"""So many pairs of a head's VO are read for its legibility."""
+
+
+@dataclass(frozen=True)
+class Overview(Result):
+    """The answer of `lx.overview`."""
+
+    source: Source
+    by: By
+    parts: Parts
+    layers: tuple[int, ...]
+    figures: tuple[tuple[float, ...], ...]
+    """Of each of these layers, one for each head or neuron."""
+
+    def tables(self) -> list[Table]:
+        rows: list[tuple[Cell, ...]] = []
+        for layer, found in zip(self.layers, self.figures, strict=True):
+            mean = sum(found) / max(1, len(found))
+            best = max(range(len(found)), key=found.__getitem__, default=0)
+            letter = "H" if self.parts == "heads" else "N"
+            rows.append(
+                (f"L{layer}", len(found), mean, max(found, default=None), f"L{layer}{letter}{best}")
+            )
+        columns = ("layer", self.parts, f"mean {self.by}", "largest", "which")
+        return [Table(columns, tuple(rows), f"{self.by} of {self.parts}", str(self.source))]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.source.to_dict(),
+            "by": self.by,
+            "parts": self.parts,
+            "layers": {
+                str(layer): [float(f"{x:.4g}") for x in found]
+                for layer, found in zip(self.layers, self.figures, strict=True)
+            },
+        }
+
+
+def overview(
+    model: Anatomy,
+    by: By = "legibility",
+    parts: Parts = "heads",
+    layers: Sequence[int] | None = None,
+) -> Overview:
+    """How legible, or how large, all heads or neurons are.
+
+    Heads: the legibility of VO's best pairs of different tokens, or ‖W_V W_O‖. Neurons: that of
+    the value, expert after expert in mixtures, the shared one last.
+
+    >>> lx.overview(model, "norm", "neurons").figures[2][77]
+    """
+    if by not in get_args(By) or parts not in get_args(Parts):
+        said = f"{', '.join(get_args(By))} of {', '.join(get_args(Parts))}"
+        raise LexrayError(f"there is no overview of {parts!r} by {by!r}; there are {said}")
+    chosen = [model.layers[i] for i in (range(model.n_layers) if layers is None else layers)]
+    measure = _MEASURES[by, parts]
+    figures = tuple(
+        tuple(measure(model, layer)) for layer in track(chosen, len(chosen), f"reading {parts}")
+    )
+    return Overview(
+        model.space.source(""), by, parts, tuple(layer.index for layer in chosen), figures
+    )
+
+
+def _legible_heads(model: Anatomy, layer: Layer) -> list[float]:
+    circuits = [head.vo for head in layer.heads]
+    return [pairs.legibility for pairs in each_top(circuits, PAIRS, exclude_same=True)]
+
+
+def _large_heads(model: Anatomy, layer: Layer) -> list[float]:
+    return [_size(head) for head in layer.heads]
+
+
+def _size(head: Head) -> float:
+    """‖W_V W_O‖ from d_head × d_head matrices."""
+    W_V, W_O = at_least_float32(head.W_V), at_least_float32(head.W_O)
+    return float(((W_V.T @ W_V) * (W_O @ W_O.T)).sum().clamp(min=0).sqrt())
+
+
+def _legible_neurons(model: Anatomy, layer: Layer) -> list[float]:
+    found: list[float] = []
+    for group in layer.groups("value"):
+        top = group.space.top(group.tensor, "value", WINDOW)
+        found += group.space.legibility(top.top_ids, "value").tolist()
+    return found
+
+
+def _large_neurons(model: Anatomy, layer: Layer) -> list[float]:
+    found: list[float] = []
+    for group in layer.groups("value"):
+        found += at_least_float32(group.tensor).norm(dim=1).tolist()
+    return found
+
+
+_MEASURES = {
+    ("legibility", "heads"): _legible_heads,
+    ("norm", "heads"): _large_heads,
+    ("legibility", "neurons"): _legible_neurons,
+    ("norm", "neurons"): _large_neurons,
+}

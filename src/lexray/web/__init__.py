@@ -1,0 +1,1 @@
+"""The local app: a model as pages in the browser."""

@@ -1,0 +1,52 @@
+"""A layer: its heads, and its neurons with the most legible first."""
+
+from __future__ import annotations
+
+from lexray.address import Address
+from lexray.model.anatomy import Anatomy
+from lexray.web.expression import name
+from lexray.web.library import Library
+from lexray.web.markup import Markup, el, join
+from lexray.web.query import Query
+from lexray.web.sheet import Place, Section, Sheet
+
+EACH = 8
+
+
+def read_layer(library: Library, place: Place, query: Query, at: Address) -> Sheet:
+    """The page of a layer, or of one of its experts."""
+    model = place.model
+    model[at]
+    address, layer = str(at), name("model").get("layers").item(at.layer)
+    here = layer if at == Address(at.layer) else name("model").item(address)
+    says = "What each neuron writes; the lists that read best come first."
+    call = here.get("values").call("top", EACH).call("by_legibility")
+    sections = [Section("neurons", "Its neurons", call, "", says, "soon")]
+    last = model.n_layers - 1
+    return Sheet(
+        "layer",
+        f"Layer {at.layer}" if at == Address(at.layer) else address,
+        place,
+        (address,),
+        tuple(sections),
+        _parts(place, model, at),
+        Markup(""),
+        [],
+        place.link(f"L{at.layer - 1}") if at.layer else "",
+        place.link(f"L{at.layer + 1}") if at.layer < last else "",
+        facts=(("address", address),),
+    )
+
+
+def _parts(place: Place, model: Anatomy, at: Address) -> Markup:
+    layer = model.layers[at.layer]
+    heads = [
+        join(" ", el("a", str(head.address), href=place.link(str(head.address)), class_="addr"))
+        for head in layer.heads
+    ]
+    experts = [str(ff.address) for ff in layer.feed_forwards if ff.address != layer.address]
+    links = [join(" ", el("a", each, href=place.link(each), class_="addr")) for each in experts]
+    return join(
+        el("span", f"{len(layer.heads)} heads:", *heads, class_="note"),
+        el("span", f"{len(experts)} experts:", *links, class_="note") if experts else None,
+    )

@@ -1,0 +1,205 @@
+"""The map: every head and every neuron of a model at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lexray.model.anatomy import Anatomy
+from lexray.model.info import Info, info
+from lexray.result.format import show_bytes
+from lexray.web.expression import Expression, name
+from lexray.web.library import Library
+from lexray.web.markup import Markup, el, join
+from lexray.web.query import Query
+from lexray.web.sheet import Place, Section, Sheet
+
+COLOURS = {
+    "role": "what they do",
+    "relation": "relations",
+    "legibility": "legibility",
+    "norm": "size",
+    "copying": "copying",
+    "previous": "look back",
+    "induction": "induction",
+}
+"""What heads are coloured by, and how that is called."""
+NEURONS = {"legibility": "legibility", "norm": "size"}
+FROM_CATALOGUE = ("role", "copying", "previous", "induction")
+
+
+def read_map(library: Library, place: Place, query: Query) -> Sheet:
+    """The map; `colour` is what heads are coloured by, `neurons` the same for neurons, `layer` says
+    which layer's neurons a section reads."""
+    model = place.model
+    colour = query.choice("colour", tuple(COLOURS))
+    by = query.choice("neurons", tuple(NEURONS))
+    layer = query.number("layer", 0, 0, model.n_layers - 1)
+    strip = name("lx").call("overview", name("model"), by, "neurons", [layer])
+    heads, command = _heads(place, colour)
+    sections = (
+        Section("heads", "Heads", heads, command, when="soon"),
+        Section("neurons", "Neurons", strip, when="soon"),
+    )
+    facts = info(model)
+    return Sheet(
+        "map",
+        place.served.title,
+        place,
+        ("map",),
+        sections,
+        facts=(
+            ("info", facts.to_dict()),
+            ("colour", colour),
+            ("neurons", by),
+            ("layers", [layout(model, i).to_dict() for i in range(model.n_layers)]),
+        ),
+    )
+
+
+def _heads(place: Place, colour: str) -> tuple[Expression, str]:
+    if colour in FROM_CATALOGUE:
+        call = name("model").call("catalogue", measure=False)
+        return call, place.command("catalogue", "--static")
+    if colour == "relation":
+        return name("model").call("relations"), place.command("relations")
+    return name("lx").call("overview", name("model"), colour, "heads"), ""
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """How many heads and neurons a layer has, and what its neurons are called."""
+
+    heads: int
+    neurons: tuple[tuple[str, int], ...]
+    """Of each feed-forward: what stands before a neuron's number, and how many there are."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"heads": self.heads, "neurons": [list(each) for each in self.neurons]}
+
+
+def layout(model: Anatomy, index: int) -> LayerShape:
+    layer = model.layers[index]
+    groups = tuple((f"{ff.address}N", ff.d_mlp) for ff in layer.feed_forwards)
+    return LayerShape(len(layer.heads), groups)
+
+
+def show_map(sheet: Sheet) -> Markup:
+    """The whole of it: facts, what to colour by, and a row for each layer."""
+    place, facts = sheet.place, dict(sheet.facts)
+    model = place.model
+    shapes = [layout(model, i) for i in range(model.n_layers)]
+    rows = [_row(place, i, shape) for i, shape in enumerate(shapes)]
+    most = max((shape.heads for shape in shapes), default=0)
+    head = el(
+        "tr",
+        el("th", el("span", "layer", class_="quiet"), scope="col"),
+        *(el("th", i, scope="col") for i in range(most)),
+        el("th", "neurons", scope="col", class_="strip"),
+    )
+    table = el(
+        "table",
+        el("thead", head),
+        el("tbody", *rows),
+        class_=f"map {_density(most, len(shapes))}",
+        id="map",
+        data_heads=place.link("map", "heads", colour=facts["colour"]),
+        data_neurons=place.link("map", "neurons", neurons=facts["neurons"]),
+        data_colour=facts["colour"],
+    )
+    return join(
+        el("div", el("h1", sheet.title), _describe(info(model)), class_="hero"),
+        el(
+            "div",
+            _switch("heads by", place, facts, "colour", COLOURS),
+            _switch("neurons by", place, facts, "neurons", NEURONS),
+            class_="legend-bar",
+        ),
+        el("div", el("p", id="map-legend", class_="map-legend"), class_="legend-line"),
+        el("div", table, class_="scroll map-scroll"),
+        el("div", id="map-found", class_="map-found"),
+    )
+
+
+def _density(heads: int, layers: int) -> str:
+    """How large cells can be."""
+    return "many" if heads > 16 else "few" if layers <= 12 else ""
+
+
+def _describe(facts: Info) -> Markup:
+    sizes = facts.sizes
+    said = [
+        facts.family,
+        f"{sizes['layers']} layers of {sizes['heads']} heads and {sizes['d_mlp']:,} neurons",
+        f"{sizes['tokens']:,} tokens",
+        f"{_large(facts.n_parameters)} parameters",
+        show_bytes(facts.bytes),
+    ]
+    return el("p", " · ".join(said), class_="lead")
+
+
+def _large(n: int) -> str:
+    for unit, size in (("billion", 10**9), ("million", 10**6)):
+        if n >= size:
+            return f"{n / size:.3g} {unit}"
+    return f"{n:,}"
+
+
+def _switch(
+    said: str, place: Place, facts: dict[str, Any], key: str, ways: dict[str, str]
+) -> Markup:
+    now = {"colour": facts["colour"], "neurons": facts["neurons"]}
+    default = next(iter(ways))
+    links = []
+    for way, text in ways.items():
+        query = {k: v for k, v in {**now, key: way}.items() if v not in _DEFAULTS and v != default}
+        here = "true" if facts[key] == way else None
+        links.append(el("a", text, href=place.link("map", **query), aria_current=here))
+    return el(
+        "span",
+        el("span", said, class_="quiet"),
+        el("span", *links, class_="switch"),
+        class_="choice",
+    )
+
+
+_DEFAULTS = ("role",)
+
+
+def _row(place: Place, index: int, shape: LayerShape) -> Markup:
+    heads = [
+        el(
+            "td",
+            el(
+                "a",
+                href=place.link(f"L{index}H{i}"),
+                aria_label=f"L{index}H{i}",
+                class_="cell",
+                data_head=f"L{index}H{i}",
+            ),
+        )
+        for i in range(shape.heads)
+    ]
+    total = sum(n for _, n in shape.neurons)
+    strip = el(
+        "td",
+        el(
+            "a",
+            el("canvas", width=max(1, total), height=1, aria_hidden="true"),
+            href=place.link(f"L{index}"),
+            aria_label=f"{total:,} neurons of layer {index}",
+            class_="strip",
+            data_layer=index,
+            data_groups=";".join(f"{prefix}:{n}" for prefix, n in shape.neurons[:2048]),
+        ),
+        class_="strip",
+    )
+    name_of = el("th", el("a", f"L{index}", href=place.link(f"L{index}")), scope="row")
+    return el("tr", name_of, *heads, strip)
+
+
+def sum_up_layers(shapes: Sequence[LayerShape]) -> tuple[int, int]:
+    """How many heads and neurons in all."""
+    heads = sum(shape.heads for shape in shapes)
+    return heads, sum(n for shape in shapes for _, n in shape.neurons)

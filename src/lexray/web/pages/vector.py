@@ -1,0 +1,195 @@
+"""A neuron, a subhead, a bias, a norm: the vectors it is made of, as words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lexray.address import Address, Subhead, Vector
+from lexray.errors import LexrayError
+from lexray.model.anatomy import Anatomy
+from lexray.web.expression import name
+from lexray.web.library import Library, Served
+from lexray.web.markup import Markup, el, join
+from lexray.web.query import Query
+from lexray.web.sheet import Place, Section, Sheet
+
+SHOWN, NEAR, LINKS, SNIPPETS = 24, 12, 8, 8
+
+
+def read_vector(library: Library, place: Place, query: Query, at: Address) -> Sheet:
+    """The page of a neuron or of a single vector."""
+    model = place.model
+    model[at]  # raises with the model's own ranges
+    k = query.number("k", SHOWN, 1, 100)
+    address = str(at)
+    part = name("model").item(address)
+    if at.neuron is not None and at.vector is None:
+        command = place.command("neuron", address, "-k", k)
+        top = Section("readings", "As words", part.call("top", k), command, says=_say(model, at))
+        vector = f"{address}.value"
+    else:
+        command = place.command("subhead" if at.subhead else "vector", address, "-k", k)
+        top = Section("readings", "As words", part.call("every", k), command)
+        vector = address
+    sections = [
+        top,
+        *_where(place, at),
+        *_alike(place, at, vector),
+        *_elsewhere(library, place, at),
+    ]
+    return Sheet(
+        "neuron" if at.neuron is not None else "vector",
+        address,
+        place,
+        (address,),
+        tuple(sections),
+        _lead(place, model, at),
+        Markup(""),
+        _trail(place, at),
+        *_neighbours(model, place, at),
+        facts=(("address", address),),
+    )
+
+
+def _say(model: Anatomy, at: Address) -> str:
+    gated = model.neuron(at).ff.spec.w_gate is not None
+    match = "key and its gate match" if gated else "key matches"
+    return f"Where its {match} what the model has in mind, it adds its value."
+
+
+def _where(place: Place, at: Address) -> list[Section]:
+    """Where it is strongest in running text, and who is linked with it."""
+    address = str(at)
+    found = []
+    if at.part is None:
+        call = name("model").call("evidence", address, n=SNIPPETS)
+        found.append(
+            Section(
+                "evidence",
+                "In running text",
+                call,
+                place.command("evidence", address, "-n", SNIPPETS),
+                "Where it is strongest, what followed, and whether its reading tells where.",
+                "asked",
+                waits="Look for it in a text",
+            )
+        )
+    if at.neuron is not None:
+        whole = str(replace(at, vector=None))
+        part = name("model").item(whole)
+        for method, title, flag, says in (
+            ("writers", "Who writes for it", "--to", "Earlier parts whose words it reads."),
+            ("readers", "Who reads it", "--from", "Later parts that read its words."),
+        ):
+            command = place.command("wires", flag, whole, "-n", LINKS)
+            call = part.call(method, LINKS)
+            found.append(Section(method, title, call, command, says, "soon", "half"))
+    return found
+
+
+def _alike(place: Place, at: Address, vector: str) -> list[Section]:
+    if at.part is not None:
+        return []
+    call = name("model").call("nearest", vector, NEAR)
+    command = place.command("nearest", vector, "-n", NEAR)
+    return [
+        Section(
+            "nearest",
+            "Most like it in this model",
+            call,
+            command,
+            f"Parameters whose lists of words go with that of {vector}.",
+            "soon",
+        )
+    ]
+
+
+def _elsewhere(library: Library, place: Place, at: Address) -> list[Section]:
+    """The most similar in each other model that is served."""
+    if at.neuron is None:
+        return []
+    address = str(replace(at, vector=None))
+    found = []
+    for other in library:
+        if other is place.served:
+            continue
+        call = name("lx").call("partners", name("model"), address, name(other_name(other)), 5)
+        words = place.command("align", other.opening.source, "--of", address)
+        found.append(
+            Section(
+                f"in-{other.slug}",
+                f"Most like it in {other.title}",
+                call,
+                words,
+                "By the words of key, gate and value over the tokens both have.",
+                "asked",
+                waits=f"Look for it in {other.title}",
+            )
+        )
+    return found
+
+
+def other_name(served: Served) -> str:
+    """What a second model is called in Python."""
+    return "other_" + "".join(c if c.isalnum() else "_" for c in served.slug).lower()
+
+
+def _lead(place: Place, model: Anatomy, at: Address) -> Markup:
+    """Its kind, and its parts as links."""
+    if at.neuron is not None:
+        whole = replace(at, vector=None)
+        gated = model.neuron(whole).ff.spec.w_gate is not None
+        vectors: list[Vector | None] = (
+            [None, "key", "gate", "value"] if gated else [None, "key", "value"]
+        )
+        return _tabs(
+            place, [(str(replace(whole, vector=v)), v or "neuron") for v in vectors], str(at)
+        )
+    if at.subhead is not None:
+        n = model.head(Address(at.layer, head=at.head)).d_head
+        sides: tuple[Subhead, ...] = ("Q", "K", "V", "O")
+        names = [(str(replace(at, subhead=side)), f"{side}{at.index}") for side in sides]
+        said = el("span", f"one of {n} rank-1 terms of the head", class_="note")
+        return join(_tabs(place, names, str(at)), said)
+    return el("span", "a vector of the layer", class_="note")
+
+
+def _tabs(place: Place, names: list[tuple[str, str]], here: str) -> Markup:
+    links = [
+        el("a", text, href=place.link(to), aria_current="true" if to == here else None)
+        for to, text in names
+    ]
+    return el("span", *links, class_="switch")
+
+
+def _trail(place: Place, at: Address) -> list[tuple[str, str]]:
+    found = [(f"layer {at.layer}", place.link(f"L{at.layer}"))]
+    if at.head is not None and at.subhead is not None:
+        head = str(Address(at.layer, head=at.head))
+        found.append((head, place.link(head)))
+    return found
+
+
+def _neighbours(model: Anatomy, place: Place, at: Address) -> tuple[str, str, str, str]:
+    """Before, after, and the same one layer up and down; empty where there is none."""
+
+    def there(other: Address | None) -> str:
+        if other is None:
+            return ""
+        try:
+            model[other]
+        except LexrayError:
+            return ""
+        return place.link(str(other))
+
+    def step(field: str, by: int) -> Address | None:
+        now = getattr(at, field)
+        return None if now is None or now + by < 0 else replace(at, **{field: now + by})
+
+    across = "neuron" if at.neuron is not None else "index" if at.index is not None else "layer"
+    return (
+        there(step(across, -1)),
+        there(step(across, 1)),
+        there(step("layer", -1)),
+        there(step("layer", 1)),
+    )

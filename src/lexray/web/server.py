@@ -1,0 +1,255 @@
+"""The app itself: routes, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from lexray.errors import LexrayError
+from lexray.result.page import dump_json
+from lexray.web.answers import Answers, BusyError, wait_for
+from lexray.web.desk import Desk, QueueFullError, Run
+from lexray.web.files import static_file
+from lexray.web.frame import plain_page, whole_page
+from lexray.web.guard import Door, Guard
+from lexray.web.library import Library, NotServedError
+from lexray.web.markup import el
+from lexray.web.pages.book import NoPageError, open_sheet
+from lexray.web.pages.map import show_map
+from lexray.web.pages.vector import other_name
+from lexray.web.query import Query
+from lexray.web.sheet import Content, Failed, Place, Section, Sheet, twin
+from lexray.web.show.sheets import show_section, show_sheet
+from lexray.web.worker import Evaluation
+
+PATIENCE = 0.35
+"""Seconds that a page waits for its sections; those that take longer follow."""
+LOOK = 0.25
+"""Seconds between two looks at a run, and at whether anyone still waits for it."""
+
+
+class App:
+    """What the routes share: the library, what was worked out, the worker's desk."""
+
+    def __init__(self, library: Library, answers: Answers, desk: Desk) -> None:
+        self.library, self.answers, self.desk = library, answers, desk
+
+    # ------------------------------------------------------------------ pages
+
+    async def home(self, request: Request) -> Response:
+        if len(self.library) == 1:
+            return RedirectResponse(f"/{self.library.served[0].slug}/map", 302)
+        items = [
+            el("li", el("a", each.title, href=f"/{each.slug}/map", class_="button"))
+            for each in self.library
+        ]
+        main = el("div", el("h1", "Models"), el("ul", *items, class_="shelf"), class_="hero")
+        return HTMLResponse(whole_page("Models", main, library=self.library))
+
+    async def model(self, request: Request) -> Response:
+        self.library[request.path_params["slug"]]
+        return RedirectResponse(f"/{request.path_params['slug']}/map", 302)
+
+    async def page(self, request: Request) -> Response:
+        slug, path, form = _parse(request)
+        query = dict(request.query_params)
+        sheet, section = await run_in_threadpool(open_sheet, self.library, slug, path, Query(query))
+        if form == "json":
+            if section is not None:
+                return _json(await self._one(sheet, section, request))
+            read = await self._read(sheet, None)
+            return _json(twin(sheet, read, [_href(sheet, s, query) for s in sheet.sections]))
+        if section is not None:
+            (content,) = await self._read(sheet, PATIENCE, (section,))
+            part = show_section(sheet, section, content, query)
+            if form == "part":
+                return HTMLResponse(part)
+            main = el("div", el("h1", sheet.title), part, class_="sections alone")
+            return HTMLResponse(
+                whole_page(sheet.title, main, library=self.library, place=sheet.place)
+            )
+        if sheet.kind == "map":
+            main = await run_in_threadpool(show_map, sheet)
+            text = whole_page(
+                sheet.title,
+                main,
+                library=self.library,
+                place=sheet.place,
+                tab="map",
+                modules=("/static/map.js",),
+                wide=True,
+            )
+            return HTMLResponse(text)
+        read = await self._read(sheet, PATIENCE)
+        main = await run_in_threadpool(show_sheet, sheet, read, query)
+        title = f"{sheet.title} of {sheet.place.served.title}"
+        return HTMLResponse(
+            whole_page(title, main, library=self.library, place=sheet.place, tab=sheet.kind)
+        )
+
+    async def _read(
+        self, sheet: Sheet, patience: float | None, sections: tuple[Section, ...] | None = None
+    ) -> list[Content | None]:
+        """What is known of some sections, or becomes known in time; of others None."""
+        wanted = tuple(sheet.sections) if sections is None else sections
+        asked: list[Future[Any] | Content | None] = []
+        for section in wanted:
+            key = _key(sheet.place, section)
+            run = self.desk.find(key)
+            if run is not None and run.state == "done":
+                asked.append(run.result)
+            elif section.when == "now":
+                asked.append(self.answers.ask(key, _work(sheet.place, section)))
+            else:
+                asked.append(None)
+        await wait_for([each for each in asked if isinstance(each, Future)], patience)
+        return [_settle(each) if isinstance(each, Future) else each for each in asked]
+
+    async def _one(self, sheet: Sheet, section: Section, request: Request) -> dict[str, Any]:
+        """The twin of a section, however long it takes, as long as someone waits."""
+        (content,) = await self._read(sheet, None, (section,))
+        if content is None:
+            run = self._begin(sheet, section)
+            while not run.ended.is_set():
+                await asyncio.sleep(LOOK)
+                if await request.is_disconnected():
+                    self.desk.cancel(run)
+                    raise LexrayError("nobody waits for this any more")
+            if run.state != "done":
+                raise LexrayError(run.words or "this was cancelled")
+            content = run.result
+        return {
+            "section": section.name,
+            "title": section.title,
+            "python": sheet.place.opening + section.call.text + "\n",
+            "command": section.command,
+            "content": content.to_dict(),
+        }
+
+    # ------------------------------------------------------------------ runs
+
+    def _begin(self, sheet: Sheet, section: Section) -> Run:
+        place = sheet.place
+        others = tuple(
+            (other_name(each), each.slug)
+            for each in self.library
+            if other_name(each) in section.call.names
+        )
+        work = Evaluation(place.served.slug, place.view, place.offset, section.call, others)
+        return self.desk.submit(_key(place, section), work, urgent=section.when == "asked")
+
+    async def begin(self, request: Request) -> Response:
+        slug, path, _ = _parse(request)
+        query = Query(dict(request.query_params))
+        sheet, section = await run_in_threadpool(open_sheet, self.library, slug, path, query)
+        if section is None:
+            raise LexrayError("a run is begun for a section of a page")
+        if section.when == "now":
+            await self._read(sheet, None, (section,))
+            return _json({"run": "", "state": "done"})
+        run = self._begin(sheet, section)
+        return _json(run.to_dict(self.desk.ahead(run)))
+
+    async def look(self, request: Request) -> Response:
+        run = self.desk[request.path_params["run"]]
+        return _json(run.to_dict(self.desk.ahead(run)))
+
+    async def cancel(self, request: Request) -> Response:
+        run = self.desk[request.path_params["run"]]
+        self.desk.cancel(run)
+        return _json(run.to_dict())
+
+
+def _parse(request: Request) -> tuple[str, list[str], str]:
+    """The model's name, the path under it, and which form of the page is wanted."""
+    path = request.path_params["path"]
+    form = "html"
+    for ending in ("json", "part"):
+        if path.endswith(f".{ending}"):
+            path, form = path.removesuffix(f".{ending}"), ending
+    return request.path_params["slug"], [part for part in path.split("/") if part], form
+
+
+def _key(place: Place, section: Section) -> tuple[str, str, int, str]:
+    return place.served.slug, place.view, place.offset, section.call.text
+
+
+def _work(place: Place, section: Section) -> Callable[[], Any]:
+    def work() -> Any:
+        import lexray
+
+        with place.served.lock:
+            return section.call.evaluate({"lx": lexray, "model": place.model})
+
+    return work
+
+
+def _settle(future: Future[Any]) -> Content | None:
+    """What a section came to; None if it is not there yet."""
+    if not future.done():
+        return None
+    error = future.exception()
+    if error is None:
+        found: Content = future.result()
+        return found
+    if isinstance(error, LexrayError):
+        return Failed(str(error))
+    raise error
+
+
+def _href(sheet: Sheet, section: Section, query: dict[str, str]) -> str:
+    kept = {key: value for key, value in query.items() if key != "view"}
+    path, mark, tail = sheet.place.link(*sheet.path, section.name, **kept).partition("?")
+    return f"{path}.json{mark}{tail}"
+
+
+def _json(data: Any, status: int = 200) -> Response:
+    return Response(dump_json(data), status, media_type="application/json")
+
+
+async def explain(request: Request, error: Exception) -> Response:
+    """A user's mistake in words; the form is that of what was asked for."""
+    status = 404 if isinstance(error, NotServedError | NoPageError) else 400
+    if isinstance(error, BusyError | QueueFullError):
+        status = 503
+    words = str(error)
+    if request.url.path.endswith(".json") or request.method != "GET":
+        return _json({"error": words}, status)
+    if request.url.path.endswith(".part"):
+        return HTMLResponse(el("p", words, class_="failed", role="alert"), status)
+    title = "There is no such page" if status == 404 else "That did not work"
+    return HTMLResponse(plain_page(title, el("p", words, class_="lead")), status)
+
+
+def make_app(library: Library, door: Door, *, desk: Desk | None = None) -> Guard:
+    """The app for a library, behind its door."""
+    answers = Answers()
+    desk = desk or Desk({each.slug: each.opening for each in library})
+    app = App(library, answers, desk)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> Any:
+        yield
+        answers.close()
+        desk.close()
+
+    routes = [
+        Route("/", app.home),
+        Route("/static/{name}", static_file),
+        Route("/runs/{run}", app.look),
+        Route("/runs/{run}/cancel", app.cancel, methods=["POST"]),
+        Route("/{slug}", app.model),
+        Route("/{slug}/{path:path}", app.page, methods=["GET"]),
+        Route("/{slug}/{path:path}", app.begin, methods=["POST"]),
+    ]
+    inner = Starlette(routes=routes, exception_handlers={LexrayError: explain}, lifespan=lifespan)
+    return Guard(inner, door)

@@ -1,0 +1,156 @@
+"""What a page holds: sections, each a call of the library and what it came to.
+
+The HTML page and its JSON twin show the same sheet. A section says when it is worked out: `now`
+(with the page, if it is quick), `soon` (right after it, by itself), `asked` (when someone wants it,
+by the worker).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from lexray.model.model import Model
+from lexray.web.expression import Expression
+from lexray.web.library import Served, view_of
+from lexray.web.markup import Markup
+from lexray.web.query import Query, link
+
+When = Literal["now", "soon", "asked"]
+Width = Literal["whole", "half", "third"]
+VIEWS = ("standard", "raw")
+
+
+@runtime_checkable
+class Content(Protocol):
+    """A result of the library, or a part of one."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which model is looked at, and how it is read: what every link carries on."""
+
+    served: Served
+    view: str = "standard"
+    offset: int = 0
+
+    @classmethod
+    def of(cls, served: Served, query: Query) -> Place:
+        return cls(served, query.choice("view", VIEWS), query.number("offset", 0, -512, 512))
+
+    def link(self, *path: str | int, **query: object) -> str:
+        view = None if self.view == "standard" else self.view
+        return link((self.served.slug, *path), view=view, **query)
+
+    @property
+    def model(self) -> Model:
+        """The model under this view."""
+        return view_of(self.served.model, self.view, self.offset)
+
+    @property
+    def opening(self) -> str:
+        """The same in Python."""
+        given = [] if self.view == "standard" else [f'"{self.view}"']
+        given += [f"offset={self.offset}"] if self.offset else []
+        view = f".view({', '.join(given)})" if given else ""
+        opening = self.served.opening
+        return f"{opening.imports}\nmodel = {opening.python}{view}\n"
+
+    def command(self, name: str, *words: str | int, offset: bool = False) -> str:
+        """A command line; `offset`: whether the command knows of one."""
+        parts = ["lexray", name, *self.served.opening.words, *map(str, words)]
+        if self.view != "standard":
+            parts += ["--view", self.view]
+        if offset and self.offset:
+            parts += ["--offset", str(self.offset)]
+        return shlex.join(parts)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page, before it is read."""
+
+    name: str
+    title: str
+    call: Expression
+    command: str = ""
+    says: str = ""
+    """What one sees, in a sentence."""
+    when: When = "now"
+    width: Width = "whole"
+    controls: Markup = field(default=Markup(""), compare=False)
+    """What a reader can turn, above the content."""
+    shape: Literal["", "matrix"] = ""
+    """How it is shown, where its kind alone does not say."""
+    waits: str = ""
+    """What is said while it is worked out, or on the button that asks for it."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A page, before its sections are read."""
+
+    kind: str
+    title: str
+    place: Place
+    path: tuple[str | int, ...]
+    """Under the model's own."""
+    sections: Sequence[Section]
+    lead: Markup = field(default=Markup(""), compare=False)
+    """Below the title."""
+    form: Markup = field(default=Markup(""), compare=False)
+    """What can be typed."""
+    trail: Sequence[tuple[str, str]] = ()
+    """Where it lies: names and addresses."""
+    before: str = ""
+    after: str = ""
+    up: str = ""
+    down: str = ""
+    """Neighbours, for `[`, `]` and the arrows beside the title; the same in other layers."""
+    facts: tuple[tuple[str, Any], ...] = ()
+    """What the page says by itself, for its twin."""
+
+    @property
+    def python(self) -> str:
+        """All of it, as one can run it."""
+        return self.place.opening + "".join(f"{s.call.text}\n" for s in self.sections)
+
+    @property
+    def command(self) -> str:
+        return "\n".join(dict.fromkeys(s.command for s in self.sections if s.command))
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A section that could not be read, in words."""
+
+    words: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"error": self.words}
+
+
+def twin(sheet: Sheet, read: Sequence[Content | None], hrefs: Sequence[str]) -> dict[str, Any]:
+    """The JSON twin: the same content, with the calls; what is not read yet as its address."""
+    return {
+        "page": sheet.kind,
+        "title": sheet.title,
+        "model": sheet.place.served.title,
+        "view": sheet.place.view,
+        "python": sheet.python,
+        "command": sheet.command,
+        **dict(sheet.facts),
+        "sections": {
+            section.name: {
+                "title": section.title,
+                "python": sheet.place.opening + section.call.text + "\n",
+                "command": section.command,
+                **({"href": href} if content is None else {"content": content.to_dict()}),
+            }
+            for section, content, href in zip(sheet.sections, read, hrefs, strict=True)
+        },
+    }

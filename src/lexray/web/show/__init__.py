@@ -1,0 +1,1 @@
+"""How results look in the app: words first, numbers second; everything a link."""

@@ -1,0 +1,355 @@
+"""One way to show each kind of result."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+from lexray.find.hits import Hits
+from lexray.find.token import TokenRows
+from lexray.result.format import show_number, show_percent
+from lexray.result.links import Links
+from lexray.result.pairs import SIDES, Directions, Pairs
+from lexray.result.readings import NamedReadings, Reading, Readings, Scored
+from lexray.result.table import Result
+from lexray.roles.card import Card
+from lexray.trace.evidence.result import Evidence, Snippet
+from lexray.web.markup import Markup, el, join
+from lexray.web.sheet import Failed, Place
+from lexray.web.show.tables import show_table
+from lexray.web.show.words import (
+    address_link,
+    legibility,
+    level,
+    linked,
+    name_ends,
+    scored_chips,
+    show_reading,
+    token_chip,
+)
+
+ROWS = 60
+"""Of many vectors so many are shown."""
+
+
+@singledispatch
+def show(result: Any, place: Place) -> Markup:
+    """Whatever has tables; whatever has not, as a list of facts."""
+    if isinstance(result, Result):
+        return join(show_table(table, place) for table in result.tables())
+    return show_facts(result.to_dict())
+
+
+def show_facts(facts: dict[str, Any]) -> Markup:
+    return el("dl", *(join(el("dt", key), el("dd", str(value))) for key, value in facts.items()))
+
+
+@show.register
+def _(result: Failed, place: Place) -> Markup:
+    return el("p", result.words, class_="failed", role="alert")
+
+
+@show.register
+def _(result: Reading, place: Place) -> Markup:
+    return show_reading(result, place)
+
+
+@show.register
+def _(result: NamedReadings, place: Place) -> Markup:
+    return el("div", *(show_reading(each, place) for each in result), class_="readings")
+
+
+@show.register
+def _(result: Readings, place: Place) -> Markup:
+    rows = [
+        el(
+            "li",
+            el("span", address_link(each.source.address, place), class_="who"),
+            el("div", scored_chips(each.top, place)),
+            el("span", legibility(each.legibility), class_="figure"),
+        )
+        for each in result[:ROWS]
+    ]
+    more = len(result) - ROWS
+    return join(
+        el("ol", rows, class_="found"),
+        el("p", f"and {more:,} more: in the JSON twin", class_="note") if more > 0 else None,
+    )
+
+
+@show.register
+def _(result: Pairs, place: Place) -> Markup:
+    if not result.pairs:
+        return el("p", "no pair is left by these filters", class_="note")
+    largest = max(abs(pair.score) for pair in result) or 1.0
+    items = [
+        el(
+            "li",
+            token_chip(pair.row, place),
+            el("span", "→", class_="arrow"),
+            token_chip(pair.col, place),
+            _figure(show_number(pair.score), pair.score / largest),
+        )
+        for pair in result
+    ]
+    row, col = SIDES[result.matrix]
+    said = "" if result.exact else f" · ended early: the first {result.sure} are sure"
+    return join(
+        el("p", el("b", row), " → ", el("b", col), class_="sides"),
+        el("ol", items, class_="pairs"),
+        el("p", legibility(result.legibility), f" {result.note}{said}", class_="note"),
+    )
+
+
+@show.register
+def _(result: Directions, place: Place) -> Markup:
+    items = [
+        el(
+            "li",
+            el("b", show_percent(each.share, 1), class_="share", title="of all squared values"),
+            *(
+                el(
+                    "div",
+                    scored_chips(getattr(each.input, end), place),
+                    el("span", "→", class_="arrow"),
+                    scored_chips(getattr(each.output, end), place),
+                    class_="way",
+                )
+                for end in ("top", "bottom")
+            ),
+        )
+        for each in result.directions
+    ]
+    note = el("p", result.note, class_="note") if result.note else None
+    return join(el("ol", items, class_="directions"), note)
+
+
+@show.register
+def _(result: Hits, place: Place) -> Markup:
+    largest = max((abs(hit.score) for hit in result), default=0.0) or 1.0
+    if not len(result):
+        return el("p", "nothing was found", class_="note")
+    items = []
+    for hit in result:
+        end = hit.reading.bottom if hit.negative else hit.reading.top
+        items.append(
+            el(
+                "li",
+                el("span", address_link(hit.address, place), class_="who"),
+                el("div", scored_chips(end, place)),
+                _figure(show_number(hit.score), hit.score / largest, _ranks(result, hit.ranks)),
+            )
+        )
+    said = f"by {result.score} · {result.source}"
+    return join(el("ol", items, class_="found"), el("p", said, class_="note"))
+
+
+def _ranks(result: Hits, ranks: tuple[int, ...]) -> str | None:
+    said = [f"{word} is number {n:,}" for word, n in zip(result.words, ranks, strict=False)]
+    return f"in its own list {', '.join(said)}" if said else None
+
+
+@show.register
+def _(result: Links, place: Place) -> Markup:
+    """The other end of each link: one end is the page's own."""
+    if not len(result):
+        return el("p", "none: there is no layer on that side", class_="note")
+    largest = max(abs(each.times) for each in result) or 1.0
+    reads = len({linked(each.reader) for each in result}) == 1
+    items = []
+    for each in result:
+        other, mine = (each.writer, each.reader) if reads else (each.reader, each.writer)
+        side = mine.partition(".")[2] if reads else ""
+        said = (el("span", f" to its {side}", class_="quiet"),) if side else ()
+        items.append(
+            el(
+                "li",
+                el("span", address_link(linked(other), place, other), *said, class_="who"),
+                el("div", _plain(each.writes if reads else each.reads)),
+                _figure(
+                    f"{each.times:.1f} ×",
+                    each.times / largest,
+                    f"times chance; strength {show_number(each.strength)}",
+                ),
+            )
+        )
+    return el("ol", items, class_="found links")
+
+
+def _figure(text: str, share: float, title: str | None = None) -> Markup:
+    """A number on a bar as long as its share of the largest."""
+    sign = "against " if share < 0 else ""
+    bar = el("i", class_=f"under {sign}{level(abs(share))}")
+    return el("span", bar, el("span", text), class_="figure", title=title)
+
+
+def show_matrix(result: Pairs, place: Place) -> Markup:
+    """All pairs among some tokens as a heat map."""
+    rows = {pair.row.id: pair.row for pair in result}
+    cols = {pair.col.id: pair.col for pair in result}
+    score = {(pair.row.id, pair.col.id): pair.score for pair in result}
+    order = [i for i in sorted(rows) if i in cols] + [i for i in sorted(cols) if i not in rows]
+    largest = max(map(abs, score.values()), default=0.0) or 1.0
+    head = el("tr", el("th"), *(el("th", token_chip(cols[i], place), scope="col") for i in order))
+    body = []
+    for row in order:
+        cells = []
+        for col in order:
+            value = score.get((row, col), 0.0)
+            sign = "against " if value < 0 else ""
+            depth = f"{sign}{level(abs(value) / largest)}"
+            cells.append(el("td", show_number(value), class_=depth))
+        body.append(el("tr", el("th", token_chip(rows[row], place), scope="row"), *cells))
+    table = el("table", el("thead", head), el("tbody", *body), class_="matrix")
+    return el("div", table, class_="scroll", tabindex="0", role="region", aria_label="heat map")
+
+
+@show.register
+def _(result: TokenRows, place: Place) -> Markup:
+    parts = []
+    for row in result.rows:
+        said = [
+            (f"{row.times:.2f} ×", "the median length", row.times / 2),
+            (show_percent(row.shorter, 0), "of tokens are shorter", row.shorter),
+        ]
+        facts = [
+            el("div", el("b", figure), el("span", words), class_="fact")
+            for figure, words, _ in said
+        ]
+        parts.append(
+            el(
+                "div",
+                el("h3", f"{row.embedding} embedding: near it lie"),
+                scored_chips(row.near, place),
+                el("div", *facts, class_="facts"),
+                class_="reading",
+            )
+        )
+    state = el(
+        "span",
+        result.trained,
+        class_="badge holds" if result.aside is None else "badge does-not-hold",
+    )
+    return join(el("p", state), el("div", *parts, class_="readings"))
+
+
+def _plain(words: tuple[str, ...]) -> Markup:
+    """Words whose ids are not known."""
+    return el("ol", *(el("li", el("span", word, class_="tok")) for word in words), class_="words")
+
+
+@show.register
+def _(result: Evidence, place: Place) -> Markup:
+    snippets = el(
+        "ol", *(_snippet(each, result, place) for each in result.snippets), class_="snippets"
+    )
+    found = [
+        el(
+            "li",
+            el("b", each.reading, class_="who"),
+            el(
+                "div",
+                el("ol", *(el("li", token_chip(w, place)) for w in each.words), class_="words"),
+            ),
+            el(
+                "span",
+                el(
+                    "i",
+                    class_=f"under {level(2 * (each.area - 0.5) if each.area == each.area else 0)}",
+                ),
+                el("span", "–" if each.area != each.area else f"{each.area:.2f}"),
+                class_="figure",
+                title=f"area under the curve; its layer {each.layer:.2f}, better than "
+                f"{show_percent(each.below) if each.below == each.below else '–'} of it",
+            ),
+        )
+        for each in result.agreements
+    ]
+    return join(
+        snippets,
+        el("h3", "Does its reading tell where?"),
+        el("ol", found, class_="found"),
+        el(
+            "p", f"{result.text}, {result.tokens:,} tokens · 0.5 says nothing, 1 all", class_="note"
+        ),
+    )
+
+
+def _snippet(snippet: Snippet, result: Evidence, place: Place) -> Markup:
+    largest = max((abs(s.activation) for s in result.snippets), default=0.0) or 1.0
+    share = abs(snippet.activation) / largest
+    took = None
+    if snippet.looked_at is not None:
+        wrote = [join(" ", token_chip(token, place)) for token in snippet.wrote]
+        arrow = (el("span", "→", class_="arrow"), wrote) if wrote else None
+        took = el("p", "took from ", token_chip(snippet.looked_at, place), arrow, class_="note")
+    return el(
+        "li",
+        el("span", show_number(snippet.activation), class_="figure"),
+        el(
+            "p",
+            "".join(token.text for token in snippet.before),
+            el("mark", snippet.token.text, class_=level(share)),
+            "".join(token.text for token in snippet.after),
+        ),
+        took,
+    )
+
+
+@show.register
+def _(result: Card, place: Place) -> Markup:
+    """A head's roles, relations and the tokens that move it; pairs and links have sections."""
+    facts = result.facts
+    roles = facts.get("roles", [])
+    parts = [_role(role) for role in roles] or [
+        el("p", "no role that its weights show", class_="note")
+    ]
+    relations = [
+        el(
+            "li",
+            el("b", f"{each['sign']} {each['relation']}", class_="who"),
+            el("div", _right(each["right"])),
+            el("span", show_percent(each["share"], 0), class_="figure", title="of its pairs"),
+        )
+        for each in facts.get("relations", [])[:6]
+    ]
+    salient = [
+        el(
+            "li",
+            el("span", each["token"], class_="tok"),
+            el("div", el("span", "→", class_="arrow"), _plain(tuple(each["writes"]))),
+            el("span", f"{each['size']:.1f} ×", class_="figure"),
+        )
+        for each in facts.get("salient", [])
+    ]
+    return join(
+        el("ul", parts, class_="roles") if roles else parts,
+        join(el("h3", "Relations it holds"), el("ol", relations, class_="found"))
+        if relations
+        else None,
+        join(el("h3", "The tokens that move it most"), el("ol", salient, class_="found salient"))
+        if salient
+        else None,
+    )
+
+
+def _right(pairs: list[list[str]], n: int = 5) -> Markup:
+    shown = [el("li", el("span", " → ".join(pair), class_="tok")) for pair in pairs[:n]]
+    return el("ol", shown, class_="words")
+
+
+def _role(role: dict[str, Any]) -> Markup:
+    figures = f"{show_number(role['score'])} (by chance {show_number(role['chance'])})"
+    measured = role.get("measured")
+    more = "" if measured is None else f", measured {show_number(measured)}"
+    return el(
+        "li",
+        el("b", role["role"] + role["detail"]),
+        el("span", figures + more, class_="note"),
+    )
+
+
+def sum_up(reading: Reading, place: Place, n: int = 6) -> Markup:
+    """A reading in a line."""
+    top: tuple[Scored, ...] = reading.top
+    return join(el("span", name_ends(reading)[0], class_="note"), scored_chips(top, place, n))

@@ -1,0 +1,143 @@
+"""A sheet as a page: its title, its neighbours, its sections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lexray.result.pairs import Pairs
+from lexray.web.frame import copies, views
+from lexray.web.markup import Markup, el, join
+from lexray.web.sheet import Content, Place, Section, Sheet
+from lexray.web.show.results import show, show_matrix
+
+
+def show_sheet(sheet: Sheet, read: Sequence[Content | None], query: dict[str, str]) -> Markup:
+    """Everything between the bar and the end of the page."""
+    shown = [
+        show_section(sheet, section, content, query)
+        for section, content in zip(sheet.sections, read, strict=True)
+    ]
+    return join(show_head(sheet, query), el("div", *shown, class_="sections"))
+
+
+def show_head(sheet: Sheet, query: dict[str, str]) -> Markup:
+    place = sheet.place
+    crumbs = [
+        el("a", place.served.title, href=place.link("map")),
+        *(el("a", text, href=href) for text, href in sheet.trail),
+    ]
+    kept = {key: value for key, value in query.items() if key != "view"}
+    return el(
+        "div",
+        el(
+            "nav",
+            *(join(el("span", "/") if i else None, c) for i, c in enumerate(crumbs)),
+            class_="trail",
+            aria_label="where",
+        ),
+        el(
+            "div",
+            el("h1", el("span", sheet.title, class_=_face(sheet))),
+            _neighbours(sheet),
+            class_="title",
+        ),
+        sheet.form or None,
+        el(
+            "div",
+            sheet.lead,
+            views(place, *sheet.path, **kept),
+            copies(sheet.python, sheet.command),
+            class_="handles",
+        ),
+        class_="head",
+    )
+
+
+def _face(sheet: Sheet) -> str | None:
+    return "word" if sheet.kind == "token" else "name" if sheet.kind != "layer" else None
+
+
+def _neighbours(sheet: Sheet) -> Markup:
+    ways = (
+        ("before", "←", "[", sheet.before),
+        ("after", "→", "]", sheet.after),
+        ("up", "↑", "{", sheet.up),
+        ("down", "↓", "}", sheet.down),
+    )
+    links = [
+        el(
+            "a",
+            sign,
+            href=href,
+            rel=_rel(name),
+            data_key=key,
+            title=f"{_said(name)} ({key})",
+            aria_label=_said(name),
+        )
+        for name, sign, key, href in ways
+        if href
+    ]
+    return el("span", *links, class_="steps")
+
+
+def _rel(name: str) -> str | None:
+    return {"before": "prev", "after": "next"}.get(name)
+
+
+def _said(name: str) -> str:
+    return {
+        "before": "the one before",
+        "after": "the one after",
+        "up": "the same, one layer earlier",
+        "down": "the same, one layer later",
+    }[name]
+
+
+def show_section(
+    sheet: Sheet, section: Section, content: Content | None, query: dict[str, str]
+) -> Markup:
+    """A section with its content, or with what is said while there is none."""
+    place: Place = sheet.place
+    kept = {key: value for key, value in query.items() if key != "view"}
+    here = place.link(*sheet.path, section.name, **kept)
+    body = _wait(section, here) if content is None else _show(section, content, place)
+    python = place.opening + section.call.text + "\n"
+    return el(
+        "section",
+        el(
+            "header",
+            el("h2", section.title),
+            copies(python, section.command),
+        ),
+        el("p", section.says, class_="note") if section.says else None,
+        section.controls or None,
+        el("div", body, class_="body"),
+        id=section.name,
+        class_=section.width,
+        data_part=here,
+        data_when=None if content is not None else section.when,
+        aria_busy="true" if content is None and section.when != "asked" else None,
+    )
+
+
+def _show(section: Section, content: Content, place: Place) -> Markup:
+    if section.shape == "matrix" and isinstance(content, Pairs):
+        return show_matrix(content, place)
+    return show(content, place)
+
+
+def _wait(section: Section, here: str) -> Markup:
+    """What stands in for content: a button, or lines that fill by themselves."""
+    path, mark, query = here.partition("?")
+    twin = f"{path}.json{mark}{query}"
+    still = el(
+        "noscript",
+        el("p", "It is worked out on demand; without scripts ", el("a", "as JSON", href=twin), "."),
+    )
+    if section.when == "asked":
+        return join(
+            el("button", section.waits or "read it", type="button", class_="button", data_run=True),
+            still,
+        )
+    bones = [el("i", class_=f"bone {level}") for level in ("w92", "w74", "w83", "w60")]
+    return join(el("div", *bones, class_="bones", aria_hidden="true"), still)

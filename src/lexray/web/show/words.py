@@ -1,0 +1,133 @@
+"""Tokens and addresses as links, and lists of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lexray.address import Address
+from lexray.errors import LexrayError
+from lexray.result.format import show_number
+from lexray.result.readings import Reading, Scored, Token
+from lexray.web.markup import Child, Markup, el, join
+from lexray.web.sheet import Place
+
+SAID = {
+    "value": ("value writes", "and pushes down"),
+    "O": ("writes", "and pushes down"),
+    "bias": ("writes", "and pushes down"),
+    "writes": ("attending to it writes", "and pushes down"),
+    "written_by": ("it is written by attending to", "and pushed down by"),
+    "attends_to": ("as a query it looks for", "and looks away from"),
+    "attended_by": ("as a key it is looked for by", "and avoided by"),
+}
+"""What a reading's two ends are called, where its name alone would not tell."""
+
+
+def level(share: float) -> str:
+    """The class that carries a share from 0 to 1 to the style sheet."""
+    return f"w{round(100 * min(1.0, max(0.0, share)))}"
+
+
+def token_chip(token: Token, place: Place, share: float | None = None, more: str = "") -> Markup:
+    """A token, which leads to its page; `share` says how deep its ground is."""
+    title = f"{more} · token {token.id}" if more else f"token {token.id}"
+    depth = "" if share is None else f" {level(share)}"
+    return el(
+        "a", token.shown, class_=f"tok{depth}", href=place.link("token", token.id), title=title
+    )
+
+
+def scored_chips(listed: Sequence[Scored], place: Place, n: int | None = None) -> Markup:
+    """Tokens in their order, the strongest the deepest."""
+    top = max((abs(s.score) for s in listed), default=0.0) or 1.0
+    least = min((abs(s.score) for s in listed), default=0.0)
+    spread = (top - least) or 1.0
+    items = [
+        el("li", token_chip(s.token, place, (abs(s.score) - least) / spread, show_number(s.score)))
+        for s in listed[:n]
+    ]
+    return el("ol", items, class_="words")
+
+
+def address_link(address: str, place: Place, text: str = "") -> Markup:
+    """An address, which leads to its page; what is none stays text."""
+    if not is_address(address):
+        return join(text or address)
+    return el("a", text or address, class_="addr", href=place.link(address))
+
+
+def is_address(text: str) -> bool:
+    try:
+        return str(Address.parse(text)) == text
+    except LexrayError:
+        return False
+
+
+def linked(address: str) -> str:
+    """The page of a part's side: `L5H2.K` is a side of L5H2, `L7N12.gate` has a page itself."""
+    return address if is_address(address) else address.partition(".")[0]
+
+
+def meter(value: float, said: str, most: float = 1.0) -> Markup:
+    """A small bar with its number."""
+    return el(
+        "span",
+        el("i", class_=f"fill {level(value / most if most else 0)}"),
+        class_="meter",
+        role="img",
+        aria_label=f"{said} {value:.2f}",
+    )
+
+
+def legibility(value: float) -> Markup:
+    """How well a list reads, as a small bar and a number."""
+    return el(
+        "span",
+        "legibility ",
+        meter(value, "legibility"),
+        f" {value:.2f}",
+        class_="legible",
+        title="how much more alike its words are than random ones",
+    )
+
+
+def name_ends(reading: Reading) -> tuple[str, str]:
+    """What its top and its bottom are to the reader."""
+    if reading.name in SAID:
+        return SAID[reading.name]
+    said = reading.said
+    name = reading.name.removesuffix(" expects") or "it"
+    if said == "as tokens":
+        return name, "at the other end"
+    return f"{name} {said}", "at the other end"
+
+
+def show_reading(reading: Reading, place: Place, heading: Child = None) -> Markup:
+    """Both ends of a reading."""
+    top, bottom = name_ends(reading)
+    return el(
+        "div",
+        el("h3", heading or top),
+        scored_chips(reading.top, place),
+        el("h4", bottom),
+        el("div", scored_chips(reading.bottom, place), class_="other-end"),
+        el("p", legibility(reading.legibility), class_="note"),
+        _scores(reading, place),
+        class_="reading",
+    )
+
+
+def _scores(reading: Reading, place: Place) -> Markup:
+    rows = [
+        el(
+            "tr",
+            el("td", token_chip(a.token, place)),
+            el("td", show_number(a.score), class_="num"),
+            el("td", token_chip(b.token, place)),
+            el("td", show_number(b.score), class_="num"),
+        )
+        for a, b in zip(reading.top, reading.bottom, strict=False)
+    ]
+    head = el("tr", *(el("th", name) for name in ("top", "score", "bottom", "score")))
+    table = el("table", el("thead", head), el("tbody", rows), class_="scores")
+    return el("details", el("summary", "with numbers"), el("div", table, class_="scroll"))

@@ -1,0 +1,74 @@
+"""Starts the app: a socket on this machine, a line with its address, a browser."""
+
+from __future__ import annotations
+
+import socket
+import webbrowser
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lexray.errors import LexrayError
+from lexray.web.guard import Door
+from lexray.web.library import Library, Opening
+from lexray.web.server import make_app
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def start(
+    models: Sequence[tuple[str, Mapping[str, Any]]], *, host: str, port: int, browser: bool
+) -> None:
+    """Serves models, each with the options it is opened with, until it is interrupted."""
+    import uvicorn
+
+    library = Library.of([Opening.of(source, options) for source, options in models])
+    for served in library:
+        served.model  # noqa: B018  a mistake in a name is told here, not in the browser
+    listening = bind(host, port)
+    door = Door(listening.getsockname()[1], hosts_of(host))
+    print(f"lexray shows {', '.join(served.title for served in library)} at\n\n  {door.address}\n")
+    if host not in LOOPBACK:
+        print(f"{host} is no loopback address: whoever has the address above can read and compute.")
+    print("Ctrl-C ends it.", flush=True)
+    config = uvicorn.Config(
+        make_app(library, door),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=2,
+        limit_concurrency=512,
+    )
+    if browser:
+        webbrowser.open(door.address)
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        listening.close()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens; the next free port is not guessed, since the address is printed."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise LexrayError(
+            f"cannot listen on {host}, port {port}: {error}; try another --port, or 0 for any"
+        ) from error
+    return listening
+
+
+def hosts_of(host: str) -> tuple[str, ...]:
+    """The names under which the app may be asked for, the one to print first."""
+    if host in LOOPBACK:
+        return ("127.0.0.1", "localhost", "[::1]") if host != "::1" else ("[::1]", "localhost")
+    if host in ("0.0.0.0", "::"):
+        raise LexrayError(
+            f"--host {host} is every address at once; name the one that others shall use"
+        )
+    return (f"[{host}]" if ":" in host else host, "127.0.0.1", "localhost")

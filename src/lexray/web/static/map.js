@@ -1,0 +1,336 @@
+// The map: heads and neurons are coloured as they are read; hovering reads, clicking opens.
+
+import { ask, askJson, run, waitingLine, withEnding } from "./run.js";
+
+const map = document.getElementById("map");
+const legend = document.getElementById("map-legend");
+const tip = document.getElementById("tip");
+const cells = new Map([...map.querySelectorAll("[data-head]")].map((a) => [a.dataset.head, a]));
+const strips = [...map.querySelectorAll("[data-layer]")];
+const colour = map.dataset.colour;
+const ROLES = [
+  "induction",
+  "previous token",
+  "duplicate",
+  "copying",
+  "anti-copying",
+  "first token",
+  "current token",
+];
+const KIND = { copying: 0, "anti-copying": 1, "previous token": 2, "first token": 3 };
+Object.assign(KIND, { duplicate: 4, "current token": 5, induction: 6 });
+const notes = new Map(); // what is said of a head in its tip
+
+function make(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+const level = (share) => `w${Math.round(100 * Math.min(1, Math.max(0, share)))}`;
+
+// ------------------------------------------------------------ heads
+
+function paintKinds(kinds, order) {
+  const counts = new Map();
+  for (const [, name] of kinds) if (name) counts.set(name, (counts.get(name) ?? 0) + 1);
+  const names = [...counts.keys()].sort(
+    (a, b) => order(a) - order(b) || counts.get(b) - counts.get(a),
+  );
+  const kindOf = (name) => KIND[name] ?? names.indexOf(name) % 8;
+  for (const [head, name] of kinds)
+    if (name) cells.get(head)?.classList.add(`kind-${kindOf(name)}`);
+  const pressed = { name: null };
+  const buttons = names.map((name) => {
+    const sign = make("i", { class: `kind-${kindOf(name)}` });
+    const button = make("button", { type: "button", "aria-pressed": "false" }, sign, name);
+    button.append(make("span", { class: "quiet" }, String(counts.get(name))));
+    button.addEventListener("click", () => {
+      pressed.name = pressed.name === name ? null : name;
+      for (const other of buttons)
+        other.setAttribute("aria-pressed", String(other === button && pressed.name !== null));
+      for (const [head, cell] of cells)
+        cell.classList.toggle("dim", pressed.name !== null && !named(head, pressed.name));
+    });
+    return button;
+  });
+  const named = (head, name) => (notes.get(head) ?? []).includes(name);
+  if (names.length) legend.replaceChildren(...buttons);
+  else legend.replaceChildren("no head stands out by this");
+}
+
+function paintFigures(figures, words) {
+  const most = Math.max(...[...figures.values()].map(Math.abs), 1e-9);
+  for (const [head, value] of figures) {
+    const cell = cells.get(head);
+    cell?.classList.add("scaled", level(Math.abs(value) / most));
+    cell?.classList.toggle("against", value < 0);
+    notes.set(head, [`${words} ${value.toFixed(2)}`]);
+  }
+  legend.replaceChildren("0", make("span", { class: "ramp" }), most.toFixed(2));
+}
+
+const simple = (name) => (name.startsWith("token ") ? "some tokens before" : name);
+
+function paintHeads(content) {
+  if (content.heads) {
+    if (colour === "role") {
+      const order = (name) => (ROLES.indexOf(name) + 8) % 8;
+      const kinds = content.heads.map((head) => {
+        const names = head.roles.map((role) => simple(role.role));
+        notes.set(head.address, names);
+        return [head.address, names.sort((a, b) => order(a) - order(b))[0] ?? null];
+      });
+      paintKinds(kinds, order);
+    } else {
+      paintFigures(new Map(content.heads.map((head) => [head.address, head[colour]])), colour);
+    }
+  } else if (content.relations) {
+    const best = new Map();
+    for (const [name, relation] of Object.entries(content.relations))
+      for (const score of relation.best)
+        if (score.q < 0.01 && score.sign === "writes") {
+          notes.set(score.address, [...(notes.get(score.address) ?? []), name]);
+          if ((best.get(score.address)?.share ?? 0) < score.share)
+            best.set(score.address, { name, share: score.share });
+        }
+    paintKinds(
+      [...best].map(([head, { name }]) => [head, name]),
+      () => 0,
+    );
+  } else {
+    const figures = new Map();
+    for (const [layer, found] of Object.entries(content.layers))
+      found.forEach((value, i) => {
+        figures.set(`L${layer}H${i}`, value);
+      });
+    paintFigures(figures, colour);
+  }
+}
+
+async function readHeads() {
+  const controller = new AbortController();
+  const { line, see } = waitingLine(controller);
+  legend.replaceChildren(line);
+  addEventListener("pagehide", () => controller.abort(), { signal: controller.signal });
+  try {
+    await run(map.dataset.heads, { see, signal: controller.signal });
+    const { content } = await askJson(withEnding(map.dataset.heads, "json"));
+    paintHeads(content);
+  } catch (error) {
+    legend.textContent = error.name === "AbortError" ? "cancelled" : error.message;
+  }
+  map.dataset.ready = "heads";
+}
+
+// ------------------------------------------------------------ neurons
+
+const ROWS = 8;
+const figures = new Map();
+
+function rgb(name) {
+  const probe = make("span");
+  probe.style.color = `var(--lx-${name})`;
+  document.body.append(probe);
+  const parts = getComputedStyle(probe).color.match(/[\d.]+/g);
+  probe.remove();
+  return parts.map(Number);
+}
+
+function paintStrip(strip) {
+  const found = figures.get(strip);
+  if (!found) return;
+  const [cold, hot] = [rgb("cold"), rgb("hot")];
+  const canvas = strip.querySelector("canvas");
+  const columns = Math.max(1, Math.ceil(found.length / ROWS));
+  canvas.width = columns;
+  canvas.height = Math.min(ROWS, found.length);
+  const image = new ImageData(columns, canvas.height);
+  const sorted = [...found].sort((a, b) => a - b);
+  const low = sorted[Math.floor(0.02 * sorted.length)];
+  const high = sorted[Math.floor(0.995 * (sorted.length - 1))];
+  found.forEach((value, i) => {
+    const share = Math.min(1, Math.max(0, (value - low) / (high - low || 1))) ** 1.25;
+    const at = 4 * ((i % ROWS) * columns + Math.floor(i / ROWS));
+    for (let c = 0; c < 3; c += 1) image.data[at + c] = cold[c] + (hot[c] - cold[c]) * share;
+    image.data[at + 3] = 255;
+  });
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+async function readNeurons() {
+  for (const strip of strips) {
+    const address = `${map.dataset.neurons}${map.dataset.neurons.includes("?") ? "&" : "?"}`;
+    try {
+      const { content } = await askJson(
+        withEnding(`${address}layer=${strip.dataset.layer}`, "json"),
+      );
+      figures.set(strip, content.layers[strip.dataset.layer]);
+      paintStrip(strip);
+    } catch (error) {
+      strip.title = error.message;
+    }
+  }
+  map.dataset.ready = "all";
+  await listBest();
+}
+
+// The neurons whose lists read best, in words: where to begin.
+const BEST = 12;
+
+async function listBest() {
+  if (!map.dataset.neurons.includes("legibility") && map.dataset.neurons.includes("neurons="))
+    return;
+  const all = strips.flatMap((strip) =>
+    (figures.get(strip) ?? []).map((value, i) => ({ value, address: nameOf(strip, i) })),
+  );
+  const best = all.sort((a, b) => b.value - a.value).slice(0, BEST);
+  const list = make("ol", { class: "found" });
+  const found = document.getElementById("map-found");
+  found.append(make("h2", {}, "Neurons that read best"));
+  found.append(make("p", { class: "note" }, "What each writes; · is a space."), list);
+  for (const { address, value } of best) {
+    const link = make("a", { class: "addr", href: `/${base}/${address}${tail}` }, address);
+    const words = make("ol", { class: "words" });
+    try {
+      for (const token of await fetchTokens(address, 12)) {
+        const chip = make("a", { class: "tok", href: `/${base}/token/${token.id}${tail}` });
+        chip.textContent = show(token);
+        words.append(make("li", {}, chip));
+      }
+    } catch (error) {
+      words.append(error.message);
+    }
+    const who = make("span", { class: "who" }, link);
+    const figure = make("span", { class: "figure", title: "legibility" }, value.toFixed(2));
+    list.append(make("li", {}, who, make("div", {}, words), figure));
+  }
+  map.dataset.ready = "listed";
+}
+
+function nameOf(strip, index) {
+  let left = index;
+  for (const group of strip.dataset.groups.split(";")) {
+    const [prefix, n] = group.split(":");
+    if (left < Number(n)) return `${prefix}${left}`;
+    left -= Number(n);
+  }
+  return null;
+}
+
+function neuronAt(strip, event) {
+  const found = figures.get(strip);
+  if (!found) return null;
+  const box = strip.getBoundingClientRect();
+  const columns = Math.ceil(found.length / ROWS);
+  const rows = Math.min(ROWS, found.length);
+  const x = Math.floor(((event.clientX - box.left) / box.width) * columns);
+  const y = Math.floor(((event.clientY - box.top) / box.height) * rows);
+  const index = x * ROWS + y;
+  if (x < 0 || y < 0 || index >= found.length) return null;
+  return { address: nameOf(strip, index), value: found[index] };
+}
+
+// ------------------------------------------------------------ hovering reads
+
+let wanted = "";
+const read = new Map();
+
+function placeTip(x, y) {
+  tip.hidden = false;
+  const { offsetWidth: w, offsetHeight: h } = tip;
+  tip.style.left = `${Math.max(8, Math.min(x + 16, innerWidth - w - 8))}px`;
+  tip.style.top = `${y + 18 + h > innerHeight ? Math.max(8, y - h - 12) : y + 18}px`;
+}
+
+const base = location.pathname.split("/")[1];
+const view = new URLSearchParams(location.search).get("view");
+const tail = view ? `?view=${view}` : "";
+
+async function fetchWords(address, isHead) {
+  const part = isHead ? "vo" : "readings";
+  const query = `?k=6${view ? `&view=${view}` : ""}`;
+  const text = await ask(`/${base}/${address}/${part}.json${query}`);
+  const { content } = JSON.parse(text);
+  if (isHead) return content.pairs.map((pair) => `${show(pair.row)} → ${show(pair.col)}`);
+  return (content.value?.top ?? []).map((each) => show(each.token));
+}
+
+async function fetchTokens(address, k) {
+  const query = `?k=${k}${view ? `&view=${view}` : ""}`;
+  const { content } = await askJson(`/${base}/${address}/readings.json${query}`);
+  return content.value.top.map((each) => each.token);
+}
+
+const show = (token) => token.text.replace(/^ /, "·").replace(/\n/g, "↵").replace(/\t/g, "⇥");
+
+function fillTip(address, said, words) {
+  const list = make("ol", { class: "words" });
+  for (const word of words) list.append(make("li", {}, make("span", { class: "tok" }, word)));
+  tip.replaceChildren(make("b", {}, address));
+  tip.append(make("p", { class: "note" }, said || " "), list);
+}
+
+async function hover(address, said, isHead, x, y) {
+  if (wanted !== address) {
+    wanted = address;
+    fillTip(address, said, read.get(address) ?? ["…"]);
+  }
+  placeTip(x, y);
+  if (read.has(address)) return;
+  await new Promise((done) => setTimeout(done, 140));
+  if (wanted !== address || read.has(address)) return;
+  try {
+    read.set(address, await fetchWords(address, isHead));
+  } catch (error) {
+    read.set(address, [error.message]);
+  }
+  if (wanted !== address) return;
+  fillTip(address, said, read.get(address));
+  placeTip(x, y);
+}
+
+function leave() {
+  wanted = "";
+  tip.hidden = true;
+}
+
+for (const [head, cell] of cells) {
+  const said = () => (notes.get(head) ?? []).join(", ");
+  cell.addEventListener("pointermove", (event) =>
+    hover(head, said(), true, event.clientX, event.clientY),
+  );
+  cell.addEventListener("pointerleave", leave);
+  cell.addEventListener("focus", () => {
+    const box = cell.getBoundingClientRect();
+    if (cell.matches(":focus-visible")) hover(head, said(), true, box.right, box.bottom - 12);
+  });
+  cell.addEventListener("blur", leave);
+}
+for (const strip of strips) {
+  strip.addEventListener("pointermove", (event) => {
+    const found = neuronAt(strip, event);
+    if (found)
+      hover(
+        found.address,
+        `writes · ${found.value.toFixed(2)}`,
+        false,
+        event.clientX,
+        event.clientY,
+      );
+    else leave();
+  });
+  strip.addEventListener("pointerleave", leave);
+  strip.addEventListener("click", (event) => {
+    const found = event.detail ? neuronAt(strip, event) : null;
+    if (!found) return;
+    event.preventDefault();
+    location.href = `/${base}/${found.address}${tail}`;
+  });
+}
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const strip of strips) paintStrip(strip);
+});
+readHeads();
+readNeurons();

@@ -1,0 +1,111 @@
+"""The worker: a process of its own that runs what takes long, so that pages stay quick.
+
+It opens the served models itself, says how far it is, and can be ended at any time.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from time import monotonic
+from typing import Any, Protocol, runtime_checkable
+
+from lexray.errors import LexrayError
+from lexray.model.model import Model
+from lexray.progress import reported_by
+from lexray.web.expression import Expression
+from lexray.web.library import Opening, view_of
+
+OFTEN = 0.2
+"""Seconds between two words on how far it is."""
+
+
+class StoppedError(Exception):
+    """Somebody wants the work no longer."""
+
+
+class Shop:
+    """The models of a worker, opened when they are first needed."""
+
+    def __init__(self, openings: Mapping[str, Opening]) -> None:
+        self._openings, self._models = openings, dict[str, Model]()
+
+    def __getitem__(self, slug: str) -> Model:
+        if slug not in self._models:
+            self._models[slug] = self._openings[slug].open()
+        return self._models[slug]
+
+
+@runtime_checkable
+class Work(Protocol):
+    """Something to do, which can be sent to another process, and so can what it gives."""
+
+    def run(self, shop: Shop) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A call of the library."""
+
+    slug: str
+    view: str
+    offset: int
+    call: Expression
+    others: tuple[tuple[str, str], ...] = ()
+    """Further models: what they are called, and their names here."""
+
+    def run(self, shop: Shop) -> Any:
+        import lexray
+
+        model = view_of(shop[self.slug], self.view, self.offset)
+        others = {name: view_of(shop[slug], self.view, 0) for name, slug in self.others}
+        return self.call.evaluate({"lx": lexray, "model": model, **others})
+
+
+def work_on(pipe: Connection, stop: Any, openings: Mapping[str, Opening]) -> None:
+    """The process: takes work, gives progress and results, until nothing comes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server is told, and ends it
+    shop = Shop(openings)
+    while True:
+        try:
+            number, work = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            with reported_by(_Report(pipe, number, stop)):
+                answer = ("done", number, work.run(shop))
+        except StoppedError:
+            answer = ("stopped", number, None)
+        except LexrayError as error:
+            answer = ("failed", number, str(error))
+        except MemoryError:
+            answer = ("failed", number, "there is not enough memory for this")
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"[:500]
+            answer = ("failed", number, f"a mistake of lexray's, not yours ({words})")
+        try:
+            pipe.send(answer)
+        except (OSError, BrokenPipeError):
+            return
+
+
+class _Report:
+    """Tells how far a run is, and ends it where that is wanted."""
+
+    def __init__(self, pipe: Connection, number: int, stop: Any) -> None:
+        self._pipe, self._number, self._stop, self._said = pipe, number, stop, 0.0
+
+    def __call__(self, items: Iterable[Any], total: int, what: str) -> Iterator[Any]:
+        for done, item in enumerate(items):
+            self._tell(what, done, total)
+            yield item
+
+    def _tell(self, what: str, done: int, total: int) -> None:
+        if self._stop.is_set():
+            raise StoppedError
+        now = monotonic()
+        if now - self._said >= OFTEN:
+            self._said = now
+            self._pipe.send(("progress", self._number, (what, done, total)))

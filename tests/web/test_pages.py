@@ -1,0 +1,192 @@
+"""Every page: its content, its JSON twin, and that what it offers to copy gives the same."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+import lexray as lx
+from lexray.web.library import Library
+from tests.cli.running import lexray
+from tests.web.house import HOSTILE, hostile_library, open_client
+
+PAGES = [
+    "/demo/L2H1?k=4&of=film",
+    "/demo/L2H1?k=4&tokens=he,she,·film",
+    "/demo/L2H1?k=4&view=raw",
+    "/demo/L3N17?k=5",
+    "/demo/L3N17.value?k=5",
+    "/demo/L3H2.V12?k=5",
+    "/demo/L2.mlp_norm?k=5",
+    "/demo/token/500",
+    "/demo/L1",
+]
+COSTLY = {"evidence": [], "nearest": ["/demo/L3N17?k=5"], "card": ["/demo/L2H1?k=4&of=film"]}
+"""Sections that are looked at on these pages only: a pass over a text is tested in its own room."""
+
+
+class Inline(HTMLParser):
+    """What the policy would refuse, and elements that no page of ours has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        wrong = [key for key in given if key == "style" or key.startswith("on")]
+        if wrong or tag in ("style", "img", "iframe") or (tag == "script" and "src" not in given):
+            self.found.append(self.get_starttag_text() or tag)
+
+
+def twin_of(path: str) -> str:
+    head, mark, query = path.partition("?")
+    return f"{head}.json{mark}{query}"
+
+
+def read(client: TestClient, path: str) -> Any:
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def sections(client: TestClient, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All sections of a page, those that follow included."""
+    for name, section in read(client, twin_of(path))["sections"].items():
+        if path not in COSTLY.get(name, PAGES):
+            continue
+        yield name, read(client, section["href"]) if "href" in section else section
+
+
+def run(python: str, library: Library, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What the last line of a copied script comes to; models that are open are not opened again."""
+    models = {each.opening.source: each.model for each in library}
+    opened = staticmethod(lambda source, **options: models[source])
+    monkeypatch.setattr(lx.Model, "from_pretrained", opened)
+    *lines, last = python.strip().split("\n")
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    return eval(last, scope)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_what_is_copied_gives_what_is_shown(
+    client: TestClient, library: Library, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = dict(sections(client, path))
+    assert found
+    for name, section in found.items():
+        made = run(section["python"], library, monkeypatch)
+        assert json.loads(json.dumps(made.to_dict())) == section["content"], name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (PAGES[0], "vo"),
+        (PAGES[0], "attends-to"),
+        (PAGES[2], "qk"),
+        (PAGES[3], "readings"),
+        (PAGES[3], "writers"),
+        (PAGES[3], "nearest"),
+        (PAGES[5], "readings"),
+        (PAGES[6], "readings"),
+        (PAGES[7], "writers"),
+        (PAGES[7], "readers"),
+        (PAGES[7], "against"),
+        (PAGES[0], "directions"),
+        (PAGES[0], "card"),
+    ],
+)
+def test_the_command_gives_what_is_shown(client: TestClient, path: str, name: str) -> None:
+    section = dict(sections(client, path))[name]
+    ran = lexray(*shlex.split(section["command"])[1:], "--format", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json == section["content"]
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/demo/map"])
+def test_pages_hold_their_sections_and_nothing_inline(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 200
+    assert not Inline(answer.text).found
+    for name in read(client, twin_of(path))["sections"]:
+        assert path == "/demo/map" or f'id="{name}"' in answer.text
+
+
+def test_a_part_is_the_same_section(client: TestClient) -> None:
+    part = client.get("/demo/L3N17/readings.part?k=5").text
+    assert part.startswith("<section")
+    assert part in client.get("/demo/L3N17?k=5").text
+
+
+def test_what_follows_is_begun_and_then_there(client: TestClient, library: Library) -> None:
+    fresh = open_client(library)
+    path = "/demo/L3N18/writers"
+    assert 'data-when="soon"' in fresh.get(f"{path}.part").text
+    begun = fresh.post(path, headers={"origin": "http://127.0.0.1:8642"}).json()
+    assert begun["state"] == "done"
+    assert fresh.get(f"/runs/{begun['run']}").json()["state"] == "done"
+    assert "data-when" not in fresh.get(f"{path}.part").text
+
+
+def test_the_map(client: TestClient) -> None:
+    found = read(client, "/demo/map.json")
+    assert [layer["heads"] for layer in found["layers"]] == [5] * 4
+    assert found["layers"][3]["neurons"] == [["L3N", 640]]
+    page = client.get("/demo/map").text
+    assert page.count("data-head=") == 20
+    for colour in ("role", "norm", "copying"):
+        heads = read(client, f"/demo/map/heads.json?colour={colour}")["content"]
+        assert len(heads.get("heads", [])) == 20 or len(heads["layers"]) == 4
+    strip = read(client, "/demo/map/neurons.json?layer=2")["content"]
+    assert list(strip["layers"]) == ["2"]
+    assert len(strip["layers"]["2"]) == 640
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/other/map", 404, "nothing is served as 'other'"),
+        ("/demo/L9H0", 400, "layers 0–3"),
+        ("/demo/L1H99", 400, "heads 0–4"),
+        ("/demo/nonsense", 404, "addresses look like"),
+        ("/demo/L1H1/nonsense", 404, "there are"),
+        ("/demo/token/99999999", 400, "token"),
+        ("/demo/token/-1", 404, "by their id"),
+        ("/demo/L1H1?k=100000", 400, "out of bounds"),
+        ("/demo/L1H1?view=wrong", 400, "standard, raw"),
+        ("/demo/L1H1?of=zzzzqqqq", 400, "zzzzqqqq"),
+        ("/demo/L1N1?k=1e3", 400, "no whole number"),
+        ("/demo/L1F3", 404, "dictionary"),
+    ],
+)
+def test_mistakes_are_told_in_words(client: TestClient, path: str, status: int, words: str) -> None:
+    page, twin = client.get(path), client.get(twin_of(path))
+    assert page.status_code == twin.status_code == status
+    assert words in twin.json()["error"]
+    assert "<h1>" in page.text
+
+
+def test_hostile_tokens_stay_text(tmp_path: Path) -> None:
+    """Markup in every token: shown as it is, in pages, parts and errors."""
+    client = open_client(hostile_library(tmp_path))
+    paths = ["L0H1?of=%3Cunk%3E", "L1N3", "L1H0.V1", "token/3", "token/20", "L0", "map"]
+    for path in paths:
+        text = client.get(f"/hostile/{path}").text
+        assert not Inline(text).found, path
+    assert "&lt;script&gt;window.hit=20&lt;/script&gt;" in client.get("/hostile/token/20").text
+    found = read(client, "/hostile/token/20.json")
+    assert found["token"]["text"] == HOSTILE[20]
+    wrong = client.get("/hostile/L0H1", params={"of": "<script>alert(1)</script>"})
+    assert wrong.status_code == 400
+    assert "<script>alert" not in wrong.text
