@@ -31,7 +31,8 @@ GIVEN = {
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """All strings with examples that stand by themselves: of modules, functions, attributes."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)) if ">>> " in source else ():
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))) if ">>> " in text:
                 yield node.lineno, text

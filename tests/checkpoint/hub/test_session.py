@@ -249,6 +249,25 @@ def test_versions_do_not_lead_out_of_the_cache(
     assert {path.name for path in tmp_path.iterdir()} <= {"hf"}
 
 
+def test_files_come_over_the_bounded_session(
+    use: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small and large ones: Xet's own downloads know none of our bounds."""
+    monkeypatch.setattr("huggingface_hub.file_download.xet_get", lambda **_: pytest.fail("by Xet"))
+    monkeypatch.setattr("huggingface_hub.file_download.is_xet_available", lambda: True)
+    route = '<http://localhost/xet>; rel="xet-auth"'
+    xet = {"X_Xet_Hash": "a" * 64, "X_Xet_Refresh_Route": "http://localhost/xet", "Link": route}
+
+    def answer(method: str, path: str) -> Iterator[bytes]:
+        each = FILE | {"ETag": f'"{path.rpartition("/")[2]}"'}  # one blob for each file
+        yield from whole(listing()) if "/api/" in path else whole(b"{}", **each, **xet)
+
+    with serve(answer) as url:
+        use(url)
+        folder = fetch_folder("org/one")
+    assert (folder / "model.safetensors").read_bytes() == b"{}"
+
+
 def test_a_redirect_to_no_host(use: Callable[[str], None]) -> None:
     def answer(method: str, path: str) -> Iterator[bytes]:
         if "/api/" in path:

@@ -152,8 +152,7 @@ def _after(response: Any) -> None:
     _check_versions(response, bounds.what)
     _shorten_waits(response)
     _check_length(response, bounds)
-    if bounds.longest is not None:
-        response.headers.pop("X-Xet-Hash", None)  # small files come over this session, not by Xet
+    response.headers.pop("X-Xet-Hash", None)  # files come over this session, which is bounded
     response.stream = _pace(response, bounds)
 
 
