@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.studies import find, norm_filters
-from lexray.studies.norm_filters import ENDS, NormFilters
+from lexray.studies.norm_filters import NormFilters
 from lexray.studies.shared.words import is_function_word
+from lexray.studies.verdicts.norm_filters import ENDS, judge
 from tests.families.zoo import build
 from tests.studies.recorded import NAMES, PROMPT, TEXT, logits, model, prompts_file, traced
 from tests.vocabulary.vocabularies import worded
@@ -123,7 +124,7 @@ def test_the_rules_both_ways() -> None:
             "bare": curves(bare, bare),
             "random": curves(rise + random, rise),
         }
-        return [f.verdict for f in norm_filters.findings({"ln_1": kinds}, 0.1)]
+        return [f.verdict for f in judge({"ln_1": kinds}, 0.1)]
 
     assert verdicts(0.6, 0.1, 0.1, 0.3, 0.05) == ["holds"] * 5
     assert verdicts(0.14, 0.1, 0.04, 0.05, 0.3) == ["does not hold"] * 5

@@ -14,6 +14,7 @@ from lexray.studies import find, regularisation_neurons
 from lexray.studies.regularisation_neurons import Neurons, observe
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.words import is_function_word
+from lexray.studies.verdicts.regularisation_neurons import judge
 from tests.studies.recorded import NAMES, PROMPT, logits, model, prompts_file, traced, weights
 from tests.vocabulary.vocabularies import worded
 
@@ -119,7 +120,7 @@ def layers(**changed: Any) -> list[dict[str, Any]]:
 def test_the_rules_both_ways() -> None:
     def verdicts(rows: list[dict[str, Any]], prompts: int = 20) -> list[str]:
         rogue = [{3: 1.0} for _ in rows]
-        return [f.verdict for f in regularisation_neurons.findings(rows, rogue, 100, prompts)]
+        return [f.verdict for f in judge(rows, rogue, 100, prompts)]
 
     assert verdicts(layers()) == ["holds"] * 6
     low = layers(function_words=0.2, norm_above=0.5, in_rogue=0, entropy=3.0, peak=3.5)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import pytest
 
 from lexray.errors import LexrayError
 from lexray.vocabulary.gguf import GgufSource
-from lexray.vocabulary.guard import growth
+from lexray.vocabulary.guard import growth, rust
 from lexray.vocabulary.sources import JsonSource
 from lexray.vocabulary.vocabulary import Vocabulary
 
@@ -110,16 +113,53 @@ def test_long_texts(long: bool) -> None:
             found.encode("a" * 10**6)
 
 
+PANICS = {
+    "type": "Split",
+    "pattern": {"Regex": "(a+)+$"},
+    "behavior": "Isolated",
+    "invert": False,
+}
+
+
+@pytest.mark.slow
+def test_a_panic_says_nothing_of_its_own() -> None:
+    """In a process of its own: the Rust library writes to the stream itself."""
+    code = (
+        "import sys\n"
+        "from lexray.errors import LexrayError\n"
+        "from tests.vocabulary.test_guard import vocabulary\n"
+        "try:\n"
+        "    vocabulary(pre_tokenizer=SPLIT).encode('a' * 40 + 'b')\n"
+        "except LexrayError as error:\n"
+        "    print('ours:', error)\n"
+        "print('and on', file=sys.stderr)\n"
+    ).replace("SPLIT", repr(PANICS))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("ours: this text cannot be encoded"), done.stderr
+    assert "panicked" not in done.stderr
+    assert done.stderr.endswith("and on\n")
+
+
+def test_what_others_say_meanwhile_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    with rust("nothing is wrong"):
+        os.write(2, b"a warning\n")
+        assert not capfd.readouterr().err
+    assert capfd.readouterr().err == "a warning\n"
+
+    def panic() -> None:
+        os.write(2, b"thread panicked\n")
+        raise ValueError("here")
+
+    with pytest.raises(LexrayError, match="wrong: here"), rust("wrong"):
+        panic()
+    os.write(2, b"afterwards\n")
+    assert capfd.readouterr().err == "afterwards\n"
+
+
 def test_a_panic_is_an_error() -> None:
     """Its own regular expression gives up, and the Rust library with it."""
-    split = {
-        "type": "Split",
-        "pattern": {"Regex": "(a+)+$"},
-        "behavior": "Isolated",
-        "invert": False,
-    }
     with pytest.raises(LexrayError, match=r"this text cannot be encoded: Onig"):
-        vocabulary(pre_tokenizer=split).encode("a" * 40 + "b")
+        vocabulary(pre_tokenizer=PANICS).encode("a" * 40 + "b")
 
 
 def test_many_added_tokens_take_no_time() -> None:

@@ -8,9 +8,12 @@ in a panic of the Rust library, which is no `Exception`, and which becomes an er
 
 from __future__ import annotations
 
+import os
+import tempfile
+import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from math import ceil
 from typing import Any
 
@@ -28,19 +31,46 @@ LONGEST_TEXT = 1 << 28
 """Bytes of one text, as the steps may have made it."""
 MOST_SPECIAL = 10_000
 """Special tokens that a template may put around a text."""
+STDERR = 2
+_STREAM = threading.RLock()
+"""The stream is the whole process's: one thread at a time takes it away."""
 
 
 @contextmanager
 def rust(what: str) -> Iterator[None]:
-    """Makes an error of ours of whatever the Rust library raises, panics too."""
+    """Makes an error of ours of whatever the Rust library raises, panics too, and of that only."""
     try:
-        yield
+        with _hold_back():
+            yield
     except LexrayError:
         raise
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise LexrayError(f"{what}: {str(error)[:200]}") from error
         raise
+
+
+@contextmanager
+def _hold_back() -> Iterator[None]:
+    """Holds back what is written to the error stream meanwhile, and drops it if an error is raised.
+
+    A Rust library says that it panics on the process's own stream, before anybody can catch it.
+    """
+    with _STREAM, tempfile.TemporaryFile() as held, ExitStack() as undo:
+        try:
+            kept = os.dup(STDERR)
+        except OSError:  # there is none
+            yield
+            return
+        undo.callback(os.close, kept)
+        undo.callback(os.dup2, kept, STDERR)
+        os.dup2(held.fileno(), STDERR)
+        yield
+        undo.close()
+        held.seek(0)
+        with suppress(OSError):
+            for piece in iter(lambda: held.read(1 << 16), b""):
+                os.write(STDERR, piece)
 
 
 def growth(description: Mapping[str, Any], where: str) -> int:

@@ -7,25 +7,17 @@
 // `data` is what lexray.flow.draw.html.page_data returns. There is no export named `render`: in a
 // notebook, anywidget would take it for its own and call it in another way.
 
+import { Bar } from "./bar.js";
 import { Camera } from "./camera.js";
 import { Gestures } from "./gestures.js";
-import { Graph, initialState, MEASURES, stateFromText, stateToText } from "./graph.js";
-import { buildFilters, buildLegend, button, make, Words } from "./panel.js";
+import { Graph, initialState, stateFromText, stateToText } from "./graph.js";
+import { buildFilters, buildLegend, make, Words } from "./panel.js";
 import { draw, Picture, SIDE } from "./picture.js";
 import { Pins } from "./pins.js";
 import { Strip } from "./strip.js";
 
 const READABLE = 0.75; // rows are as long as fits the window at this scale
 const NARROW = 640; // on a phone blocks are closed at first: two cards each, which can be read
-
-function choice(label, values, chosen, action) {
-  const options = values.map(([value, text]) =>
-    make("option", { value, selected: value === chosen }, text),
-  );
-  const turn = () => action(select.value);
-  const select = make("select", { "aria-label": label, onchange: turn }, ...options);
-  return select;
-}
 
 class Flow {
   constructor(element, data, options) {
@@ -101,109 +93,11 @@ class Flow {
       light: (wanted) => this.light(wanted),
     });
     this.notice = make("p", { class: "lf-notice", role: "status", hidden: true });
-    const bar = make("div", { class: "lf-bar" }, this.buildName(), this.buildTools());
-    const top = [bar, this.strip.element, this.notice];
+    this.bar = new Bar(this);
+    const top = [this.bar.element, this.strip.element, this.notice];
     this.root = make("div", { class: "lexray-flow" }, ...top, main);
     if (this.options.height) this.root.style.height = `${this.options.height}px`;
     this.element.replaceChildren(this.root);
-  }
-
-  buildName() {
-    const { raw, data } = this.graph;
-    const words = raw.candidates.map((word, i) => [i, word.shown]);
-    this.targetBox = choice("target word", words, this.state.target, (i) =>
-      this.retarget(Number(i)),
-    );
-    this.caption = make("p", { class: "lf-said", hidden: !data.caption }, data.caption);
-    const prompt = [make("span", {}, data.prompt), make("span", { class: "lf-arrow" }, " → ")];
-    return make(
-      "div",
-      { class: "lf-name" },
-      make("div", { class: "lf-prompt", title: raw.prompt }, ...prompt, this.targetBox),
-      make("div", { class: "lf-about" }, data.about),
-      this.caption,
-    );
-  }
-
-  buildTools() {
-    const { palettes } = this.graph.data.paint;
-    const closed = { "aria-expanded": "false" };
-    this.searchBox = make("input", {
-      type: "search",
-      placeholder: "Find a word  /",
-      "aria-label": "find a word in all readings",
-      spellcheck: "false",
-      value: this.state.query,
-      oninput: () => this.search(this.searchBox.value),
-      onkeydown: (event) => this.searchKey(event),
-    });
-    this.foundText = make("output", { class: "lf-found-count", "aria-live": "polite" });
-    const names = Object.keys(palettes).map((name) => [name, name]);
-    this.paletteBox = choice("palette", names, this.state.palette, (name) => {
-      this.state.palette = name;
-      this.paint();
-      this.writeHash();
-    });
-    const measure = (name) => {
-      this.state.by = name;
-      this.graph.measure(name, this.state.target);
-      this.paint();
-      this.filter();
-    };
-    this.measureBox = this.graph.weighed
-      ? choice("what widths and colours mean", MEASURES, this.state.by, measure)
-      : null;
-    const opens = (box) => () => this.toggle(box());
-    this.filterButton = button(
-      "filters",
-      "Filter",
-      opens(() => this.filters),
-      closed,
-    );
-    this.legendButton = button(
-      "what the colours mean",
-      "Legend",
-      opens(() => this.legend),
-      closed,
-    );
-    this.openButton = null;
-    if (this.graph.openable.length > 1)
-      this.openButton = button("open or close all blocks", "", () => this.openAll());
-    const zoom = make(
-      "span",
-      { class: "lf-zoom" },
-      button("zoom out", "−", () => this.camera.zoom(1 / 1.3)),
-      button("show everything", "fit", () => this.camera.fit(true)),
-      button("zoom in", "+", () => this.camera.zoom(1.3)),
-    );
-    return make(
-      "div",
-      { class: "lf-tools" },
-      make("span", { class: "lf-search" }, this.searchBox, this.foundText),
-      this.filterButton,
-      this.legendButton,
-      this.openButton,
-      this.measureBox,
-      this.paletteBox,
-      button("save the graph and its pins as JSON", "Save", () => this.save()),
-      button("light or dark", "◐", () => this.turnTheme()),
-      zoom,
-    );
-  }
-
-  get popups() {
-    return [
-      [this.filters, this.filterButton],
-      [this.legend, this.legendButton],
-    ];
-  }
-
-  // Opens or closes one, closes the others; without one closes all.
-  toggle(which = null) {
-    for (const [box, its] of this.popups) {
-      box.hidden = box !== which || !box.hidden;
-      its.setAttribute("aria-expanded", String(!box.hidden));
-    }
   }
 
   // ------------------------------------------------------------ painting
@@ -226,15 +120,14 @@ class Flow {
     this.root.dataset.theme = mode;
     this.picture.paint(colours);
     this.strip.paint(colours);
-    if (this.openButton)
-      this.openButton.textContent = this.state.open.size ? "Close all" : "Open all";
+    if (this.bar.open) this.bar.open.textContent = this.state.open.size ? "Close all" : "Open all";
   }
 
   // The sentence is about the graph's own target.
   showCaption() {
     const { raw, data } = this.graph;
     const own = raw.candidates[this.state.target].id === raw.target.id;
-    this.caption.hidden = !own || !data.caption;
+    this.bar.caption.hidden = !own || !data.caption;
   }
 
   turnTheme() {
@@ -245,7 +138,7 @@ class Flow {
 
   retarget(index) {
     this.state.target = index;
-    this.targetBox.value = index;
+    this.bar.target.value = index;
     this.graph.measure(this.state.by, index);
     this.showCaption();
     this.paint();
@@ -279,7 +172,7 @@ class Flow {
     this.state.query = query;
     this.found = this.graph.search(query);
     this.foundAt = -1;
-    this.foundText.textContent = query.trim() ? String(this.found.size) : "";
+    this.bar.found.textContent = query.trim() ? String(this.found.size) : "";
     this.showFound();
     if (write) this.writeHash();
   }
@@ -296,7 +189,7 @@ class Flow {
       this.foundAt = (this.foundAt + (event.shiftKey ? list.length - 1 : 1)) % list.length;
       this.select(list[this.foundAt], true);
     } else if (event.key === "Escape") {
-      this.searchBox.value = "";
+      this.bar.search.value = "";
       this.search("");
       this.stage.focus();
     }

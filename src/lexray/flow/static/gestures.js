@@ -27,7 +27,7 @@ export class Gestures {
     });
     stage.addEventListener("focusout", () => this.flow.light(null));
     root.addEventListener("keydown", (event) => this.key(event));
-    stage.addEventListener("pointerdown", () => this.flow.toggle());
+    stage.addEventListener("pointerdown", () => this.flow.bar.toggle());
   }
 
   // Where on the stage; asking for its place too often would make the browser lay out everything.
@@ -172,7 +172,7 @@ export class Gestures {
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape") {
-      this.flow.toggle();
+      this.flow.bar.toggle();
       this.hideTip();
       if (!event.target.closest("input")) this.flow.unselect();
       return;
@@ -200,7 +200,7 @@ export class Gestures {
       "-": zoomOut,
       _: zoomOut,
       0: () => [camera.fit(true)],
-      "/": () => [this.flow.searchBox.focus()],
+      "/": () => [this.flow.bar.search.focus()],
       Enter: enter,
       " ": enter,
     };
