@@ -25,6 +25,8 @@ import psutil
 
 LIMIT = 30.0
 """Seconds of work for one case, and ten times that in waiting, on a machine that others use too."""
+BEGINNING = 3600.0
+"""Seconds until a process has imported what it needs: a case that has not begun cannot hang."""
 MEMORY = 4 << 30
 """Bytes of address space for a process."""
 
@@ -55,7 +57,7 @@ def work(kind: str, first: int, count: int, sound: Path) -> None:
 def wait(process: subprocess.Popen[str], out: IO[str], begun: bool) -> bool:
     """Whether a line came before the case had used up its time."""
     start, worked = time.monotonic(), spent(process.pid)
-    while time.monotonic() - start < 10 * LIMIT:
+    while time.monotonic() - start < (10 * LIMIT if begun else BEGINNING):
         ready, _, _ = select.select([out], [], [], LIMIT / 10)
         if ready:
             return True

@@ -48,7 +48,7 @@ from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
 from lexray.studies.shared.study import VISIT, PromptOptions, Study, option
 from lexray.studies.shared.words import function_words
-from lexray.studies.verdicts.norm_filters import ENDS, judge
+from lexray.studies.verdicts.norm_filters import ENDS, Measured, judge
 from lexray.trace.read.project import LastStep
 from lexray.trace.recording import LayerTrace
 
