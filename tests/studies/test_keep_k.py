@@ -133,12 +133,12 @@ def test_the_seed_decides() -> None:
 
 
 def test_ks_fit_the_vocabulary() -> None:
-    assert keep_k.chosen_ks(37, 0) == [10, 37]
-    assert keep_k.chosen_ks(50257, 0) == sorted({*SMALL, 1000, *LARGE, 50257})
-    assert keep_k.chosen_ks(500, 100) == [100, 500]
+    assert keep_k.choose_ks(37, 0) == [10, 37]
+    assert keep_k.choose_ks(50257, 0) == sorted({*SMALL, 1000, *LARGE, 50257})
+    assert keep_k.choose_ks(500, 100) == [100, 500]
 
 
-KS = keep_k.chosen_ks(50257, 0)
+KS = keep_k.choose_ks(50257, 0)
 
 
 def scores(transpose: float, pinv: float, hidden: float) -> keep_k.Scores:

@@ -39,11 +39,11 @@ def changes_of(model: Anatomy, edit: Edit) -> Iterator[Found]:
     """What an edit does to which stored tensors."""
     match edit:
         case Replace():
-            yield from _replaced(model, edit)
+            yield from _find_replaced(model, edit)
         case RankOne():
-            yield from _added(model, edit)
+            yield from _find_added(model, edit)
         case Scale() | Ablate():
-            yield from _scaled(model, edit)
+            yield from _find_scaled(model, edit)
         case _:
             raise LexrayError(
                 f"{edit} changes a run, not weights; those are changed by scale, ablate, replace "
@@ -51,7 +51,7 @@ def changes_of(model: Anatomy, edit: Edit) -> Iterator[Found]:
             )
 
 
-def _scaled(model: Anatomy, edit: Scale | Ablate) -> Iterator[Found]:
+def _find_scaled(model: Anatomy, edit: Scale | Ablate) -> Iterator[Found]:
     if not edit.positions.everywhere or (isinstance(edit, Ablate) and edit.to != "zero"):
         raise LexrayError(
             f"{edit}: weights know no positions and no means of a run; scale or ablate to zero, "
@@ -88,9 +88,9 @@ def _writers(model: Anatomy, edit: Placed) -> Iterator[tuple[Linear, slice, bool
                     yield ff.w_out, ALL, True
 
 
-def _replaced(model: Anatomy, edit: Replace) -> Iterator[Found]:
+def _find_replaced(model: Anatomy, edit: Replace) -> Iterator[Found]:
     vector = edit.vector.read(model, edit.address.layer, _no_run) * edit.strength
-    group, i = located(model, edit.address)
+    group, i = locate(model, edit.address)
     at = slice(group.start + i, group.start + i + 1)
     inputs, outputs = (at, ALL) if group.kind in WRITES else (ALL, at)
     box = _box(model, group.linear, inputs, outputs)
@@ -102,7 +102,7 @@ def _replaced(model: Anatomy, edit: Replace) -> Iterator[Found]:
     yield group.linear.weight, Written(box, vector.detach().cpu().view(shape))
 
 
-def located(model: Anatomy, address: Address) -> tuple[Group, int]:
+def locate(model: Anatomy, address: Address) -> tuple[Group, int]:
     """Where a vector lies: its group, and its number there."""
     model.vector(address)  # raises where there is none
     if address.subhead is not None:
@@ -118,7 +118,7 @@ def located(model: Anatomy, address: Address) -> tuple[Group, int]:
     return group, address.neuron
 
 
-def _added(model: Anatomy, edit: RankOne) -> Iterator[Found]:
+def _find_added(model: Anatomy, edit: RankOne) -> Iterator[Found]:
     if edit.key is None or edit.value is None:
         raise LexrayError(f"{edit} has to be worked out first; model.edited([…]) does that")
     edit.site.check(model)

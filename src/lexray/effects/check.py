@@ -194,10 +194,10 @@ class Bench:
                 p = int(x.abs().argmax()) + 1
                 found.append(Spot(n, p, float(x[p - 1])))
             else:
-                found.append(self._looked(part, n, run))
+                found.append(self._look(part, n, run))
         return sorted(found, key=lambda spot: -abs(spot.strength))[: self.places]
 
-    def _looked(self, head: Head, n: int, run: Recording) -> Spot:
+    def _look(self, head: Head, n: int, run: Recording) -> Spot:
         """Where a head wrote most, and what it looked at there besides the first position."""
         z = run[self.layer].z[:, head.index].float()
         written = z @ at_least_float32(self.model.view("raw").head(head.address).W_O).to(z)

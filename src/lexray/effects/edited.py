@@ -78,11 +78,11 @@ def compare_edited(
     checkpoint = after.checkpoint
     assert isinstance(checkpoint, OverlayCheckpoint)
     tensors = tuple((n, checkpoint.info(n).shape) for n in sorted(checkpoint.touched()))
-    followed = tuple(_followed(before, after, prompt) for prompt in prompts)
+    followed = tuple(_follow(before, after, prompt) for prompt in prompts)
     return EditedModel(before.name, tuple(edits), tensors, followed)
 
 
-def _followed(before: Anatomy, after: Anatomy, prompt: str) -> Followed:
+def _follow(before: Anatomy, after: Anatomy, prompt: str) -> Followed:
     from lexray.trace.record.run import record  # imports transformers
 
     ids = read_prompts(before, prompt).ids

@@ -52,7 +52,7 @@ class Generation(Result):
         said = Table(
             ("", "continuation"),
             tuple(texts if self.edits else texts[:1]),
-            f"After {_joined(self.prompt)}",
+            f"After {_join(self.prompt)}",
             " · ".join(filter(None, [self.source.model, "; ".join(self.edits)])),
         )
         return [said, self._tokens()]
@@ -96,7 +96,7 @@ def _text(tokens: Sequence[Generated]) -> str:
     return "".join(generated.token.text for generated in tokens)
 
 
-def _joined(tokens: Sequence[Token]) -> str:
+def _join(tokens: Sequence[Token]) -> str:
     return "".join(token.shown for token in tokens)
 
 

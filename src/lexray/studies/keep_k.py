@@ -63,7 +63,7 @@ class KeepK(Options):
 
 def run(model: Model, options: KeepK) -> Evidence:
     E, inverse = both_sides(model)
-    ks = chosen_ks(len(E.rows), options.k)
+    ks = choose_ks(len(E.rows), options.k)
     drawn, notes = distributions(model, options)
     scores: Scores = {}
     for name, X in track(drawn.items(), len(drawn), "keep-k"):
@@ -86,7 +86,7 @@ def both_sides(model: Model) -> tuple[Side, Side]:
     return space.side("value"), inverse if ids is None else inverse.only(ids)
 
 
-def chosen_ks(n_tokens: int, k: int) -> list[int]:
+def choose_ks(n_tokens: int, k: int) -> list[int]:
     """The paper's, cut to the vocabulary, and all of it."""
     wanted = {k} if k else {*SMALL, QUOTED, *LARGE}
     return sorted({*(k for k in wanted if k < n_tokens), n_tokens})

@@ -90,7 +90,7 @@ def name_ranking(options: Memories) -> str:
 def compare(model: Model, prompt: Prompt, options: Memories) -> Numbers:
     """I_k of each layer's, head's and rank's value with the head, and with the three outputs."""
     trace = at_last(model, prompt, "residual", "heads", "attention")
-    heads, chosen = heads_at_last(trace), chosen_values(trace, options.contribution)
+    heads, chosen = heads_at_last(trace), choose_values(trace, options.contribution)
     layer, head, _ = chosen.at
     starts = torch.tensor([0, *(len(part) for part in heads)]).cumsum(0)
     found = LISTS.tops(model, _parts(trace, heads, chosen), options.k)
@@ -104,7 +104,7 @@ def compare(model: Model, prompt: Prompt, options: Memories) -> Numbers:
 
 def gather(trace: Trace) -> dict[str, Part]:
     """The outputs, the heads, and of each the values that stand out."""
-    return _parts(trace, heads_at_last(trace), chosen_values(trace, contribution=False))
+    return _parts(trace, heads_at_last(trace), choose_values(trace, contribution=False))
 
 
 def _parts(trace: Trace, heads: Sequence[Tensor], chosen: Values) -> dict[str, Part]:
@@ -131,7 +131,7 @@ class Values:
     """In how many heads the best is the first token's."""
 
 
-def chosen_values(trace: Trace, contribution: bool) -> Values:
+def choose_values(trace: Trace, contribution: bool) -> Values:
     """Of every head the three best values, and the last of those that it sees."""
     vectors, places, weights, firsts = [], [], [], []
     for index, layer in enumerate(trace.layers):

@@ -221,7 +221,7 @@ Strongest = dict[tuple[EdgeKind, bool], float]
 def strength(graph: FlowGraph, edge: Edge) -> float:
     """What an edge's width shows: what it brings to the target's logit, else its score, or in a
     difference graph how much this changed."""
-    return abs(_signed(graph, edge)) if _changes(graph, edge) else edge.score
+    return abs(_sign(graph, edge)) if _changes(graph, edge) else edge.score
 
 
 def _changes(graph: FlowGraph, edge: Edge) -> bool:
@@ -229,7 +229,7 @@ def _changes(graph: FlowGraph, edge: Edge) -> bool:
     return edge.added is not None or (graph.is_difference and edge.other_score is not None)
 
 
-def _signed(graph: FlowGraph, edge: Edge) -> float:
+def _sign(graph: FlowGraph, edge: Edge) -> float:
     share = edge.brings(graph.target_index)
     return edge.sign * edge.score - (edge.other_score or 0.0) if share is None else share
 
@@ -258,10 +258,10 @@ def wire_style(graph: FlowGraph, edge: Edge, most: Strongest, colours: Palette) 
 
 def _wire_colour(graph: FlowGraph, edge: Edge, colours: Palette) -> str:
     if graph.is_difference and edge.other_score is not None:
-        return colours.positive if _signed(graph, edge) >= 0 else colours.negative
+        return colours.positive if _sign(graph, edge) >= 0 else colours.negative
     match edge.kind:
         case EdgeKind.SUM if edge.added is not None:
-            return colours.positive if _signed(graph, edge) >= 0 else colours.negative
+            return colours.positive if _sign(graph, edge) >= 0 else colours.negative
         case EdgeKind.SUM:
             flat = math.log(max(2, graph.d_vocab))
             share = 0.35 if edge.entropy is None else 1 - edge.entropy / flat
