@@ -53,18 +53,18 @@ def fact(model: Anatomy, edit: RankOne, text: str | None = None) -> RankOne:
         raise LexrayError(f"facts are written into dense feed-forwards (L17.mlp), not {edit.site}")
     assert edit.prompt is not None
     assert edit.answer is not None
-    place = Place.of(model, edit)
-    key = place.recording[edit.site.layer].coefficients
+    fact = Fact.of(model, edit)
+    key = fact.recording[edit.site.layer].coefficients
     assert key is not None
-    k = key[place.position].float()
-    change = place.climb()
+    k = key[fact.position].float()
+    change = fact.climb()
     direction = torch.linalg.solve(covariance(model, edit.site.layer, text, len(k)), k.double())
     share = direction / (direction @ k.double())
     return replace(edit, key=share.float(), value=change)
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Fact:
     """Where a fact is written: the run of its prompt, and the subject's last token."""
 
     recording: Recording
@@ -73,7 +73,7 @@ class Place:
     answer: int
 
     @classmethod
-    def of(cls, model: Anatomy, edit: RankOne) -> Place:
+    def of(cls, model: Anatomy, edit: RankOne) -> Fact:
         from lexray.trace.record.run import record  # imports transformers
 
         assert edit.prompt is not None

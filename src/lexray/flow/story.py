@@ -23,7 +23,7 @@ SUMS = (NodeKind.CONCAT, NodeKind.FF_OUT, NodeKind.ATTN_OUT)
 
 
 @dataclass(frozen=True)
-class Source:
+class Seen:
     """A token that a head looked at."""
 
     position: int
@@ -39,7 +39,7 @@ class Part:
     words: tuple[str, ...]
     weight: float
     """What it brings to the target's logit; without that, the length of what it adds."""
-    sources: tuple[Source, ...] = ()
+    sources: tuple[Seen, ...] = ()
     nodes: tuple[str, ...] = ()
 
 
@@ -60,14 +60,14 @@ class Story:
     """What the stream brought along before the first block that is drawn."""
 
     @cached_property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[Seen, ...]:
         """The tokens that any part looked at, in the prompt's order, with all their weight."""
         weight: dict[int, float] = {}
         for part in self.parts:
             for source in part.sources:
                 weight[source.position] = weight.get(source.position, 0.0) + source.weight
         tokens = self.graph.run.tokens
-        return tuple(Source(at, tokens[at], weight[at]) for at in sorted(weight))
+        return tuple(Seen(at, tokens[at], weight[at]) for at in sorted(weight))
 
     @property
     def rest_name(self) -> str:
@@ -134,14 +134,14 @@ def _length(graph: FlowGraph, node: Node) -> float | None:
     return max(values, default=None)
 
 
-def _sources(graph: FlowGraph, node: Node) -> tuple[Source, ...]:
+def _sources(graph: FlowGraph, node: Node) -> tuple[Seen, ...]:
     if node.kind != NodeKind.HEAD:
         return ()
     found = []
     for edge in graph.into(node.id):
         at = graph[edge.source].position
         if edge.kind == EdgeKind.ATTENTION and at is not None and edge.score >= LOOKS:
-            found.append(Source(at, graph.run.tokens[at], edge.score))
+            found.append(Seen(at, graph.run.tokens[at], edge.score))
     return tuple(found)
 
 
@@ -209,7 +209,7 @@ def _pin(graph: FlowGraph, parts: Sequence[Part]) -> list[Part]:
 def _join(name: str, parts: Sequence[Part]) -> Part:
     heaviest = sorted(parts, key=lambda part: -abs(part.weight))
     words = dict.fromkeys(part.words[0] for part in heaviest if part.words)
-    sources: dict[int, Source] = {}
+    sources: dict[int, Seen] = {}
     for part in parts:
         for source in part.sources:
             old = sources.get(source.position)

@@ -56,7 +56,7 @@ class Entry(TensorInfo):
 
 
 @dataclass(frozen=True)
-class Place:
+class Item:
     """Where a metadata value lies: `count` items of one type, or a single one if that is None."""
 
     kind: int
@@ -93,7 +93,7 @@ class Metadata(Mapping[str, Any]):
     numbers as read-only numpy arrays. Bytes that are not UTF-8 are shown as `\\xf0`.
     """
 
-    def __init__(self, buffer: bytes, places: dict[str, Place]) -> None:
+    def __init__(self, buffer: bytes, places: dict[str, Item]) -> None:
         self._buffer = buffer
         self._places = places
 
@@ -122,7 +122,7 @@ def _string(buffer: bytes, start: int) -> str:
     return buffer[start + 8 : start + 8 + length].decode("utf-8", "backslashreplace")
 
 
-def _numbers(buffer: bytes, place: Place) -> np.ndarray[Any, np.dtype[Any]]:
+def _numbers(buffer: bytes, place: Item) -> np.ndarray[Any, np.dtype[Any]]:
     dtype, count = SCALARS[place.kind], 1 if place.count is None else place.count
     if not count:
         return np.empty(0, dtype)
@@ -200,9 +200,9 @@ class Header:
         except UnicodeDecodeError as error:
             raise self._fail(f"the name at byte {start} is not UTF-8") from error
 
-    def _places(self, n_keys: int) -> dict[str, Place]:
+    def _places(self, n_keys: int) -> dict[str, Item]:
         self._expect(n_keys, "keys", MAX_NAMES, 13)
-        places: dict[str, Place] = {}
+        places: dict[str, Item] = {}
         for _ in range(n_keys):
             key = self._name()
             if key in places:
@@ -210,24 +210,24 @@ class Header:
             places[key] = self._place(key, self._number("<I"))
         return places
 
-    def _place(self, key: str, kind: int) -> Place:
+    def _place(self, key: str, kind: int) -> Item:
         if kind == ARRAY:
             return self._array(key, self._number("<I"), self._number("<Q"))
         if kind == STRING:
             start = self.end
             self._skip(self._number("<Q"))
-            return Place(kind, start)
+            return Item(kind, start)
         if kind in SCALARS:
-            return Place(kind, self._skip(SCALARS[kind].itemsize))
+            return Item(kind, self._skip(SCALARS[kind].itemsize))
         raise self._fail(f"the key {key!r} has the unknown type {kind}")
 
-    def _array(self, key: str, kind: int, count: int) -> Place:
+    def _array(self, key: str, kind: int, count: int) -> Item:
         start = self.end
         if kind == STRING:
             self._expect(count, "strings", MAX_STRINGS, 8)
-            return Place(kind, start, count, self._strings(key, count))
+            return Item(kind, start, count, self._strings(key, count))
         if kind in SCALARS:
-            return Place(kind, self._skip(count * SCALARS[kind].itemsize), count)
+            return Item(kind, self._skip(count * SCALARS[kind].itemsize), count)
         what = "arrays" if kind == ARRAY else f"the unknown type {kind}"
         raise self._fail(f"the key {key!r} is an array of {what}, which GGUF readers refuse")
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from lexray.flow.caption import caption, fold
 from lexray.flow.draw.svg import show_prompt
 from lexray.flow.graph import FlowGraph
-from lexray.flow.story import Part, Source, Story, first_and_last, tell
+from lexray.flow.story import Part, Seen, Story, first_and_last, tell
 from lexray.result.charts.pen import Colour, Mix, Pen, short
 from lexray.result.format import show_model, show_percent
 from lexray.result.letters import fit, measure, wrap
@@ -123,7 +123,7 @@ class _Page:
         over = max(0.0, max(places.values(), default=0.0) + 13 - height)
         return {position: y - over for position, y in places.items()}
 
-    def _source(self, pen: Pen, source: Source, y: float) -> None:
+    def _source(self, pen: Pen, source: Seen, y: float) -> None:
         pen.rect(0.5, y - 12.5, SOURCE_WIDTH - 1, 25, "chip", radius=6, stroke="line")
         twice = self.graph.run.tokens.count(source.token) > 1
         number = str(source.position) if twice else ""
