@@ -176,6 +176,8 @@ def test_remote(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     opened = object.__new__(remote.RemoteCheckpoint)
     monkeypatch.setattr(remote.RemoteCheckpoint, "open", lambda *args: asked.append(args) or opened)
+    monkeypatch.setattr(remote.RemoteCheckpoint, "config", {})
+    monkeypatch.setattr(remote.RemoteCheckpoint, "asset", lambda *args: None)
     assert open_checkpoint("org/name", revision="v1", token="t", remote=True) is opened
     assert asked == [("org/name", "v1", "t")]
 

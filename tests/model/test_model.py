@@ -368,7 +368,11 @@ def test_the_last_registered_family_wins(saved: Path, monkeypatch: pytest.Monkey
         ({"model_type": "t5"}, "'t5' are recognised but not supported: an encoder-decoder"),
         ({"model_type": "hal9000"}, "unknown model type 'hal9000'; known: .*llama"),
         ({"model_type": None}, "no model_type; pass family="),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised by gptq, .*original"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm, .*original"),
+        (
+            {"quantization_config": {"quant_method": "gptq"}},
+            r"quantised by GPTQ, but none of its tensors is stored so .* end in \.qweight\)",
+        ),
         ({"hidden_size": None}, "lacks 'hidden_size'.*pass config="),
         ({"num_hidden_layers": "two"}, "num_hidden_layers should be a whole number, not .two."),
         (

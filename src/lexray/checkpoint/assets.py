@@ -6,6 +6,12 @@ It lies here, not in `hub/`, since opening a local folder imports nothing of the
 from __future__ import annotations
 
 CONFIG = "config.json"
+QUANTISED = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
+}
+"""What says how older checkpoints are quantised whose config does not, and by which method."""
 TOKENIZERS = (
     "tokenizer.json",
     "vocab.json",

@@ -109,6 +109,28 @@ class Checkpoint(ABC):
     def _cost(self, name: str, box: Box) -> int:
         return prod(stop - start for start, stop in box) * self.info(name).dtype.itemsize
 
+    def read_as(self, name: str, shape: tuple[int, ...], box: Box) -> Tensor:
+        """What lies inside `box` of a tensor, seen as one of another shape with as many entries.
+
+        Quantisers store a matrix as one long column, or in blocks; rows of the matrix are parts of
+        either.
+        """
+        if shape == self.info(name).shape:
+            return self._read(name, box)
+        return self._read_as(name, shape, box)
+
+    def _read_as(self, name: str, shape: tuple[int, ...], box: Box) -> Tensor:
+        whole = self._read(name, self._box(name, ()))
+        return whole.reshape(shape)[tuple(slice(*bounds) for bounds in box)]
+
+    def cost_as(self, name: str, shape: tuple[int, ...], box: Box) -> int:
+        """How many bytes `read_as` would read."""
+        return self._cost(name, box if shape == self.info(name).shape else self._box(name, ()))
+
+    def metadata_of(self, name: str) -> dict[str, str]:
+        """What the header of the file that holds a tensor says beside its tensors."""
+        return {}
+
     def _box(self, name: str, index: tuple[slice, ...]) -> Box:
         shape = self.info(name).shape
         if len(index) > len(shape):

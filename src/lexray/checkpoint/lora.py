@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
-import re2
 from torch import Tensor
 
 from lexray.checkpoint.base import Box, Checkpoint, TensorInfo
 from lexray.checkpoint.fields import Fields, brief
 from lexray.checkpoint.low_rank import LowRank, Shift
+from lexray.checkpoint.patterns import matches
 from lexray.checkpoint.plain import asset_at, exists, read_json
 from lexray.checkpoint.safetensors import SafetensorsFolder
 from lexray.checkpoint.torch_bin import TorchBinFolder
@@ -47,8 +47,6 @@ CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 DEFAULT_ALPHA = 8
 """PEFT's, where the config does not say."""
-PATTERN_MEMORY = 1 << 23
-"""The most that matching one pattern may take, in bytes."""
 
 
 class LoraCheckpoint(Checkpoint):
@@ -262,19 +260,8 @@ def _scale(module: str, rank: int, settings: Fields, where: str) -> float:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """PEFT's rule for patterns, matched in linear time: Python's own engine could take for ever."""
-    try:
-        return bool(_compile(pattern).fullmatch(module))
-    except (re2.error, UnicodeEncodeError) as error:
-        raise LexrayError(f"the pattern {brief(pattern)} cannot be matched") from error
-
-
-@lru_cache(maxsize=1024)
-def _compile(pattern: str) -> Any:
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = PATTERN_MEMORY
-    return re2.compile(rf"(.*\.)?({pattern})", options)
+    """PEFT's rule: a pattern matches the end of a module's name."""
+    return matches(rf"(.*\.)?({pattern})", module, whole=True)
 
 
 def _changes(

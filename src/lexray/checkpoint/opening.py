@@ -13,6 +13,7 @@ from lexray.checkpoint.lora import CONFIG as ADAPTER_CONFIG
 from lexray.checkpoint.lora import WEIGHTS as ADAPTER_WEIGHTS
 from lexray.checkpoint.lora import LoraCheckpoint, adapter_config
 from lexray.checkpoint.plain import exists, is_plain
+from lexray.checkpoint.quant.checkpoint import open_quantised
 from lexray.checkpoint.safetensors import SafetensorsFolder, weight_map
 from lexray.checkpoint.torch_bin import TorchBinFolder
 from lexray.errors import LexrayError
@@ -108,12 +109,14 @@ def _with_adapter(folder: Path, base: Checkpoint) -> Checkpoint:
 def _model(
     source: Location, path: Path | None, revision: str | None, token: str | bool | None
 ) -> Checkpoint:
-    """The model in a folder or file, or remote where there is no path."""
+    """The model in a folder or file, or remote where there is no path; quantised ones under plain
+    names."""
     if path is None:
         from lexray.checkpoint.hub.remote import RemoteCheckpoint
 
-        return RemoteCheckpoint.open(str(source), revision, token)
-    return _label(_open_folder(path) if path.is_dir() else _open_file(path), source, path)
+        return open_quantised(RemoteCheckpoint.open(str(source), revision, token))
+    found = _open_folder(path) if path.is_dir() else _open_file(path)
+    return open_quantised(_label(found, source, path))
 
 
 def _label(checkpoint: Checkpoint, source: Location, path: Path) -> Checkpoint:

@@ -32,6 +32,7 @@ DTYPES = {
     "C64": torch.complex64,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
@@ -156,6 +157,15 @@ def _bytes(shape: list[int], itemsize: int) -> int:
     return prod(shape) * itemsize
 
 
+def parse_metadata(raw: bytes, where: str) -> dict[str, str]:
+    """The texts that a header keeps beside its tensors."""
+    header = parse_json(raw, f"{where} has a corrupt safetensors header: it")
+    found = header.get("__metadata__") if isinstance(header, dict) else None
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, str)}
+
+
 def _refuse_overlaps(entries: dict[str, Entry], where: str) -> None:
     filled = [(e.start, e.stop) for e in entries.values() if e.stop > e.start]
     filled.sort()
@@ -198,16 +208,24 @@ class SafetensorsFile:
         self.header_bytes = 8 + length
         self._mapped: Mapped | None = None
 
-    def read(self, name: str, box: Box) -> Tensor:
+    def metadata(self) -> dict[str, str]:
+        """The texts of the header's `__metadata__`, read anew: few formats need them."""
+        with open_plain(self.path) as file:
+            file.seek(8)
+            return parse_metadata(file.read(self.header_bytes - 8), str(self.path))
+
+    def read(self, name: str, box: Box, shape: tuple[int, ...] | None = None) -> Tensor:
+        """The part inside `box`, of the tensor in its own or in another shape."""
         entry = self.entries[name]
+        shape = entry.shape if shape is None else shape
         if entry.start == entry.stop:
             return torch.empty([stop - start for start, stop in box], dtype=entry.dtype)
         part = self._part(entry.start, entry.stop)
         if entry.start % entry.dtype.itemsize == 0:
-            tensor = part.view(entry.dtype).view(entry.shape)
+            tensor = part.view(entry.dtype).view(shape)
             return tensor[_slices(box)].clone(memory_format=torch.contiguous_format)
         # Misaligned in the file, where torch can only view bytes: one more axis, until copied.
-        bytewise = part.view(*entry.shape, entry.dtype.itemsize)[_slices(box)]
+        bytewise = part.view(*shape, entry.dtype.itemsize)[_slices(box)]
         copied = bytewise.clone(memory_format=torch.contiguous_format)
         return copied.view(entry.dtype).squeeze(-1)
 
@@ -257,3 +275,13 @@ class SafetensorsFolder(FolderCheckpoint):
     def _read(self, name: str, box: Box) -> Tensor:
         self.bytes_read += self._cost(name, box)
         return self._where[name].read(name, box)
+
+    def _read_as(self, name: str, shape: tuple[int, ...], box: Box) -> Tensor:
+        self.bytes_read += self.cost_as(name, shape, box)
+        return self._where[name].read(name, box, shape)
+
+    def cost_as(self, name: str, shape: tuple[int, ...], box: Box) -> int:
+        return self._cost(name, box)
+
+    def metadata_of(self, name: str) -> dict[str, str]:
+        return self._where[name].metadata() if name in self._where else {}

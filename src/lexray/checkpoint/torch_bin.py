@@ -172,3 +172,12 @@ class TorchBinFolder(FolderCheckpoint):
         self._file(self._where[name]).refuse_shorter()
         part = self._tensor(name).detach()[tuple(slice(*bounds) for bounds in box)]
         return part.clone(memory_format=torch.contiguous_format)
+
+    def _read_as(self, name: str, shape: tuple[int, ...], box: Box) -> Tensor:
+        self.bytes_read += self.cost_as(name, shape, box)
+        self._file(self._where[name]).refuse_shorter()
+        part = self._tensor(name).detach().reshape(shape)[tuple(slice(*bounds) for bounds in box)]
+        return part.clone(memory_format=torch.contiguous_format)
+
+    def cost_as(self, name: str, shape: tuple[int, ...], box: Box) -> int:
+        return self._cost(name, box)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from math import prod
 
 from lexray.checkpoint import Checkpoint
+from lexray.checkpoint.quant.find import hint_at
 from lexray.errors import LexrayError
 from lexray.families.registry import CORRECT
 from lexray.families.shapes import block_shapes, check, refuse_packed
@@ -154,10 +155,10 @@ def _check_vector(
 
 
 def _missing(name: str, checkpoint: Checkpoint, what: str) -> LexrayError:
-    return LexrayError(
-        f"{checkpoint.missing(name)}, but {what} need it: the files are incomplete, or they belong "
-        f"to another config; {CORRECT}"
+    why = hint_at(checkpoint.names()) or (
+        f"the files are incomplete, or they belong to another config; {CORRECT}"
     )
+    return LexrayError(f"{checkpoint.missing(name)}, but {what} need it: {why}")
 
 
 def _wrong(name: str, found: tuple[int, ...], expected: str, checkpoint: Checkpoint) -> LexrayError:

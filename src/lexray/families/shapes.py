@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lexray.checkpoint import Checkpoint, TensorInfo
+from lexray.checkpoint.quant.find import hint_at
 from lexray.errors import LexrayError
 from lexray.families.registry import CORRECT
 from lexray.families.spec import Architecture, Attention, Block, Experts, FeedForward, Linear
@@ -80,8 +81,8 @@ def refuse_packed(info: TensorInfo, name: str, checkpoint: Checkpoint) -> None:
     beside = (n for n in checkpoint.names() if n.startswith(stem) and n.endswith(SCALES))
     scale = next(beside, None)
     why = f"its scales seem to be in {scale}" if scale else "without scales it means nothing"
+    what = hint_at(checkpoint.names()) or "take the original weights, or a GGUF file of the model"
     raise LexrayError(
         f"{checkpoint.name}: {name} is stored as {str(info.dtype).removeprefix('torch.')}, as "
-        f"quantised weights are ({why}), which lexray does not read; take the original weights, "
-        "or a GGUF file of the model"
+        f"quantised weights are ({why}), but nothing says how; {what}"
     )

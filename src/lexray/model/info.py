@@ -146,9 +146,27 @@ def traits(model: Weights) -> dict[str, str]:
         found["windows"] = ", ".join(
             f"{w} in {n} of {model.n_layers} layers" for w, n in windows.items()
         )
+    if (stored := quantised(model)) is not None:
+        found["weights"] = stored
     if model.vocabulary.caveat:
         found["tokenizer"] = model.vocabulary.caveat
     return found
+
+
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""What GGUF calls weights that are not quantised."""
+
+
+def quantised(model: Weights) -> str | None:
+    """How weights are stored that are read as float32, the most frequent way first."""
+    names = model.checkpoint.names()
+    said = (model.checkpoint.info(name).stored for name in names)
+    counts = Counter(how for how in said if how is not None and how not in FLOATS)
+    if not counts:
+        return None
+    shown = ", ".join(f"{n} as {how}" for how, n in counts.most_common(3))
+    more = f" and {len(counts) - 3} more ways" if len(counts) > 3 else ""
+    return f"quantised: of {len(names):,} tensors {shown}{more}; read as float32"
 
 
 def positions(model: Weights) -> str:

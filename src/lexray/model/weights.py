@@ -16,8 +16,8 @@ from torch import Tensor
 
 from lexray.address import Address
 from lexray.checkpoint import Checkpoint
-from lexray.checkpoint.fields import text
 from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.checkpoint.quant.find import SETTINGS, known_methods, method_name
 from lexray.errors import LexrayError, Unknown
 from lexray.families import Architecture, Family, Linear, Norm, find_family
 from lexray.families.complete import check_complete
@@ -317,14 +317,17 @@ class Weights:
 
 
 def refuse_quantised(config: dict[str, Any], name: str) -> None:
-    """Weights that are stored with scales of their own are not what they seem."""
-    quantised = config.get("quantization_config")
-    if isinstance(quantised, dict):
-        method = (text(quantised.get("quant_method")) or "an unknown method")[:60]
-        raise LexrayError(
-            f"{name} is quantised by {method}, which lexray does not read; take the original "
-            "weights, or a GGUF file of the model"
-        )
+    """Weights that are stored with scales of their own are not what they seem; those that lexray
+    reads come without these words in their config."""
+    for key in SETTINGS:
+        quantised = config.get(key)
+        if isinstance(quantised, dict):
+            method = (method_name(quantised) or "an unknown method")[:60]
+            raise LexrayError(
+                f"{name} is quantised by {method}, which lexray does not read; it reads "
+                f"{', '.join(known_methods())} and GGUF files: take one of these, or the original "
+                "weights"
+            )
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:

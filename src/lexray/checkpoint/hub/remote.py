@@ -30,7 +30,13 @@ from lexray.checkpoint.hub.repository import (
     is_offline,
 )
 from lexray.checkpoint.plain import read_json
-from lexray.checkpoint.safetensors import Entry, header_length, parse_header, weight_map
+from lexray.checkpoint.safetensors import (
+    Entry,
+    header_length,
+    parse_header,
+    parse_metadata,
+    weight_map,
+)
 from lexray.errors import LexrayError
 
 HEADER_GUESS = 1 << 16
@@ -103,19 +109,28 @@ class RemoteCheckpoint(Checkpoint):
         return self.info(name) if shard is not None and shard.is_open else None
 
     def _read(self, name: str, box: Box) -> Tensor:
+        return self._read_as(name, self.info(name).shape, box)
+
+    def _read_as(self, name: str, shape: tuple[int, ...], box: Box) -> Tensor:
         shard, entry = self._find(name)
-        data = shard.read(_spans(entry, box))
-        shape = [stop - start for start, stop in box]
+        data = shard.read(_spans(entry, shape, box))
+        sizes = [stop - start for start, stop in box]
         if not data.numel():
-            return torch.empty(shape, dtype=entry.dtype)
-        return data.view(entry.dtype).view(shape)
+            return torch.empty(sizes, dtype=entry.dtype)
+        return data.view(entry.dtype).view(sizes)
 
     def size(self, name: str) -> int:
         return super()._cost(name, self._box(name, ()))
 
     def _cost(self, name: str, box: Box) -> int:
+        return self.cost_as(name, self.info(name).shape, box)
+
+    def cost_as(self, name: str, shape: tuple[int, ...], box: Box) -> int:
         shard, entry = self._find(name)
-        return sum(stop - start for start, stop in shard.plan(_spans(entry, box)))
+        return sum(stop - start for start, stop in shard.plan(_spans(entry, shape, box)))
+
+    def metadata_of(self, name: str) -> dict[str, str]:
+        return self._find(name)[0].metadata()
 
     @property
     def config(self) -> dict[str, Any]:
@@ -177,9 +192,9 @@ def _index(repository: Repository) -> dict[str, str] | None:
     )
 
 
-def _spans(entry: Entry, box: Box) -> list[Span]:
-    """Where in its file the part of a tensor is, in order."""
-    parts = runs(entry.shape, entry.dtype.itemsize, box)
+def _spans(entry: Entry, shape: tuple[int, ...], box: Box) -> list[Span]:
+    """Where in its file the part of a tensor, seen in this shape, is, in order."""
+    parts = runs(shape, entry.dtype.itemsize, box)
     return [(entry.start + at, entry.start + at + length) for at, length in parts]
 
 
@@ -207,10 +222,17 @@ class RemoteShard:
     @cached_property
     def _entries(self) -> dict[str, Entry]:
         size = self._identify().size
+        return parse_header(self._header(size), size, self._where)
+
+    def _header(self, size: int) -> bytes:
         first = self._bytes((0, min(size, HEADER_GUESS)))
         stop = 8 + header_length(first, size, self._where)
-        raw = first[8:stop] if stop <= len(first) else self._bytes((0, stop))[8:]
-        return parse_header(raw, size, self._where)
+        return first[8:stop] if stop <= len(first) else self._bytes((0, stop))[8:]
+
+    def metadata(self) -> dict[str, str]:
+        """The texts of its header beside its tensors."""
+        with self._lock:
+            return parse_metadata(self._header(self._identify().size), self._where)
 
     def _identify(self) -> Identity:
         """Which file it is: from the cache, or from the first request, which is kept there."""

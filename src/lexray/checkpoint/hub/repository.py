@@ -31,7 +31,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from lexray.checkpoint.assets import CONFIG, TOKENIZER_FILES
+from lexray.checkpoint.assets import CONFIG, QUANTISED, TOKENIZER_FILES
 from lexray.checkpoint.hub.grammar import (
     check_file,
     check_repository,
@@ -76,7 +76,7 @@ def fetch_folder(repo_id: str, *, revision: str | None = None, token: Token = No
     repo_id, gguf = split_id(repo_id)
     repository = Repository.resolve(repo_id, revision, token)
     weights = [_list_files(repository, gguf)] if gguf else _weights(repository)
-    small = [name for name in (CONFIG, *TOKENIZER_FILES) if name in repository.files]
+    small = [name for name in (CONFIG, *QUANTISED, *TOKENIZER_FILES) if name in repository.files]
     if weights[0].endswith(".gguf"):
         small = []  # a GGUF file carries its own config and tokenizer
     path = [repository.download(name) for name in (*small, *weights)][-1]
