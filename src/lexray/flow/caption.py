@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lexray.flow.graph import STREAM, EdgeKind, FlowGraph, Node, NodeKind
 from lexray.result.theme import standing
@@ -84,8 +84,19 @@ def common_words(heads: Sequence[Node]) -> list[str]:
             lists, height = score.get(word.shown, (0, 0.0))
             score[word.shown] = lists + 1, height + 1 / (i + 1)
     best = sorted(score, key=lambda word: score[word], reverse=True)
-    once = {fold(word): word for word in reversed(best)}
-    return [word for word in best if once[fold(word)] == word][: max(2, len(heads))]
+    return drop_repeats(best)[: max(2, len(heads))]
+
+
+def drop_repeats(words: Iterable[str]) -> list[str]:
+    """Each word once, where it first stands.
+
+    >>> drop_repeats(["·Japanese", "·Japan", "Japanese", "·Tokyo", "japan"])
+    ['·Japanese', '·Japan', '·Tokyo']
+    """
+    once: dict[str, str] = {}
+    for word in words:
+        once.setdefault(fold(word), word)
+    return list(once.values())
 
 
 def fold(word: str) -> str:

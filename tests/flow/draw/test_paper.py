@@ -58,6 +58,18 @@ def test_heads_name_the_tokens_that_they_look_at() -> None:
             assert graph().run.tokens[source.position] == source.token
 
 
+def test_words_stand_in_the_order_of_their_lists() -> None:
+    """A word that comes again further down stands where it came first."""
+    told = tell(graph())
+    drawn = ET.fromstring(graph().to_svg(paper=True))
+    texts = ["".join(node.itertext()) for node in drawn.iter(f"{SVG}text")]
+    for part in told.parts:
+        first = part.words[0]
+        assert first in "\n".join(texts)
+        below = texts[texts.index(part.name) :]
+        assert [text for text in below if text in part.words][0] == first
+
+
 def test_it_fits_a_column_and_can_be_read() -> None:
     for drawn in (graph(), synthetic.graph((14, 15))):
         root = ET.fromstring(drawn.to_svg(paper=True))

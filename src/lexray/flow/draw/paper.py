@@ -7,11 +7,10 @@ that the smallest letters (10 units) are 7.3 points high.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lexray.flow.caption import caption, fold
+from lexray.flow.caption import caption, drop_repeats
 from lexray.flow.draw.svg import show_prompt
 from lexray.flow.graph import FlowGraph
 from lexray.flow.story import Part, Seen, Story, first_and_last, tell
@@ -158,7 +157,7 @@ class _Page:
             return
         pen.text(PART_LEFT + 11, y + 15.5, fit(part.name, NAME, room), NAME, "faint")
         x, end = PART_LEFT + 11, PART_LEFT + PART_WIDTH - 10
-        for i, word in enumerate(_different(part.words)[:WORDS]):
+        for i, word in enumerate(drop_repeats(part.words)[:WORDS]):
             shown = fit(word, WORD, end - x, bold=i == 0)
             if not shown or (i and shown != word):
                 break
@@ -226,11 +225,6 @@ class _Page:
         said = f"says {run.prediction.shown} itself" if run.prediction else ""
         parts = [show_model(run.model), said, numbers, "green: attention", filtered]
         return " · ".join(filter(None, parts))
-
-
-def _different(words: Sequence[str]) -> list[str]:
-    """Each word once, whatever its first letter and what stands before it."""
-    return list({fold(word): word for word in reversed(words)}.values())[::-1]
 
 
 def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
