@@ -9,6 +9,7 @@ import pytest
 
 from lexray.cli import flow as command
 from lexray.flow import Flow
+from lexray.flow.caption import caption
 from lexray.model.model import Model
 from tests.cli.running import lexray, mistake
 
@@ -43,6 +44,9 @@ def test_a_summary_without_a_file(gpt2: Path) -> None:
     heads = [x for x in trace.contributions(" dog").top(9, kind="head") if x.layer == 1]
     best = max(heads, key=lambda leaf: abs(leaf.contribution))
     assert f"{best.component[2:]} {best.contribution:+.2f}" in ran.out
+    said = caption(trace.flow(target=" dog"))
+    assert said.startswith("Head"), "the page's caption names heads, and so does the terminal's"
+    assert " ".join(said.split()) in " ".join(ran.out.split())
     assert lexray("flow", gpt2, PROMPT, "--format", "csv").out.startswith("block,in,mid,out")
 
 

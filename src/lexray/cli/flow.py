@@ -33,8 +33,8 @@ ATTRIBUTION = ".attribution.json"
 WHOLE = (Format.JSON, Format.HTML)
 """Formats that show the graph, not its summary."""
 REFUSED = (".jpg", ".jpeg", ".webp", ".gif", ".eps")
-STREAM_ALONE = {"heads": 0, "memories": 0, "neurons": (0, 0), "keep": None, "static": False}
-"""All that the summary needs to be read."""
+SPOKEN = {"merge_qk": True, "neurons": (0, 0), "keep": None, "static": False}
+"""All that the summary and its caption need to be read: the stream, the heads, where they look."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def flow(
     drawn = path is not None and path.suffix.lower() in PICTURES and output.format is None
     printed = not drawn and (path is not None or not picture.open)
     if printed and output.format not in WHOLE and not picture.open:
-        options |= STREAM_ALONE
+        options |= SPOKEN
     traces = _traces(run, prompt, where, second)
     graph = picture.with_pins(_graph(traces, options))
     if path is not None and drawn:

@@ -58,6 +58,23 @@ def test_means_are_those_of_transformers_own_hidden_states(name: str) -> None:
         assert all(bool(x.isfinite().all()) for x in own)
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_what_is_added_is_measured_from_nothing(name: str) -> None:
+    """So that its lists hold its mean too, which goes when it is removed: against x̂ · c in float64,
+    over its spread around zero."""
+    model = standard(name).view(trained=False)
+    own = usual_of(model).moments["mlp"]
+    assert not own.means.any()
+    C, layer = model.view("raw", folded=True).W_U.double().T, 1
+    sigma = own.directions.double() @ own.directions.double().T
+    sigma = sigma + own.rest.double() * torch.eye(len(sigma))
+    trace = model.trace(IDS)
+    z = bare(model, trace[layer].mlp_out) @ C.T / ((C @ sigma) * C).sum(1).sqrt()
+    lens = trace.lens("mlp", layers=[layer], k=4)
+    found = lens.top_scores[0].double()
+    torch.testing.assert_close(found, z.sort(descending=True)[0][:, :4], rtol=2e-3, atol=2e-3)
+
+
 def test_the_covariance_is_kept_as_directions_and_an_even_rest() -> None:
     D = torch.randn(400, 24, generator=torch.Generator().manual_seed(0)) * torch.arange(24)
     F, rest = spread(D)

@@ -1,4 +1,4 @@
-"""Vectors of a pass as words: how each differs from what its place usually carries."""
+"""Vectors of a pass as words: how each differs from what its place usually carries, or adds."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _sigma(space: EmbeddingSpace, kind: str, usual: Usual) -> Float[Tensor, "e"]
 
     if view != STANDARD:
         return make()["sigma"]
-    found = keep(space.weights, f"usual-{usual.name}-sigma-{kind}", make)
+    found = keep(space.weights, f"places-{usual.name}-sigma-{kind}", make)
     return found["sigma"].to(side.rows.device)
 
 

@@ -1,9 +1,11 @@
 """What each place of a forward pass usually carries, measured over a text.
 
 A vector x of a pass is read by how it differs from what its place usually carries. x̂ is x as the
-norm that reads it sees it, without gain and size; μ is the mean of x̂ at that layer and kind of
-place, Σ its covariance around that mean, over all layers of the kind (which gives better words than
-each layer's own: it is estimated from more, and a layer's favourites do not hide):
+norm that reads it sees it, without gain and size. For the stream and what reads from it, μ is the
+mean of x̂ at that layer and kind of place; what is added to the stream is measured from nothing
+(μ = 0), for its mean is part of what it does, and removing it removes that too. Σ is the covariance
+around μ, over all layers of the kind (which gives better words than each layer's own: it is
+estimated from more, and a layer's favourites do not hide):
 
     z_t = (x̂ · c_t − μ · c_t) / √(c_tᵀ Σ c_t),    c_t: token t's column.
 
@@ -40,6 +42,8 @@ from lexray.trace.recording import Recording
 PLACES = ("pre", "mid", "attention", "mlp", "attn_in", "mlp_in", "heads", "values")
 """The kinds of places, as a lens names them; `post` is the next layer's `pre`."""
 OF_HEADS = frozenset({"heads", "values"})
+ADDED = frozenset({"attention", "mlp", "heads", "values"})
+"""What is added to the stream."""
 LIKE: dict[str, Kind] = {"neurons": "value", "queries": "K", "keys": "Q"}
 """What is read as parameters are: a neuron is its value; a query asks with its head's rows of W_K,
 and for those a text's mean made the words no better."""
@@ -62,6 +66,7 @@ class Moments(NamedTuple):
     """A kind of place: its mean at each layer, and how it varies around it."""
 
     means: Float[Tensor, "layers d_model"]
+    """From where it is measured; zero for what is added."""
     directions: Float[Tensor, "d_model r"]
     """Σ is this times its transpose, …"""
     rest: Float[Tensor, ""]
@@ -103,7 +108,7 @@ def _name(text: str | None) -> str:
 
 def _read_or_make(model: Anatomy, text: str | None, name: str) -> Usual:
     try:
-        found = keep(model, f"usual-{name}", lambda: _flat(_measure(model, text)), runs=True)
+        found = keep(model, f"places-{name}", lambda: _flat(_measure(model, text)), runs=True)
     except LexrayError as error:
         return Usual(name, {}, f"not standardised: {error}")
     kinds = dict.fromkeys(key.partition(".")[0] for key in found)
@@ -211,6 +216,8 @@ class Sums:
     def _moments(self, kind: str) -> Moments:
         layers = range(self.model.n_layers)
         means = torch.stack([self.totals[kind, n] / self.counts[kind, n] for n in layers]).float()
+        if kind in ADDED:
+            means = torch.zeros_like(means)
         D = torch.cat([X.float() - means[layer] for layer, X in self.samples[kind]])
         return Moments(means, *spread(D))
 
