@@ -67,7 +67,7 @@ def test_words_stand_in_the_order_of_their_lists() -> None:
         first = part.words[0]
         assert first in "\n".join(texts)
         below = texts[texts.index(part.name) :]
-        assert [text for text in below if text in part.words][0] == first
+        assert next(text for text in below if text in part.words) == first
 
 
 def test_it_fits_a_column_and_can_be_read() -> None:
