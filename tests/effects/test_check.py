@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -13,13 +14,14 @@ from lexray.edits import ablate, add
 from lexray.effects.aim import Aim
 from lexray.effects.check import Bench, Spot
 from lexray.errors import LexrayError
-from lexray.families import FeedForward
+from lexray.families import Experts, FeedForward
 from lexray.model.anatomy import Anatomy
 from lexray.model.model import Model
 from lexray.result.check import Check
 from lexray.trace.apply.gradients import gradients
 from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING
+from lexray.trace.trace import Trace
 from tests.families.oracles import close
 from tests.families.span import spanning
 from tests.families.zoo import build
@@ -120,29 +122,53 @@ def test_imprints_rebuild_the_gradients_of_the_matrices(name: str) -> None:
     model = Model.from_module(module).view("raw")
     n = model.n_layers - 1
     ff = model.architecture.blocks[n].ff
-    if not isinstance(ff, FeedForward):
-        return
     trace = model.trace(IDS)
-    names: Any = ["mlp_write", "mlp_in", "coefficients", "pre"]
+    names: Any = ["mlp_write", "mlp_in", "coefficients", "pre", "shared_weight"]
 
     def loss(logits: torch.Tensor) -> torch.Tensor:
         return -logits[-1].log_softmax(-1)[7]
 
     found = gradients(trace, loss, names)
+    units = [(ff, slice(None))] if isinstance(ff, FeedForward) else list(in_mixture(ff, trace, n))
     with configure(module, SETTING, "eager"):  # grouped matrices know no float64
         out = module(input_ids=torch.tensor([IDS]), attention_mask=torch.ones(1, len(IDS)).long())
-    theirs = [module.get_parameter(linear.weight) for linear in (ff.w_out, ff.w_in)]
+    linears = [linear for unit, _ in units for linear in (unit.w_out, unit.w_in)]
+    theirs = [module.get_parameter(linear.weight) for linear in linears]
     grads = list(torch.autograd.grad(loss(out.logits[0].double()), theirs))
-    ours = [
-        found.states[n, "coefficients"].T @ found.slopes[n, "mlp_write"],
-        found.states[n, "mlp_in"].T @ found.slopes[n, "pre"],
-    ]
-    for linear, grad, mine in zip((ff.w_out, ff.w_in), grads, ours, strict=True):
-        plane = grad if linear.in_first else grad.T
-        size = model.d_model if linear is ff.w_out else ff.d_mlp
-        torch.testing.assert_close(
-            plane[:, linear.start : linear.start + size], mine, rtol=1e-3, atol=1e-5
-        )
+    assert found.states[n, "coefficients"].shape == found.slopes[n, "pre"].shape
+    for i, (unit, columns) in enumerate(units):
+        coefficients, slopes = found.states[n, "coefficients"], found.slopes[n, "pre"]
+        if isinstance(columns, torch.Tensor):  # which of the side by side are this expert's
+            coefficients, slopes = (
+                (
+                    x[:, : columns.shape[1] * unit.d_mlp].unflatten(1, (-1, unit.d_mlp))
+                    * columns[..., None]
+                ).sum(1)
+                for x in (coefficients, slopes)
+            )
+        else:
+            coefficients, slopes = coefficients[:, columns], slopes[:, columns]
+        ours = [
+            coefficients.T @ found.slopes[n, "mlp_write"],
+            found.states[n, "mlp_in"].T @ slopes,
+        ]
+        for linear, grad, mine in zip((unit.w_out, unit.w_in), grads[2 * i :], ours, strict=False):
+            whole = grad if linear.expert is None else grad[linear.expert]
+            plane = whole if linear.in_first else whole.T
+            size = model.d_model if linear is unit.w_out else unit.d_mlp
+            torch.testing.assert_close(
+                plane[:, linear.start : linear.start + size], mine, rtol=1e-3, atol=1e-5
+            )
+
+
+def in_mixture(ff: Experts, trace: Trace, n: int) -> Iterator[tuple[FeedForward, Any]]:
+    """Experts with where they were chosen (position, choice), and the shared one's columns."""
+    did = trace[n].experts
+    assert did is not None
+    for e in sorted(set(did.chosen.flatten().tolist())):
+        yield ff.experts[e], did.chosen == e
+    if ff.shared is not None:
+        yield ff.shared, slice(-ff.shared.d_mlp, None)
 
 
 def test_the_backward_lens() -> None:

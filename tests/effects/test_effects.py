@@ -11,7 +11,6 @@ from lexray.edits import Edit, ablate, add, cut, patch, scale
 from lexray.effects.aim import Aim, own_actions
 from lexray.effects.removals import Effects, rerun_each
 from lexray.errors import LexrayError
-from lexray.families import FeedForward
 from lexray.model.model import Model
 from lexray.trace.apply.rerun import Rerun
 from lexray.trace.apply.resolve import Changes
@@ -65,10 +64,6 @@ def test_a_run_that_was_changed_itself_is_run_on(name: str) -> None:
 @pytest.mark.parametrize("what", ["heads", "layers", "attention", "mlps", "positions", "neurons"])
 def test_each_removal_is_a_whole_run(name: str, what: str) -> None:
     c = case(name)
-    if what == "neurons" and not isinstance(c.model.layers[0].spec.ff, FeedForward):
-        with pytest.raises(LexrayError, match="mixture"):
-            c.trace.effects("neurons")
-        return
     layers = [1] if what == "neurons" else None
     found = c.trace.effects(what, TARGET, against=AGAINST, layers=layers)
     for removed in list(found)[::3]:
@@ -80,6 +75,10 @@ def test_each_removal_is_a_whole_run(name: str, what: str) -> None:
         assert abs(removed.probability - float(logits.softmax(-1)[TARGET])) < 1e-4
         assert removed.rank == int((logits > logits[TARGET]).sum()) + 1
     one = c.trace.effect(ablate("L1H0"), TARGET, against=AGAINST)
+    if what == "neurons":
+        direct = c.trace.contributions(TARGET, against=AGAINST)
+        sums = {leaf.component: leaf.contribution for leaf in direct}
+        assert all(abs(sums.get(r.component, 0.0) - (r.direct or 0)) < 1e-5 for r in found)
     if what == "heads":
         assert abs(one.change - found["L1H0"].change) < 1e-4
         direct = c.trace.contributions(TARGET, against=AGAINST)

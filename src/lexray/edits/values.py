@@ -36,7 +36,7 @@ NEURONS: tuple[Kind, ...] = ("neuron",)
 WRITERS: tuple[Kind, ...] = ("layer", "attn", "mlp", "head", "neuron", "expert", "shared")
 STREAM: tuple[Kind, ...] = ("layer", "pre")
 HEADS: tuple[Kind, ...] = ("head", "q", "k", "v", "pattern")
-RECORDED: tuple[Kind, ...] = ("layer", "pre", "attn", "mlp", *HEADS, "neuron")
+RECORDED: tuple[Kind, ...] = ("layer", "pre", "attn", "mlp", *HEADS, "neuron", "expert", "shared")
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,6 +78,11 @@ class Ablate(Placed):
     to: Literal["zero", "mean"] | Run = "zero"
     of_run: bool = False
     """`to` is a run, not a word."""
+
+    @property
+    def averages(self) -> bool:
+        """Whether a mean takes its place."""
+        return self.of_run or self.to == "mean"
 
     def __str__(self) -> str:
         if self.of_run:

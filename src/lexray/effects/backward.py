@@ -4,7 +4,8 @@ After Katz et al. (arXiv 2402.12865): the gradient of a feed-forward's matrix is
 positions, of outer products. Into the values goes, at each position, the backward vector that
 arrives behind the feed-forward (times the neurons' coefficients); into the keys, the vector that
 the feed-forward read there (times the backward vector of the pre-activations). Neither matrix is
-ever built.
+ever built. In a mixture these are the matrices of the experts that the router chose there, and of
+the shared one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from torch import Tensor
 
 from lexray.effects.aim import Aim, own_actions
 from lexray.errors import LexrayError
-from lexray.families import FeedForward
 from lexray.result.charts.cells import Cells, Square
 from lexray.result.readings import Reading, Source, Token
 from lexray.result.table import TEXT_WIDTH, Cell, Result, Table
@@ -171,18 +171,12 @@ def backward(
     model = recording.model
     aim = Aim.of(recording, target, position, first=first)
     at = choose(positions, len(recording), "position")
-    chosen = [
-        n
-        for n in choose(layers, model.n_layers, "layer")
-        if isinstance(model.architecture.blocks[n].ff, FeedForward)
-    ]
-    if not chosen:
-        raise LexrayError("the backward lens reads dense feed-forwards; these layers are mixtures")
+    chosen = choose(layers, model.n_layers, "layer")
 
     def loss(logits: Float[Tensor, "n d_vocab"]) -> Float[Tensor, ""]:
         return -logits[aim.position].log_softmax(-1)[aim.target.id]
 
-    names: Any = ["mlp_write", "mlp_in", "coefficients", "pre"]
+    names: Any = ["mlp_write", "mlp_in", "coefficients", "pre", "shared_weight"]
     found = gradients(recording, loss, names, own_actions(recording))
     imprints: list[Imprint] = []
     for n in chosen:

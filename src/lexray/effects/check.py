@@ -68,7 +68,8 @@ def check(
         bench = Bench(model, layer, pieces, k, how == "remove", places)
         here = [(part, other) for part, other in rows if part.address.layer == layer]
         for part, other in track(here, len(here), f"checking layer {layer}"):
-            done.append((other, bench.check(part, drawn)))
+            if not other or bench.finds(part):
+                done.append((other, bench.check(part, drawn)))
     order = {str(part.address): i for i, part in enumerate(parts)}
     own = sorted((c for other, c in done if not other), key=lambda c: order[c.address])
     tokens = sum(map(len, pieces))
@@ -84,7 +85,7 @@ def check(
 
 def _part(model: Anatomy, address: str) -> Part:
     found = model[address]
-    if not isinstance(found, Neuron | Head) or found.address.expert is not None:
+    if not isinstance(found, Neuron | Head):
         raise LexrayError(f"{address} cannot be checked; neurons (L26N777) and heads (L25H1) can")
     return found
 
@@ -154,8 +155,17 @@ class Bench:
         ]
         self.known = self.model.vocabulary.mask(self.model.space.n_rows)
 
+    def finds(self, part: Part) -> bool:
+        """Whether it is active anywhere in the texts."""
+        return bool(self._spots(part))
+
     def check(self, part: Part, drawn: torch.Generator) -> Checked:
         spots = self._spots(part)
+        if not spots:
+            raise LexrayError(
+                f"{part.address} is nowhere active in these texts (an expert: the router never "
+                "chose it); give a longer text, or prompts in which it is"
+            )
         other = next(iter(_others(part, 1, [part], drawn)), part)
         areas, controls, overlaps = [], [], []
         promised = moved = torch.zeros(len(self.known))
@@ -189,13 +199,24 @@ class Bench:
         """The places where it was strongest, one in each run, not at the first position."""
         found = []
         for n, run in enumerate(self.runs):
-            if isinstance(part, Neuron):
-                x = run.parts[self.layer, "coefficients"][1:, part.index].float()
+            if isinstance(part, Head):
+                found.append(self._look(part, n, run))
+                continue
+            x = self._coefficients(part, run)[1:]
+            if bool(x.any()):
                 p = int(x.abs().argmax()) + 1
                 found.append(Spot(n, p, float(x[p - 1])))
-            else:
-                found.append(self._look(part, n, run))
         return sorted(found, key=lambda spot: -abs(spot.strength))[: self.places]
+
+    def _coefficients(self, neuron: Neuron, run: Recording) -> Float[Tensor, "n"]:
+        """A neuron's at all positions; of an expert 0 where it was not chosen."""
+        address, i = neuron.address, neuron.index
+        name = "shared_coefficients" if address.shared else "coefficients"
+        x = run.parts[self.layer, name].float()
+        if address.expert is None:
+            return x[:, i]
+        chosen = run.parts[self.layer, "chosen"] == address.expert
+        return (x[..., i] * run.parts[self.layer, "weights"].float() * chosen).sum(1)
 
     def _look(self, head: Head, n: int, run: Recording) -> Spot:
         """Where a head wrote most, and what it looked at there besides the first position."""

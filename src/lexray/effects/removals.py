@@ -15,7 +15,6 @@ from lexray.effects.aim import Aim, Said, own_actions, recorded_logits, rough, r
 from lexray.effects.plots import draw_effects
 from lexray.errors import LexrayError
 from lexray.families import FeedForward
-from lexray.model.anatomy import Anatomy
 from lexray.progress import track
 from lexray.result.charts.panels import Panels
 from lexray.result.readings import Source, Token
@@ -212,18 +211,21 @@ def effects(
     aim = Aim.of(recording, target, position, against, first=first)
     model = recording.model
     chosen = choose(layers, model.n_layers, "layer")
-    edits = dict(_removals(model, kind, chosen, len(recording), positions, to))
+    edits = dict(_removals(recording, kind, chosen, positions, to))
     logits = dict(rerun_each(recording, list(edits.values()), aim, f"removing {kind}"))
     before = recorded_logits(recording, aim)
     base = float(aim.metric(before))
     added = _direct(recording, kind, aim) if direct else {}
+    absent = 0.0 if direct and kind == "neurons" else None  # of experts that are not chosen there
     removed = []
     for (name, (layer, index)), edit in edits.items():
         after = logits[edit]
         said = aim.look(after)
         change = said.logit - base
         removed.append(
-            Removed(name, layer, index, added.get(name), change, said.probability, said.rank)
+            Removed(
+                name, layer, index, added.get(name, absent), change, said.probability, said.rank
+            )
         )
     notes = [*aim.notes, rough(recording)]
     return Effects(
@@ -269,9 +271,10 @@ Named = tuple[str, tuple[int | None, int]]
 
 
 def _removals(
-    model: Anatomy, what: What, layers: Sequence[int], n: int, positions: Some, to: Any
+    recording: Recording, what: What, layers: Sequence[int], positions: Some, to: Any
 ) -> Iterator[tuple[Named, Edit]]:
     """The removal of each component, under its name, layer and number."""
+    n = len(recording)
     if what == "positions":
         if to != "zero":
             raise LexrayError("positions are removed by cutting attention to them: to= has no use")
@@ -280,29 +283,43 @@ def _removals(
         return
     at = None if positions is None else choose(positions, n, "position")
     for layer in layers:
-        for name, index in _names(model, what, layer):
+        for name, index in _names(recording, what, layer):
             edit: Ablate = ablate(name, to=to, positions=at)
             yield (name, (layer, index)), edit
 
 
-def _names(model: Anatomy, what: What, layer: int) -> Iterable[tuple[str, int]]:
-    spec = model.architecture.blocks[layer]
+def _names(recording: Recording, what: What, layer: int) -> Iterable[tuple[str, int]]:
+    spec = recording.model.architecture.blocks[layer]
     match what:
         case "heads":
             return [(f"L{layer}H{h}", h) for h in range(len(spec.attention.q.starts))]
         case "neurons":
-            if not isinstance(spec.ff, FeedForward):
-                raise LexrayError(
-                    f"layer {layer} is a mixture of experts; say which neurons, one by one, with "
-                    f"trace.effect([…]) and addresses such as L{layer}E0N0"
-                )
-            return [(f"L{layer}N{j}", j) for j in range(spec.ff.d_mlp)]
+            return [
+                (f"{stem}N{j}", j)
+                for stem, ff in _feed_forwards(recording, layer)
+                for j in range(ff.d_mlp)
+            ]
         case "attention":
             return [(f"L{layer}.attn", 0)]
         case "mlps":
             return [(f"L{layer}.mlp", 0)]
         case _:
             return [(f"L{layer}", 0)]
+
+
+def _feed_forwards(recording: Recording, layer: int) -> Iterator[tuple[str, FeedForward]]:
+    """The dense one; or the experts that the router chose anywhere, and the shared one: the others
+    wrote nothing."""
+    ff = recording.model.architecture.blocks[layer].ff
+    if isinstance(ff, FeedForward):
+        yield f"L{layer}", ff
+        return
+    did = recording[layer].experts
+    assert did is not None
+    for e in sorted(set(did.chosen.flatten().tolist())):
+        yield f"L{layer}E{e}", ff.experts[e]
+    if ff.shared is not None:
+        yield f"L{layer}S", ff.shared
 
 
 def _direct(recording: Recording, what: What, aim: Aim) -> dict[str, float]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 Point = (
     Literal["pre", "post", "attn", "mlp", "z", "q", "k", "v", "pattern"]
-    | Literal["coefficients", "shared_coefficients", "shared", "expert", "expert_coefficients"]
+    | Literal["coefficients", "shared_coefficients", "expert", "expert_coefficients"]
 )
 """Where numbers are caught: the stream before and after a block, what sub-blocks write, heads'
 sums of values, queries, keys, values, weights, neurons' coefficients, experts' weights."""
@@ -29,10 +29,10 @@ class Zero:
 
 @dataclass(frozen=True)
 class MeanOfOthers:
-    """At each position the mean of all others."""
+    """At each position the mean of all others; nothing, where there are none."""
 
     def __call__(self, x: Tensor, at: Int[Tensor, "p"]) -> Tensor:
-        return (x.sum(0) - x[at]) / (len(x) - 1)
+        return (x.sum(0) - x[at]) / max(1, len(x) - 1)
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ class Action:
     positions: tuple[int, ...]
     operation: Operation
     index: int | None = None
-    """Of the head, the neuron or the expert."""
+    """Of the head, the neuron or the expert; None: of all neurons of a shared expert."""
     inner: int | None = None
-    """Of the neuron in an expert."""
+    """Of the neuron in an expert; None: of all."""
 
     @property
     def lasts(self) -> bool:
@@ -124,6 +124,17 @@ class Action:
         at = self.at(x.device)
         changed = x.clone()
         changed[at] = self.operation(x, at).to(x.dtype)
+        return changed
+
+    def some(self, x: Tensor, positions: Int[Tensor, "m"]) -> Tensor:
+        """The same where x has some positions of the sequence only: those that reach an expert."""
+        at = torch.isin(positions, self.at(positions.device)).nonzero()[:, 0]
+        operation = self.operation
+        if isinstance(operation, Rows):
+            place = {position: i for i, position in enumerate(self.positions)}
+            operation = Rows(operation.rows[[place[p] for p in positions[at].tolist()]])
+        changed = x.clone()
+        changed[at] = operation(x, at).to(x.dtype)
         return changed
 
 

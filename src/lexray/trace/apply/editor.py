@@ -121,8 +121,6 @@ class Editor:
         point: Point = "shared_coefficients" if isinstance(ff, Experts) else "coefficients"
         if dense is not None and self.at(n, point):
             self._before(undo, dense.w_out.module, lambda x: self._columns(x, n, point, 1))
-        if dense is not None and self.at(n, "shared"):
-            self._after(undo, dense.w_out.module, lambda x: self._whole(x, n, "shared"))
         if self.at(n, "mlp"):
             writer = ff.module if isinstance(ff, Experts) else ff.w_out.module
             self._after(undo, writer, lambda x: self._whole(x, n, "mlp"))
@@ -158,14 +156,14 @@ class Editor:
         return found.view(x.shape)
 
     def _columns(self, x: Tensor, n: int, point: Point, width: int) -> Tensor:
-        """Some columns: a head's, a neuron's."""
+        """Some columns: a head's, a neuron's; or all, where no index is given."""
         found = self._batch(x)
         for row, action in self.at(n, point):
-            assert action.index is not None
-            columns = slice(action.index * width, (action.index + 1) * width)
+            i = action.index
+            columns = slice(None) if i is None else slice(i * width, (i + 1) * width)
             part = found[row, : self.lengths[row], columns]
             found[row, : self.lengths[row], columns] = action(
-                part[:, 0] if width == 1 else part
+                part[:, 0] if part.shape[1] == 1 else part
             ).view_as(part)
         return found.view(x.shape)
 
@@ -283,13 +281,13 @@ class Editor:
         if layer is None or not self.active or not self.at(layer, "expert_coefficients"):
             return active
         found = active.clone()
+        place, position = tokens // self.shape[1], tokens % self.shape[1]
         for row, action in self.at(layer, "expert_coefficients"):
             if action.index != expert:
                 continue
-            place, position = tokens // self.shape[1], tokens % self.shape[1]
-            wanted = (place == row) & torch.isin(position, action.at(tokens.device))
-            at = wanted.nonzero()[:, 0]
-            found[at, action.inner] = action.operation(found[:, action.inner], at).to(found)
+            mine = ((place == row) & (position < self.lengths[row])).nonzero()[:, 0]
+            neurons = slice(None) if action.inner is None else action.inner
+            found[mine, neurons] = action.some(found[mine, neurons], position[mine])
         return found
 
 

@@ -15,16 +15,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lexray.checkpoint.module import modules_by_name
-from lexray.families import Experts
+from lexray.families import Experts, FeedForward
 from lexray.trace.apply.actions import Action
 from lexray.trace.apply.editor import Editor
 from lexray.trace.record.attention import eager_attention, watch_attention
-from lexray.trace.record.experts import watch_experts
+from lexray.trace.record.experts import Inside, Look, watch_experts
 from lexray.trace.record.hooks import RECORDING, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.recording import Recording, no_head
 
-Caught = Literal["resid_pre", "z", "attn_write", "mlp_write", "mlp_in", "coefficients", "pre"]
+Caught = Literal[
+    "resid_pre", "z", "attn_write", "mlp_write", "mlp_in", "coefficients", "pre", "shared_weight"
+]
+_Caught = dict[tuple[int, Caught], Tensor]
 Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, ""]]
 """Of the logits at all positions."""
 
@@ -51,7 +54,8 @@ def gradients(
     with RECORDING, ExitStack() as undo:
         undo.enter_context(evaluating(module))
         undo.enter_context(torch.enable_grad())
-        undo.enter_context(_change(recording, module, modules, actions))
+        experts = _Experts(recording, modules)
+        undo.enter_context(_change(recording, module, modules, actions, experts.see))
         undo.enter_context(_start(module))
         for n, block in enumerate(architecture.blocks):
             for name in wanted:
@@ -59,19 +63,78 @@ def gradients(
         logits = _forward(recording, module)
     value = metric(logits)
     keys = list(caught)
-    slopes = torch.autograd.grad(value, [caught[key] for key in keys], allow_unused=True)
+    asked = [caught[key] for key in keys]
+    inside = experts.tensors if "pre" in wanted else []
+    grads = torch.autograd.grad(value, [*asked, *inside], allow_unused=True)
+    slopes = grads[: len(asked)]
 
     def shape(key: tuple[int, Caught], x: Tensor) -> Tensor:
         x = x.detach().reshape(len(recording), -1)
-        ff = architecture.blocks[key[0]].ff
-        if key[1] != "pre" or isinstance(ff, Experts):
+        ff = dense_part(architecture.blocks[key[0]].ff)
+        if key[1] != "pre" or ff is None:
             return x
         return x[:, ff.w_in.start : ff.w_in.start + ff.d_mlp]  # of keys and gates in one matrix
 
     states = {key: shape(key, x) for key, x in caught.items()}
     given = zip(keys, slopes, strict=True)
     found = {k: shape(k, torch.zeros_like(caught[k]) if g is None else g) for k, g in given}
+    if inside:
+        experts.put(states, found, grads[len(asked) :])
     return Gradients(float(value.detach()), states, found)
+
+
+class _Experts:
+    """What experts computed inside, each at the tokens that reached it."""
+
+    def __init__(self, recording: Recording, modules: dict[str, nn.Module]) -> None:
+        self.recording = recording
+        self.blocks = recording.weights.architecture.blocks
+        self.layer_of = {
+            id(part): n
+            for n, block in enumerate(self.blocks)
+            if isinstance(block.ff, Experts)
+            for part in modules[block.ff.module].modules()
+        }
+        self.seen: list[tuple[int, int, Inside]] = []
+
+    def see(self, module: nn.Module, expert: int, inside: Inside) -> None:
+        layer = self.layer_of.get(id(module))
+        if layer is not None:
+            self.seen.append((layer, expert, inside))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [inside.pre for _, _, inside in self.seen]
+
+    def put(self, states: _Caught, slopes: _Caught, grads: Sequence[Tensor | None]) -> None:
+        """Coefficients, as loud as the router made them, and slopes of what keys gave: the chosen
+        experts' neurons side by side, and behind them the shared expert's."""
+        routed: _Caught = {}
+        for (layer, expert, x), grad in zip(self.seen, grads, strict=True):
+            ff = self.blocks[layer].ff
+            assert isinstance(ff, Experts)
+            w_in, size = ff.experts[expert].w_in, ff.experts[expert].d_mlp
+            sides: tuple[tuple[Caught, Tensor], ...] = (
+                ("coefficients", x.active * x.weight[:, None]),
+                ("pre", torch.zeros_like(x.pre) if grad is None else grad),
+            )
+            for name, rows in sides:
+                start = w_in.start if name == "pre" else 0
+                shape = (len(self.recording), ff.top_k, size)
+                room = routed.setdefault((layer, name), rows.new_zeros(shape))
+                room[x.token, x.choice] = rows[:, start : start + size].detach()
+        for (layer, name), room in routed.items():
+            found = states if name == "coefficients" else slopes
+            shared = found.get((layer, name))
+            if shared is not None and (layer, "shared_weight") in states and name != "pre":
+                shared = shared * states[layer, "shared_weight"].sigmoid()
+            parts = [room.flatten(1)] if shared is None else [room.flatten(1), shared]
+            found[layer, name] = torch.cat(parts, 1)
+
+
+def dense_part(ff: FeedForward | Experts) -> FeedForward | None:
+    """The feed-forward, or the shared expert of a mixture."""
+    return ff.shared if isinstance(ff, Experts) else ff
 
 
 def _forward(recording: Recording, module: nn.Module) -> Float[Tensor, "n d_vocab"]:
@@ -111,6 +174,7 @@ def _change(
     module: nn.Module,
     modules: dict[str, nn.Module],
     actions: Sequence[Action],
+    look: Look,
 ) -> Iterator[None]:
     """Inside, the run's own edits apply, and experts are computed one by one."""
     architecture = recording.weights.architecture
@@ -121,7 +185,7 @@ def _change(
         if editor.attends:
             undo.enter_context(watch_attention(module, None, editor))
         if any(isinstance(block.ff, Experts) for block in architecture.blocks):
-            undo.enter_context(watch_experts(module, None, editor))
+            undo.enter_context(watch_experts(module, None, editor, look))
         if actions:
             undo.enter_context(editor.editing())
         yield
@@ -137,9 +201,7 @@ def _catch(
 ) -> None:
     """Keeps what a hook sees, with its graph."""
     ff = block.ff
-    mixture = isinstance(ff, Experts)
-    if name in ("coefficients", "pre") and mixture:
-        return
+    mixture, dense = isinstance(ff, Experts), dense_part(ff)
     before: dict[Caught, str] = {
         "resid_pre": block.module,
         "z": block.attention.o.module,
@@ -149,9 +211,13 @@ def _catch(
         "attn_write": block.attention.o.module,
         "mlp_write": ff.module if mixture else ff.w_out.module,
     }
-    if not mixture:
-        before["coefficients"] = ff.w_out.module
-        after["pre"] = ff.w_in.module
+    if dense is not None:
+        before["coefficients"] = dense.w_out.module
+        after["pre"] = dense.w_in.module
+    if mixture and ff.shared_gate is not None:
+        after["shared_weight"] = ff.shared_gate.module
+    if name not in (*before, *after):
+        return
     if name in before:
 
         def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -118,7 +118,7 @@ class Changes:
         assert isinstance(edit, Placed)
         positions = edit.positions.choose(n, counted)
         for site in self._parts(edit):
-            place = self._place(site)
+            place = self._place(edit, site)
             operation = self._operation(edit, site, place, positions, n)
             yield Action(site.layer, place.point, positions, operation, place.index, place.inner)
 
@@ -128,16 +128,17 @@ class Changes:
             return [Site(edit.site.address, "attn"), Site(edit.site.address, "mlp")]
         return [edit.site]
 
-    def _place(self, site: Site) -> _Place:
+    def _place(self, edit: Placed, site: Site) -> _Place:
         a = site.address
         if site.kind == "neuron":
             if a.expert is not None:
                 return _Place("expert_coefficients", a.expert, a.neuron)
             return _Place("shared_coefficients" if a.shared else "coefficients", a.neuron)
-        if site.kind == "expert":
-            return _Place("expert", a.expert)
+        if site.kind == "expert":  # its weight; of what it says, all of its neurons
+            says = isinstance(edit, Patch) or (isinstance(edit, Ablate) and edit.averages)
+            return _Place("expert_coefficients" if says else "expert", a.expert)
         if site.kind == "shared":
-            return _Place("shared")
+            return _Place("shared_coefficients")
         if site.kind in ("k", "v"):
             spec = self.model.architecture.blocks[site.layer].attention
             assert a.head is not None
@@ -159,7 +160,7 @@ class Changes:
             case Patch():
                 return self._rows(edit, site, place, positions)
             case Ablate(of_run=True):
-                return Constant(self._kept(edit.to, site, place).mean(0))
+                return Constant(self._mean(edit.to, site, place))
             case Ablate(to="mean"):
                 if n < 2:
                     raise LexrayError(f"{edit}: the sequence has one token, and no others to mean")
@@ -174,7 +175,32 @@ class Changes:
         recording = self.recorded(run)
         if place.point in ("pre", "post"):
             return residual(recording, site.layer + (place.point == "post"), self.model)
+        if place.point == "expert_coefficients":
+            return self._chosen(recording, site, place)[0]
         return self._part(recording, site, place, PARTS[place.point])
+
+    def _mean(self, run: Run, site: Site, place: _Place) -> Tensor:
+        """The mean over another run; of an expert, over the positions for which it was chosen."""
+        if place.point != "expert_coefficients":
+            return self._kept(run, site, place).mean(0)
+        rows, chosen = self._chosen(self.recorded(run), site, place)
+        if not bool(chosen.any()):
+            raise LexrayError(
+                f"the router never chose expert {place.index} of layer {site.layer} in the run "
+                f"{show_run(run)}, so that {site} has no mean there; give a longer text"
+            )
+        return rows[chosen].mean(0)
+
+    def _chosen(self, recording: Recording, site: Site, place: _Place) -> tuple[Tensor, Tensor]:
+        """An expert's coefficients (0 where it was not chosen), and where it was."""
+        c, chosen = (
+            self._part(recording, site, _Place(place.point), name)
+            for name in ("coefficients", "chosen")
+        )
+        assert place.index is not None
+        at = chosen.eq(place.index)
+        rows = (c * at[..., None]).sum(1)
+        return rows if place.inner is None else rows[:, place.inner], at.any(1)
 
     def _part(self, recording: Recording, site: Site, place: _Place, name: str) -> Tensor:
         found = recording.parts.get((site.layer, name))
@@ -239,14 +265,6 @@ def _check(model: Anatomy, edit: Edit) -> None:
         )
     for site in edit.heads if isinstance(edit, Cut) else (edit.site,):
         site.check(model)
-        averages = isinstance(edit, Ablate) and (edit.of_run or edit.to == "mean")
-        if site.address.expert is not None and (averages or isinstance(edit, Patch)):
-            raise LexrayError(
-                f"{edit}: an expert writes only where the router chose it, so it has no mean and "
-                "no counterpart in another run; ablate it to zero, or scale or clamp it"
-            )
-        if site.kind == "shared" and averages:
-            raise LexrayError(f"{edit}: a shared expert is ablated to zero only, or scaled")
     for run in runs_of(edit):
         if isinstance(run, Recording):
             refuse_other_model(run, model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -36,17 +36,36 @@ class ChangesExperts(Protocol):
     ) -> Tensor: ...
 
 
+class Inside(NamedTuple):
+    """One expert at the tokens that reach it: where they are, and what it computes there."""
+
+    token: Tensor
+    choice: Tensor
+    weight: Tensor
+    pre: Tensor
+    """Its key's (and gate's) products."""
+    active: Tensor
+    """Its coefficients."""
+
+
+Look = Callable[[nn.Module, int, Inside], None]
+"""Told the experts' module and each expert's inside, with its graph."""
+
+
 @contextmanager
 def watch_experts(
-    root: nn.Module, watch: Watch | None, change: ChangesExperts | None = None
+    root: nn.Module,
+    watch: Watch | None,
+    change: ChangesExperts | None = None,
+    look: Look | None = None,
 ) -> Iterator[None]:
     """Inside, every mixture of experts of `root` is computed here and shown to `watch`, as
-    `change` left it."""
+    `change` left it; each expert by itself to `look`."""
 
     def experts(module: nn.Module, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         if change is not None:
             weights = change.expert_weights(module, chosen, weights)
-        out, coefficients = run_experts(module, x, chosen, weights, change)
+        out, coefficients = run_experts(module, x, chosen, weights, change, look)
         if watch is not None:
             watch(module, chosen, weights, coefficients)
         return out
@@ -65,6 +84,7 @@ def run_experts(
     chosen: Tensor,
     weights: Tensor,
     change: ChangesExperts | None = None,
+    look: Look | None = None,
 ) -> tuple[Tensor, Tensor]:
     """What the chosen experts write at x (token, d_model), and their coefficients."""
     first = "gate_up_proj" if module.has_gate else "up_proj"
@@ -76,6 +96,8 @@ def run_experts(
         active = module._apply_gate(up) if module.has_gate else module.act_fn(up)
         if change is not None:
             active = change.expert_coefficients(module, expert, token, active)
+        if look is not None:
+            look(module, expert, Inside(token, choice, weights[token, choice], up, active))
         written = _linear(module, "down_proj", expert, active)
         out.index_add_(0, token, (written * weights[token, choice, None]).to(out.dtype))
         parts.append(active)
