@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lexray.effects.patching import patching
     from lexray.families import family
     from lexray.find.overview import overview
-    from lexray.find.token import read_token
+    from lexray.find.token import find_tokens, read_token
     from lexray.model.model import Model
     from lexray.result import plots
     from lexray.result.load import load
@@ -41,6 +41,7 @@ _WHERE = {
     "align": "lexray.compare.align.align",
     "diff": "lexray.compare.diff.diff",
     "family": "lexray.families",
+    "find_tokens": "lexray.find.token",
     "knockout": "lexray.effects.knockout",
     "load": "lexray.result.load",
     "overview": "lexray.find.overview",
@@ -70,6 +71,7 @@ __all__ = [
     "edits",
     "family",
     "filters",
+    "find_tokens",
     "knockout",
     "load",
     "overview",

@@ -34,6 +34,8 @@ from lexray.space.space import EmbeddingSpace
 from lexray.vocabulary.filters import Filter
 
 By = Literal["standard", "dot", "cosine"]
+LOOKED_AT = 1000
+"""So many of the best are looked at where only legible ones are wanted."""
 SCORES = {"standard": "standard score", "dot": "dot product", "cosine": "cosine"}
 
 
@@ -51,14 +53,27 @@ class Lookup:
     suppressed: bool = False
     """Whether those come first that push the words down."""
 
-    def top(self, k: int = 10, *, tokens: int = 10, filter: Filter | None = None) -> Hits:
+    def top(
+        self,
+        k: int = 10,
+        *,
+        tokens: int = 10,
+        filter: Filter | None = None,
+        layers: Sequence[int] | None = None,
+        legible: float | None = None,
+    ) -> Hits:
         """The k parameters with the largest scores, each with its top tokens.
 
-        Of those that push words down it is the smallest scores, and their bottom tokens.
+        Of those that push words down it is the smallest scores, and their bottom tokens. `layers`:
+        only those of these layers; `legible`: only lists at least so legible, among the best
+        thousand.
         """
         at_least_one(k)
-        order = self.scores.argsort(descending=not self.suppressed, stable=True)[:k].tolist()
-        hits = tuple(self._hits(order, tokens, filter))
+        order = self._order(layers)
+        if legible is None:
+            hits = tuple(self._hits(order[:k], tokens, filter))
+        else:
+            hits = tuple(self._legible(order, k, tokens, filter, legible))
         title = f"Of {len(self.scores):,} {self._where}, {self._sought}"
         name = "correlation" if not self.words and self.by == "standard" else SCORES[self.by]
         facts = {
@@ -68,6 +83,30 @@ class Lookup:
         }
         shown = tuple(word.shown for word in self.words)
         return Hits(self.model.space.source("", filter), title, name, hits, facts, shown)
+
+    def _order(self, layers: Sequence[int] | None) -> list[int]:
+        """The places of the parameters, the best first."""
+        order = self.scores.argsort(descending=not self.suppressed, stable=True)
+        if layers is None:
+            return order.tolist()
+        wanted = {self.model.layers[layer].index for layer in layers}
+        inside = [Address.parse(group.address_of(0)).layer in wanted for group in self.groups]
+        sizes = torch.tensor([group.n for group in self.groups])
+        admitted = torch.tensor(inside).repeat_interleave(sizes)
+        return order[admitted[order]].tolist()
+
+    def _legible(
+        self, order: list[int], k: int, tokens: int, filter: Filter | None, least: float
+    ) -> Iterator[Hit]:
+        """The first k that read well enough, a few at a time."""
+        left, step = k, max(k, LOOKED_AT // 20)
+        for start in range(0, min(len(order), LOOKED_AT), step):
+            for hit in self._hits(order[start : start + step], tokens, filter):
+                if hit.reading.legibility >= least:
+                    yield hit
+                    left -= 1
+                    if not left:
+                        return
 
     @property
     def _where(self) -> str:

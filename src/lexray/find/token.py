@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,3 +119,40 @@ def _cosines(side: Side, x: Float[Tensor, "d_model"]) -> Float[Tensor, "e"]:
         for block in side.columns()
     ]
     return torch.cat(parts).cpu()
+
+
+@dataclass(frozen=True)
+class TokenList(Result, Sequence[Token]):
+    """The answer of `find_tokens`."""
+
+    source: Source
+    tokens: tuple[Token, ...]
+    text: str
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.tokens[index]
+
+    def tables(self) -> list[Table]:
+        rows: tuple[tuple[Cell, ...], ...] = tuple((t.shown, t.id) for t in self.tokens)
+        return [Table(("token", "id"), rows, f"Tokens with {self.text!r}", str(self.source))]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.source.to_dict(), "tokens": [token.to_dict() for token in self.tokens]}
+
+
+def find_tokens(model: Anatomy, text: str, n: int = 60) -> TokenList:
+    """The tokens that contain a text, case aside: the same first, then those that begin with it."""
+    wanted = text.replace("·", " ").strip().casefold()
+    if not wanted:
+        raise LexrayError("find tokens with what? give some letters")
+    found: list[tuple[int, int, int]] = []
+    for i, other in enumerate(model.vocabulary.all_texts[: model.space.n_rows]):
+        folded = other.strip().casefold()
+        if wanted in folded:
+            order = 0 if folded == wanted else 1 if folded.startswith(wanted) else 2
+            found.append((order, len(folded), i))
+    best = sorted(found)[: max(1, n)]
+    return TokenList(model.space.source(""), tuple(model.space.token(i) for *_, i in best), text)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from lexray.result.page import linked_page
 from lexray.web.library import Library
 from lexray.web.markup import Child, Markup, el, join
-from lexray.web.query import link
 from lexray.web.sheet import VIEWS, Place
 
 SHEETS = ("/static/theme.css", "/static/app.css")
@@ -60,7 +59,7 @@ def _bar(library: Library, place: Place | None, tab: str) -> Markup:
     ]
     if len(library) > 1:
         other = next(each for each in library if each is not served)
-        pair = link(("compare", served.slug, other.slug))
+        pair = place.link("compare", other.slug)
         tabs.append(
             el("a", "Compare", href=pair, aria_current="page" if tab == "compare" else None)
         )

@@ -45,7 +45,7 @@ HEADERS = {
     "x-frame-options": "DENY",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-LONGEST_ADDRESS = 8192
+LONGEST_ADDRESS = 24 * 1024
 LARGEST_BODY = 64 * 1024
 AT_ONCE = 128
 READS = {"GET", "HEAD"}
@@ -113,7 +113,10 @@ class Guard:
     def _refuse(self, scope: Scope) -> Response | None:
         headers, path = Headers(scope=scope), scope["path"]
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LONGEST_ADDRESS:
-            return _say(f"addresses have at most {LONGEST_ADDRESS:,} letters", 414)
+            return _say(
+                f"too long: an address, prompt included, has at most {LONGEST_ADDRESS:,} letters",
+                414,
+            )
         if len(headers.getlist("host")) != 1 or headers["host"].lower() not in self.door.names:
             return _say("this app is reached under its own name only", 421)
         if not self._is_own(scope["method"], headers):

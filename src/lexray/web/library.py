@@ -15,7 +15,7 @@ from lexray.model.model import Model
 from lexray.result.format import show_model
 from lexray.web.expression import spell
 
-TAKEN = frozenset({"static", "compare", "runs", "enter", "favicon.ico"})
+TAKEN = frozenset({"static", "runs", "favicon.ico"})
 """Names that pages of the app have."""
 USUAL = (None, False, "cpu")
 """Options that say nothing."""

@@ -23,11 +23,12 @@ from lexray.web.frame import plain_page, whole_page
 from lexray.web.guard import Door, Guard
 from lexray.web.library import Library, NotServedError
 from lexray.web.markup import el
+from lexray.web.packed import Drawn
 from lexray.web.pages.book import NoPageError, open_sheet
 from lexray.web.pages.map import show_map
-from lexray.web.pages.vector import other_name
+from lexray.web.pages.search import address_in
 from lexray.web.query import Query
-from lexray.web.sheet import Content, Failed, Place, Section, Sheet, twin
+from lexray.web.sheet import Content, Failed, Place, Section, Sheet, other_name, twin
 from lexray.web.show.sheets import show_section, show_sheet
 from lexray.web.worker import Evaluation
 
@@ -63,6 +64,9 @@ class App:
         slug, path, form = _parse(request)
         query = dict(request.query_params)
         sheet, section = await run_in_threadpool(open_sheet, self.library, slug, path, Query(query))
+        at = address_in(Query(query)) if sheet.kind == "search" and form == "html" else None
+        if at is not None and section is None:
+            return RedirectResponse(sheet.place.link(at), 302)
         if form == "json":
             if section is not None:
                 return _json(await self._one(sheet, section, request))
@@ -73,6 +77,10 @@ class App:
             part = show_section(sheet, section, content, query)
             if form == "part":
                 return HTMLResponse(part)
+            if form == "draw":
+                if not isinstance(content, Drawn):
+                    raise LexrayError("this is not drawn, or not worked out yet")
+                return _json(content.page)
             main = el("div", el("h1", sheet.title), part, class_="sections alone")
             return HTMLResponse(
                 whole_page(sheet.title, main, library=self.library, place=sheet.place)
@@ -92,9 +100,18 @@ class App:
         read = await self._read(sheet, PATIENCE)
         main = await run_in_threadpool(show_sheet, sheet, read, query)
         title = f"{sheet.title} of {sheet.place.served.title}"
-        return HTMLResponse(
-            whole_page(title, main, library=self.library, place=sheet.place, tab=sheet.kind)
+        drawn = sheet.kind == "prompt"
+        text = whole_page(
+            title,
+            main,
+            library=self.library,
+            place=sheet.place,
+            tab=sheet.kind,
+            sheets=("/static/flow.css", "/static/attention.css") if drawn else (),
+            modules=("/static/prompt.js",) if drawn else (),
+            wide=drawn,
         )
+        return HTMLResponse(text)
 
     async def _read(
         self, sheet: Sheet, patience: float | None, sections: tuple[Section, ...] | None = None
@@ -130,7 +147,7 @@ class App:
         return {
             "section": section.name,
             "title": section.title,
-            "python": sheet.place.opening + section.call.text + "\n",
+            "python": sheet.script(section),
             "command": section.command,
             "content": content.to_dict(),
         }
@@ -144,8 +161,12 @@ class App:
             for each in self.library
             if other_name(each) in section.call.names
         )
-        work = Evaluation(place.served.slug, place.view, place.offset, section.call, others)
-        return self.desk.submit(_key(place, section), work, urgent=section.when == "asked")
+        work = Evaluation(
+            place.served.slug, place.view, place.offset, section.call, others, section.given
+        )
+        return self.desk.submit(
+            _key(place, section), work, urgent=section.urgent or section.when == "asked"
+        )
 
     async def begin(self, request: Request) -> Response:
         slug, path, _ = _parse(request)
@@ -173,14 +194,15 @@ def _parse(request: Request) -> tuple[str, list[str], str]:
     """The model's name, the path under it, and which form of the page is wanted."""
     path = request.path_params["path"]
     form = "html"
-    for ending in ("json", "part"):
+    for ending in ("json", "part", "draw"):
         if path.endswith(f".{ending}"):
             path, form = path.removesuffix(f".{ending}"), ending
     return request.path_params["slug"], [part for part in path.split("/") if part], form
 
 
-def _key(place: Place, section: Section) -> tuple[str, str, int, str]:
-    return place.served.slug, place.view, place.offset, section.call.text
+def _key(place: Place, section: Section) -> tuple[str, ...]:
+    given = (f"{key} = {call.text}" for key, call in section.given)
+    return place.served.slug, place.view, str(place.offset), section.call.text, *given
 
 
 def _work(place: Place, section: Section) -> Callable[[], Any]:

@@ -19,7 +19,7 @@ from lexray.web.markup import Markup
 from lexray.web.query import Query, link
 
 When = Literal["now", "soon", "asked"]
-Width = Literal["whole", "half", "third"]
+Width = Literal["whole", "half", "third", "rest"]
 VIEWS = ("standard", "raw")
 
 
@@ -70,6 +70,11 @@ class Place:
         return shlex.join(parts)
 
 
+def other_name(served: Served) -> str:
+    """What a second model is called in Python."""
+    return "other_" + "".join(c if c.isalnum() else "_" for c in served.slug).lower()
+
+
 @dataclass(frozen=True)
 class Section:
     """A part of a page, before it is read."""
@@ -86,6 +91,10 @@ class Section:
     """What a reader can turn, above the content."""
     shape: Literal["", "matrix"] = ""
     """How it is shown, where its kind alone does not say."""
+    given: tuple[tuple[str, Expression], ...] = ()
+    """Names that the call uses besides the model, and what they stand for."""
+    urgent: bool = False
+    """Whether somebody waits for it, not only a page that fills."""
     waits: str = ""
     """What is said while it is worked out, or on the button that asks for it."""
 
@@ -111,13 +120,27 @@ class Sheet:
     up: str = ""
     down: str = ""
     """Neighbours, for `[`, `]` and the arrows beside the title; the same in other layers."""
+    others: tuple[Served, ...] = ()
+    """Further models that calls speak of."""
     facts: tuple[tuple[str, Any], ...] = ()
     """What the page says by itself, for its twin."""
 
     @property
     def python(self) -> str:
         """All of it, as one can run it."""
-        return self.place.opening + "".join(f"{s.call.text}\n" for s in self.sections)
+        calls = [f"{section.call.text}\n" for section in self.sections]
+        return self.place.opening + "".join(self._given(self.sections)) + "".join(calls)
+
+    def script(self, section: Section) -> str:
+        """A section as one can run it."""
+        return self.place.opening + "".join(self._given((section,))) + section.call.text + "\n"
+
+    def _given(self, sections: Sequence[Section]) -> list[str]:
+        lines = [f"{key} = {call.text}\n" for section in sections for key, call in section.given]
+        for other in self.others:
+            if any(other_name(other) in section.call.names for section in sections):
+                lines.insert(0, f"{other_name(other)} = {other.opening.python}\n")
+        return list(dict.fromkeys(lines))
 
     @property
     def command(self) -> str:
@@ -147,7 +170,7 @@ def twin(sheet: Sheet, read: Sequence[Content | None], hrefs: Sequence[str]) -> 
         "sections": {
             section.name: {
                 "title": section.title,
-                "python": sheet.place.opening + section.call.text + "\n",
+                "python": sheet.script(section),
                 "command": section.command,
                 **({"href": href} if content is None else {"content": content.to_dict()}),
             }

@@ -6,8 +6,10 @@ It opens the served models itself, says how far it is, and can be ended at any t
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any, Protocol, runtime_checkable
@@ -17,9 +19,12 @@ from lexray.model.model import Model
 from lexray.progress import reported_by
 from lexray.web.expression import Expression
 from lexray.web.library import Opening, view_of
+from lexray.web.packed import pack
 
 OFTEN = 0.2
 """Seconds between two words on how far it is."""
+RECALLED = 3
+"""So many recorded passes are kept."""
 
 
 class StoppedError(Exception):
@@ -31,11 +36,21 @@ class Shop:
 
     def __init__(self, openings: Mapping[str, Opening]) -> None:
         self._openings, self._models = openings, dict[str, Model]()
+        self._made: OrderedDict[Hashable, Any] = OrderedDict()
 
     def __getitem__(self, slug: str) -> Model:
         if slug not in self._models:
             self._models[slug] = self._openings[slug].open()
         return self._models[slug]
+
+    def recall(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """One of the things that were made last; made if it is not there."""
+        if key not in self._made:
+            self._made[key] = make()
+        self._made.move_to_end(key)
+        while len(self._made) > RECALLED:
+            self._made.popitem(last=False)
+        return self._made[key]
 
 
 @runtime_checkable
@@ -55,13 +70,19 @@ class Evaluation:
     call: Expression
     others: tuple[tuple[str, str], ...] = ()
     """Further models: what they are called, and their names here."""
+    given: tuple[tuple[str, Expression], ...] = ()
+    """Further names, and what they stand for: a recorded pass, which the next call may use too."""
 
     def run(self, shop: Shop) -> Any:
         import lexray
 
         model = view_of(shop[self.slug], self.view, self.offset)
         others = {name: view_of(shop[slug], self.view, 0) for name, slug in self.others}
-        return self.call.evaluate({"lx": lexray, "model": model, **others})
+        scope = {"lx": lexray, "model": model, **others}
+        for name, call in self.given:
+            key = (self.slug, self.view, self.offset, call.text)
+            scope[name] = shop.recall(key, partial(call.evaluate, scope))
+        return pack(self.call.evaluate(scope))
 
 
 def work_on(pipe: Connection, stop: Any, openings: Mapping[str, Opening]) -> None:

@@ -23,6 +23,13 @@ from lexray.trace.record.plan import Some
 from lexray.trace.recording import Recording
 from lexray.vocabulary.filters import Filter
 
+START = """
+show(
+  document.getElementById("attention"),
+  JSON.parse(document.getElementById("data").textContent),
+  { hash: true },
+);
+"""
 LOOKS = 3
 """So many tokens that a head looks at are listed."""
 
@@ -136,15 +143,17 @@ class AttentionPatterns(Result):
 
     def to_html(self) -> str:
         """A page that needs no network: all heads small, the chosen one large over the prompt."""
-        data = shell.Script(shell.embed_json(self._page_data()), "application/json", "data")
-        script = shell.Script(read_asset("lexray.trace.read", "static/attention.js"), "module")
+        data = shell.Script(shell.embed_json(self.page_data()), "application/json", "data")
+        module = read_asset("lexray.trace.read", "static/attention.js")
+        script = shell.Script(module + START, "module")
         head = f"<h1>{shell.escape(self.title)}</h1><p class='note'>{shell.escape(self.note)}</p>"
         still = f"<noscript>{self.plot().html()}</noscript>"
         body = f'<main>{head}<div id="attention"></div>{still}</main>'
         style = read_asset("lexray.trace.read", "static/attention.css")
         return shell.page(self.title, body, style=style, scripts=(data, script))
 
-    def _page_data(self) -> dict[str, Any]:
+    def page_data(self) -> dict[str, Any]:
+        """What `show` in attention.js takes."""
         return {
             "tokens": [token.shown for token in self.tokens],
             "positions": list(self.positions),

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.web.library import Library
+from lexray.web.pages.compare import read_compare
 from lexray.web.pages.head import read_head
 from lexray.web.pages.layer import read_layer
 from lexray.web.pages.map import read_map
+from lexray.web.pages.prompt import read_prompt
+from lexray.web.pages.search import read_search
 from lexray.web.pages.token import read_token
 from lexray.web.pages.vector import read_vector
 from lexray.web.query import Query
@@ -27,7 +30,7 @@ def open_sheet(
     place = Place.of(library[slug], query)
     if not path:
         raise NoPageError(f"{slug} has pages such as map, search, prompt, L0H0 and token/0")
-    length = 2 if path[0] == "token" else 1
+    length = 2 if path[0] in ("token", "compare") else 1
     sheet = _find(library, place, query, path[:length])
     rest = path[length:]
     if not rest:
@@ -43,6 +46,14 @@ def _find(library: Library, place: Place, query: Query, path: Sequence[str]) -> 
     first = path[0]
     if first == "map":
         return read_map(library, place, query)
+    if first == "prompt":
+        return read_prompt(library, place, query)
+    if first == "search":
+        return read_search(library, place, query)
+    if first == "compare":
+        if len(path) < 2:
+            raise NoPageError("compare it with what? as in compare/demo-sentiment")
+        return read_compare(library, place, query, path[1])
     if first == "token":
         if len(path) < 2 or not path[1].isdecimal() or len(path[1]) > 9:
             raise NoPageError("tokens have pages by their id, as token/198")

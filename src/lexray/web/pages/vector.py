@@ -8,10 +8,10 @@ from lexray.address import Address, Subhead, Vector
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.web.expression import name
-from lexray.web.library import Library, Served
+from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet
+from lexray.web.sheet import Place, Section, Sheet, other_name
 
 SHOWN, NEAR, LINKS, SNIPPETS = 24, 12, 8, 8
 
@@ -47,6 +47,7 @@ def read_vector(library: Library, place: Place, query: Query, at: Address) -> Sh
         Markup(""),
         _trail(place, at),
         *_neighbours(model, place, at),
+        others=tuple(library),
         facts=(("address", address),),
     )
 
@@ -127,11 +128,6 @@ def _elsewhere(library: Library, place: Place, at: Address) -> list[Section]:
             )
         )
     return found
-
-
-def other_name(served: Served) -> str:
-    """What a second model is called in Python."""
-    return "other_" + "".join(c if c.isalnum() else "_" for c in served.slug).lower()
 
 
 def _lead(place: Place, model: Anatomy, at: Address) -> Markup:

@@ -6,7 +6,7 @@ from functools import singledispatch
 from typing import Any
 
 from lexray.find.hits import Hits
-from lexray.find.token import TokenRows
+from lexray.find.token import TokenList, TokenRows
 from lexray.result.format import show_number, show_percent
 from lexray.result.links import Links
 from lexray.result.pairs import SIDES, Directions, Pairs
@@ -88,7 +88,7 @@ def _(result: Pairs, place: Place) -> Markup:
             token_chip(pair.row, place),
             el("span", "→", class_="arrow"),
             token_chip(pair.col, place),
-            _figure(show_number(pair.score), pair.score / largest),
+            figure(show_number(pair.score), pair.score / largest),
         )
         for pair in result
     ]
@@ -136,8 +136,8 @@ def _(result: Hits, place: Place) -> Markup:
             el(
                 "li",
                 el("span", address_link(hit.address, place), class_="who"),
-                el("div", scored_chips(end, place)),
-                _figure(show_number(hit.score), hit.score / largest, _ranks(result, hit.ranks)),
+                el("div", scored_chips(end, place, marked=result.words)),
+                figure(show_number(hit.score), hit.score / largest, _ranks(result, hit.ranks)),
             )
         )
     said = f"by {result.score} · {result.source}"
@@ -166,7 +166,7 @@ def _(result: Links, place: Place) -> Markup:
                 "li",
                 el("span", address_link(linked(other), place, other), *said, class_="who"),
                 el("div", _plain(each.writes if reads else each.reads)),
-                _figure(
+                figure(
                     f"{each.times:.1f} ×",
                     each.times / largest,
                     f"times chance; strength {show_number(each.strength)}",
@@ -176,7 +176,7 @@ def _(result: Links, place: Place) -> Markup:
     return el("ol", items, class_="found links")
 
 
-def _figure(text: str, share: float, title: str | None = None) -> Markup:
+def figure(text: str, share: float, title: str | None = None) -> Markup:
     """A number on a bar as long as its share of the largest."""
     sign = "against " if share < 0 else ""
     bar = el("i", class_=f"under {sign}{level(abs(share))}")
@@ -202,6 +202,14 @@ def show_matrix(result: Pairs, place: Place) -> Markup:
         body.append(el("tr", el("th", token_chip(rows[row], place), scope="row"), *cells))
     table = el("table", el("thead", head), el("tbody", *body), class_="matrix")
     return el("div", table, class_="scroll", tabindex="0", role="region", aria_label="heat map")
+
+
+@show.register
+def _(result: TokenList, place: Place) -> Markup:
+    if not len(result):
+        return el("p", "there is none", class_="note")
+    chips = (el("li", token_chip(token, place)) for token in result)
+    return el("ol", *chips, class_="words")
 
 
 @show.register

@@ -8,7 +8,9 @@ from lexray.result.pairs import Pairs
 from lexray.web.frame import copies, views
 from lexray.web.markup import Markup, el, join
 from lexray.web.sheet import Content, Place, Section, Sheet
-from lexray.web.show.results import show, show_matrix
+from lexray.web.show.compare import show
+from lexray.web.show.prompt import show_of_prompt
+from lexray.web.show.results import show_matrix
 
 
 def show_sheet(sheet: Sheet, read: Sequence[Content | None], query: dict[str, str]) -> Markup:
@@ -54,7 +56,7 @@ def show_head(sheet: Sheet, query: dict[str, str]) -> Markup:
 
 
 def _face(sheet: Sheet) -> str | None:
-    return "word" if sheet.kind == "token" else "name" if sheet.kind != "layer" else None
+    return {"token": "word", "head": "name", "neuron": "name", "vector": "name"}.get(sheet.kind)
 
 
 def _neighbours(sheet: Sheet) -> Markup:
@@ -100,8 +102,8 @@ def show_section(
     place: Place = sheet.place
     kept = {key: value for key, value in query.items() if key != "view"}
     here = place.link(*sheet.path, section.name, **kept)
-    body = _wait(section, here) if content is None else _show(section, content, place)
-    python = place.opening + section.call.text + "\n"
+    body = _wait(section, here) if content is None else _show(sheet, section, content, place, kept)
+    python = sheet.script(section)
     return el(
         "section",
         el(
@@ -120,7 +122,11 @@ def show_section(
     )
 
 
-def _show(section: Section, content: Content, place: Place) -> Markup:
+def _show(
+    sheet: Sheet, section: Section, content: Content, place: Place, kept: dict[str, str]
+) -> Markup:
+    if sheet.kind == "prompt":
+        return show_of_prompt(section.name, content, place, kept)
     if section.shape == "matrix" and isinstance(content, Pairs):
         return show_matrix(content, place)
     return show(content, place)

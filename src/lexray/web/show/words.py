@@ -28,22 +28,44 @@ def level(share: float) -> str:
     return f"w{round(100 * min(1.0, max(0.0, share)))}"
 
 
-def token_chip(token: Token, place: Place, share: float | None = None, more: str = "") -> Markup:
+def token_chip(
+    token: Token,
+    place: Place,
+    share: float | None = None,
+    more: str = "",
+    *,
+    sought: bool = False,
+) -> Markup:
     """A token, which leads to its page; `share` says how deep its ground is."""
     title = f"{more} · token {token.id}" if more else f"token {token.id}"
     depth = "" if share is None else f" {level(share)}"
     return el(
-        "a", token.shown, class_=f"tok{depth}", href=place.link("token", token.id), title=title
+        "a",
+        token.shown,
+        class_=f"tok{depth}{' hit' * sought}",
+        href=place.link("token", token.id),
+        title=title,
     )
 
 
-def scored_chips(listed: Sequence[Scored], place: Place, n: int | None = None) -> Markup:
-    """Tokens in their order, the strongest the deepest."""
+def scored_chips(
+    listed: Sequence[Scored], place: Place, n: int | None = None, marked: Sequence[str] = ()
+) -> Markup:
+    """Tokens in their order, the strongest the deepest; those that were sought are marked."""
     top = max((abs(s.score) for s in listed), default=0.0) or 1.0
     least = min((abs(s.score) for s in listed), default=0.0)
     spread = (top - least) or 1.0
     items = [
-        el("li", token_chip(s.token, place, (abs(s.score) - least) / spread, show_number(s.score)))
+        el(
+            "li",
+            token_chip(
+                s.token,
+                place,
+                (abs(s.score) - least) / spread,
+                show_number(s.score),
+                sought=s.token.shown in marked,
+            ),
+        )
         for s in listed[:n]
     ]
     return el("ol", items, class_="words")
