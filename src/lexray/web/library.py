@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +15,11 @@ from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.result.format import show_model
 from lexray.web.expression import spell
+
+if TYPE_CHECKING:  # DuckDB comes with an extra of its own
+    from lexray.atlas.atlas import Atlas
+else:
+    Atlas = Any
 
 TAKEN = frozenset({"static", "runs", "favicon.ico"})
 """Names that pages of the app have."""
@@ -80,6 +86,8 @@ class Served:
 
     slug: str
     opening: Opening
+    atlas: Atlas | None = None
+    """What was read once and is kept, if there is such a folder."""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _model: Model | None = field(default=None, repr=False)
 
@@ -107,12 +115,18 @@ class Library:
     def of(cls, openings: Sequence[Opening]) -> Library:
         """Each under a name of its own, as short as can be."""
         taken: set[str] = set(TAKEN)
-        found = []
-        for opening in openings:
+        found: dict[str, Served] = {}
+        for given in openings:
+            atlas = find_atlas(given.source)
+            opening = given if atlas is None else replace(given, source=atlas.manifest.source)
+            if atlas is not None and opening.source in found:
+                found[opening.source].atlas = atlas
+                continue
             slug = _free(slug_of(opening.source), taken)
             taken.add(slug)
-            found.append(Served(slug, opening))
-        return cls(found)
+            key = opening.source if opening.source not in found else slug
+            found[key] = Served(slug, opening, atlas)
+        return cls(list(found.values()))
 
     def __getitem__(self, slug: str) -> Served:
         for each in self.served:
@@ -126,6 +140,19 @@ class Library:
 
     def __len__(self) -> int:
         return len(self.served)
+
+
+def find_atlas(source: str) -> Atlas | None:
+    """The atlas in a folder, if it holds one; a model's folder has no manifest."""
+    if not (Path(source) / "manifest.json").is_file():
+        return None
+    try:
+        from lexray.atlas.atlas import Atlas
+    except ModuleNotFoundError as error:
+        raise LexrayError(
+            f"an atlas needs {error.name}; install it with `pip install 'lexray[atlas]'`"
+        ) from error
+    return Atlas(source)
 
 
 def slug_of(source: str) -> str:

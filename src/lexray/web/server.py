@@ -209,6 +209,8 @@ def _work(place: Place, section: Section) -> Callable[[], Any]:
     def work() -> Any:
         import lexray
 
+        if section.call.root == "atlas":  # which has a lock of its own
+            return section.call.evaluate({"atlas": place.atlas})
         with place.served.lock:
             return section.call.evaluate({"lx": lexray, "model": place.model})
 

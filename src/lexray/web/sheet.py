@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from lexray.model.model import Model
-from lexray.web.expression import Expression
+from lexray.web.expression import Expression, spell
 from lexray.web.library import Served, view_of
 from lexray.web.markup import Markup
 from lexray.web.query import Query, link
@@ -50,6 +50,14 @@ class Place:
     def model(self) -> Model:
         """The model under this view."""
         return view_of(self.served.model, self.view, self.offset)
+
+    @property
+    def atlas(self) -> Any:
+        """What is stored under this view, if anything is."""
+        atlas = self.served.atlas
+        if atlas is None or self.offset or self.view not in atlas.manifest.views:
+            return None
+        return replace(atlas, view=self.view)
 
     @property
     def opening(self) -> str:
@@ -137,6 +145,9 @@ class Sheet:
 
     def _given(self, sections: Sequence[Section]) -> list[str]:
         lines = [f"{key} = {call.text}\n" for section in sections for key, call in section.given]
+        if any("atlas" in section.call.names for section in sections):
+            atlas = self.place.atlas
+            lines.insert(0, f"atlas = lx.Atlas({spell(str(atlas.where))}, {spell(atlas.view)})\n")
         for other in self.others:
             if any(other_name(other) in section.call.names for section in sections):
                 lines.insert(0, f"{other_name(other)} = {other.opening.python}\n")

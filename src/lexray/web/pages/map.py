@@ -13,7 +13,7 @@ from lexray.web.expression import Expression, name
 from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet
+from lexray.web.sheet import Place, Section, Sheet, When
 
 COLOURS = {
     "role": "what they do",
@@ -36,11 +36,11 @@ def read_map(library: Library, place: Place, query: Query) -> Sheet:
     colour = query.choice("colour", tuple(COLOURS))
     by = query.choice("neurons", tuple(NEURONS))
     layer = query.number("layer", 0, 0, model.n_layers - 1)
-    strip = name("lx").call("overview", name("model"), by, "neurons", [layer])
     heads, command = _heads(place, colour)
+    strip = _strip(place, by, layer)
     sections = (
-        Section("heads", "Heads", heads, command, when="soon"),
-        Section("neurons", "Neurons", strip, when="soon"),
+        Section("heads", "Heads", heads, command, when=_when(heads)),
+        Section("neurons", "Neurons", strip, when=_when(strip)),
     )
     facts = info(model)
     return Sheet(
@@ -58,7 +58,23 @@ def read_map(library: Library, place: Place, query: Query) -> Sheet:
     )
 
 
+def _strip(place: Place, by: str, layer: int) -> Expression:
+    """A layer's neurons: from the atlas where there is one."""
+    if place.atlas is None:
+        return name("lx").call("overview", name("model"), by, "neurons", [layer])
+    query = f"SELECT {by} AS figure FROM vectors WHERE view = ? AND kind = 'value' AND layer = ? "
+    return name("atlas").call("sql", query + "ORDER BY owner, number", [place.view, layer])
+
+
+def _when(call: Expression) -> When:
+    return "now" if call.root == "atlas" else "soon"
+
+
 def _heads(place: Place, colour: str) -> tuple[Expression, str]:
+    if place.atlas is not None and colour != "relation":
+        return name("atlas").call("heads" if colour != "role" else "roles"), ""
+    if place.atlas is not None:
+        return name("atlas").call("relations"), ""
     if colour in FROM_CATALOGUE:
         call = name("model").call("catalogue", measure=False)
         return call, place.command("catalogue", "--static")

@@ -7,12 +7,13 @@ import re
 from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
+from lexray.space.kinds import kind_of
 from lexray.web.expression import Expression, name
 from lexray.web.library import Library
 from lexray.web.markup import Markup, el
 from lexray.web.pages.head import spell_token
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet
+from lexray.web.sheet import Place, Section, Sheet, When
 
 KINDS = {
     "writes": ("values", "O"),
@@ -94,7 +95,24 @@ def _sections(
             unknown.append(word)
     if known:
         found.insert(0, _lookup(place, query, among, known, unknown))
+    if known and place.atlas is not None:
+        found.insert(0, _stored(place, query, among, known))
     return found
+
+
+def _stored(place: Place, query: Query, among: str, known: list[str | int]) -> Section:
+    """The lists of the atlas that have most of the words."""
+    layers, least = read_layers(query.text("layers", 60)), query.choice("legible", LEGIBLE)
+    options: dict[str, object] = {}
+    if len(KINDS[among]) == 1:
+        options["kind"] = kind_of(KINDS[among][0])
+    if layers is not None and len(layers) == 1:
+        options["layer"] = layers[0]
+    if least:
+        options["legibility"] = float(least)
+    call = name("atlas").call("search", known, FOUND, **options)
+    says = "Lists of the atlas that have most of these words, high up."
+    return Section("stored", "Lists with these words", call, "", says)
 
 
 def _lookup(
@@ -115,7 +133,9 @@ def _lookup(
     left = f" No single token: {', '.join(unknown)}." if unknown else ""
     title = "What writes them" if set(groups) <= {"values", "O"} else "What reads them"
     says = f"Parameters in whose own lists these words stand out most.{left}"
-    return Section("found", title, call, command if plain else "", says, "soon")
+    when: When = "soon" if place.atlas is None else "asked"
+    shown = command if plain else ""
+    return Section("found", title, call, shown, says, when, waits="Look through all parameters")
 
 
 def read_layers(text: str) -> list[int] | None:

@@ -28,39 +28,7 @@ def read_token(library: Library, place: Place, query: Query, token_id: int) -> S
             "",
             "How long its embedding is, whether training has touched it, and what lies near.",
         ),
-        *(
-            Section(
-                section,
-                title,
-                name("model").call(method, spelled, *among).call("top", FOUND, tokens=WORDS),
-                place.command(
-                    "lookup",
-                    str(spelled),
-                    "--among",
-                    ",".join(groups),
-                    "-n",
-                    FOUND,
-                    "-k",
-                    WORDS,
-                    *flags,
-                ),
-                says,
-                "soon",
-            )
-            for section, title, method, among, groups, flags, says in (
-                ("writers", "Who writes it", "promotes", (), ("values", "O"), (), WRITES_SAYS),
-                ("readers", "Who reads it", "lookup", (readers,), readers, (), READS_SAYS),
-                (
-                    "against",
-                    "Who pushes it down",
-                    "suppresses",
-                    (),
-                    ("values", "O"),
-                    ("--suppressed",),
-                    "",
-                ),
-            )
-        ),
+        *(_stored(place, spelled) or _live(place, spelled, readers)),
     ]
     last = model.space.n_rows - 1
     return Sheet(
@@ -76,6 +44,49 @@ def read_token(library: Library, place: Place, query: Query, token_id: int) -> S
         place.link("token", token_id + 1) if token_id < last else "",
         facts=(("token", token.to_dict()),),
     )
+
+
+def _stored(place: Place, token: str | int) -> list[Section]:
+    """Whose stored lists have it, from the atlas."""
+    if place.atlas is None:
+        return []
+    ask = name("atlas")
+    return [
+        Section(section, title, ask.call("parameters", token, FOUND, end=end, kind=kind), "", says)
+        for section, title, end, kind, says in (
+            (
+                "writers",
+                "Who writes it",
+                "top",
+                "value",
+                "Values that have it high in their lists.",
+            ),
+            ("readers", "Who reads it", "top", "key", "Keys that respond to it, or expect it."),
+            ("against", "Who pushes it down", "bottom", "value", ""),
+        )
+    ]
+
+
+def _live(place: Place, token: str | int, readers: tuple[str, ...]) -> list[Section]:
+    both, down = ("values", "O"), ("--suppressed",)
+    return [
+        Section(
+            section,
+            title,
+            name("model").call(method, token, *among).call("top", FOUND, tokens=WORDS),
+            place.command(
+                "lookup",
+                *(str(token), "--among", ",".join(groups), "-n", FOUND, "-k", WORDS, *flags),
+            ),
+            says,
+            "soon",
+        )
+        for section, title, method, among, groups, flags, says in (
+            ("writers", "Who writes it", "promotes", (), both, (), WRITES_SAYS),
+            ("readers", "Who reads it", "lookup", (readers,), readers, (), READS_SAYS),
+            ("against", "Who pushes it down", "suppresses", (), both, down, ""),
+        )
+    ]
 
 
 WRITES_SAYS = "The values and rows of W_O that raise it most, for their own lists."

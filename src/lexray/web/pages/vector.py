@@ -14,6 +14,8 @@ from lexray.web.query import Query
 from lexray.web.sheet import Place, Section, Sheet, other_name
 
 SHOWN, NEAR, LINKS, SNIPPETS = 24, 12, 8, 8
+LARGE = 50_000
+"""Vectors that are searched without asking."""
 
 
 def read_vector(library: Library, place: Place, query: Query, at: Address) -> Sheet:
@@ -91,18 +93,27 @@ def _where(place: Place, at: Address) -> list[Section]:
 def _alike(place: Place, at: Address, vector: str) -> list[Section]:
     if at.part is not None:
         return []
-    call = name("model").call("nearest", vector, NEAR)
-    command = place.command("nearest", vector, "-n", NEAR)
-    return [
-        Section(
-            "nearest",
-            "Most like it in this model",
-            call,
-            command,
-            f"Parameters whose lists of words go with that of {vector}.",
-            "soon",
-        )
-    ]
+    says = f"Parameters whose lists of words go with that of {vector}."
+    stored = place.atlas is not None
+    live = Section(
+        "nearest",
+        "Most like it in this model" if not stored else "By the whole of their lists",
+        name("model").call("nearest", vector, NEAR),
+        place.command("nearest", vector, "-n", NEAR),
+        says,
+        "asked" if stored or _is_large(place) else "soon",
+        waits="Look through all parameters",
+    )
+    if not stored:
+        return [live]
+    call = name("atlas").call("like", vector, NEAR)
+    return [Section("like", "Most like it in this model", call, "", says), live]
+
+
+def _is_large(place: Place) -> bool:
+    """Whether looking through all parameters is worth a question first."""
+    model = place.model
+    return model.n_layers * (3 * model.d_mlp + 4 * model.n_heads * model.d_head) > LARGE
 
 
 def _elsewhere(library: Library, place: Place, at: Address) -> list[Section]:

@@ -13,6 +13,11 @@ from lexray.web.show.prompt import show_of_prompt
 from lexray.web.show.results import show_matrix
 
 
+def _knows_atlases(content: Content) -> bool:
+    """Rows of an atlas are shown by a module that needs DuckDB's extra."""
+    return type(content).__module__ == "lexray.atlas.rows"
+
+
 def show_sheet(sheet: Sheet, read: Sequence[Content | None], query: dict[str, str]) -> Markup:
     """Everything between the bar and the end of the page."""
     shown = [
@@ -127,6 +132,10 @@ def _show(
 ) -> Markup:
     if sheet.kind == "prompt":
         return show_of_prompt(section.name, content, place, kept)
+    if _knows_atlases(content):
+        from lexray.web.show.rows import show as show_rows
+
+        return show_rows(content, place)
     if section.shape == "matrix" and isinstance(content, Pairs):
         return show_matrix(content, place)
     return show(content, place)

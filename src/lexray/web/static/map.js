@@ -73,7 +73,27 @@ function paintFigures(figures, words) {
 
 const simple = (name) => (name.startsWith("token ") ? "some tokens before" : name);
 
-function paintHeads(content) {
+// What an atlas has stored, in the form of what is worked out.
+function fromRows(rows) {
+  if (colour === "role") {
+    const heads = new Map([...cells.keys()].map((address) => [address, { address, roles: [] }]));
+    for (const row of rows) heads.get(row.address)?.roles.push(row);
+    return { heads: [...heads.values()] };
+  }
+  if (colour === "relation") {
+    const relations = {};
+    for (const row of rows) {
+      relations[row.relation] ??= { best: [] };
+      relations[row.relation].best.push(row);
+    }
+    return { relations };
+  }
+  const column = { legibility: "vo_legibility", norm: "vo_norm" }[colour] ?? colour;
+  return { heads: rows.map((row) => ({ address: row.address, [colour]: row[column] ?? 0 })) };
+}
+
+function paintHeads(given) {
+  const content = given.rows ? fromRows(given.rows) : given;
   if (content.heads) {
     if (colour === "role") {
       const order = (name) => (ROLES.indexOf(name) + 8) % 8;
@@ -166,7 +186,8 @@ async function readNeurons() {
       const { content } = await askJson(
         withEnding(`${address}layer=${strip.dataset.layer}`, "json"),
       );
-      figures.set(strip, content.layers[strip.dataset.layer]);
+      const found = content.rows?.map((row) => row.figure ?? 0);
+      figures.set(strip, found ?? content.layers[strip.dataset.layer]);
       paintStrip(strip);
     } catch (error) {
       strip.title = error.message;
