@@ -148,3 +148,28 @@ def test_an_atlas_without_its_index_answers_the_same(
     assert found.to_arrow().equals(whole.to_arrow())
     assert "not finished" in found.note
     assert part.like("L1N7.value").column("address") == atlas.like("L1N7.value").column("address")
+
+
+def test_compare_two_checkpoints(llama: Path, atlas: lx.Atlas, tmp_path: Path) -> None:
+    """Two neurons that change places are what changed; by words they are found again."""
+    model = lx.Model.from_pretrained(llama)
+    one, other = model["L1N3"].W_out, model["L1N8"].W_out
+    swapped = model.edited(
+        [lx.edits.replace("L1N3.value", other), lx.edits.replace("L1N8.value", one)]
+    )
+    edited = lx.Atlas.write(swapped, tmp_path / "edited", kinds=["values", "heads"], k=12)
+    found = atlas.compare(edited, 10, kind="value", layer=1)
+    changed = [row["address"] for row in found if row["shared"] < 1]
+    assert set(changed) == {"L1N3.value", "L1N8.value"}
+    own = {row["address"]: set(row["top_ids"]) for row in atlas.vectors("value", 1)}
+    share = len(own["L1N3.value"] & own["L1N8.value"]) / 12
+    assert found[0]["shared"] == pytest.approx(share)
+    again = {
+        row["address"]: row["other"]
+        for row in atlas.compare(edited, 100, by="words", kind="value", layer=1)
+    }
+    assert again["L1N3.value"] == "L1N8.value"
+    assert again["L1N8.value"] == "L1N3.value"
+    same = atlas.compare(edited, 100, kind="VO")
+    assert set(same.column("shared")) == {1.0}
+    assert len(same) == 8

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from lexray.address import Address
 from lexray.atlas import ask
+from lexray.atlas.compare import Half, compare_places, is_alike, join_partners
 from lexray.atlas.manifest import Manifest
 from lexray.atlas.opening import Opening
 from lexray.atlas.options import PARTS, AtlasOptions
@@ -241,16 +242,51 @@ class Atlas:
 
     def _translate(self, ids: Sequence[int], other: Atlas) -> list[int | None]:
         """The tokens of the same text in another vocabulary."""
-        texts = [self._texts[i] for i in ids]
-        return [other._ids_of_text.get(text) if text else None for text in texts]
+        texts = [self.texts[i] for i in ids]
+        there = other._half.ids_of_text
+        return [there.get(text) if text else None for text in texts]
 
     @cached_property
-    def _texts(self) -> list[str | None]:
+    def texts(self) -> list[str | None]:
+        """All tokens' texts, by id."""
         return list(self.database.ask("SELECT text FROM tokens ORDER BY id")["text"].to_pylist())
 
     @cached_property
-    def _ids_of_text(self) -> dict[str, int]:
-        return {text: i for i, text in reversed(list(enumerate(self._texts))) if text}
+    def _half(self) -> Half:
+        return Half(self.database, self.view, self.texts, self.shown)
+
+    def compare(
+        self,
+        other: Atlas,
+        n: int = 50,
+        *,
+        by: Literal["place", "words"] | None = None,
+        kind: str | None = None,
+        layer: int | None = None,
+    ) -> Rows:
+        """This atlas beside another, of another checkpoint of the model or of another model.
+
+        By "place" (the default where both models have the same sizes) parameters of one address are
+        compared: which share of their lists, and of heads' pairs, they have in common, the least
+        first. By "words" the most legible vectors here stand beside those there whose lists are
+        most like theirs. `kind` may be VO or QK, too, by place.
+        """
+        sizes = self.manifest.sizes, other.manifest.sizes
+        title = f"{self.model} beside {other.model}"
+        if (by or ("place" if is_alike(*sizes) else "words")) == "place":
+            found = compare_places(self._half, other._half, kind, layer, n)
+            people = "address side shared norm other_norm top_ids other_words"
+            return self._rows(found, f"{title}: what changed most", self.view, people)
+        owns = list(self.vectors(kind, layer, n=n, by="legibility"))
+        found = join_partners(
+            owns,
+            [
+                self.like(own["address"], 1, side=own["side"], kind=own["kind"], other=other)
+                for own in owns
+            ],
+        )
+        people = "address side other other_side alike shared_words"
+        return self._rows(found, f"{title}: lists that are alike", self.view, people)
 
     # ------------------------------------------------------------------ tables
 

@@ -38,12 +38,12 @@ def read_heads(model: Model, chunk: Chunk, k: int, directions: int) -> Tables:
         pairs += _pair_rows(circuit, found)
     return {
         "directions": _directions(model, circuits, svds, min(directions, len(svds[0][1])), k),
-        "pairs": _rows("pairs", pairs),
-        "matrices": _rows("matrices", matrices),
+        "pairs": to_table("pairs", pairs),
+        "matrices": to_table("matrices", matrices),
     }
 
 
-def _rows(name: str, rows: list[Row]) -> pa.Table:
+def to_table(name: str, rows: list[Row]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=TABLES[name])
 
 
@@ -110,8 +110,8 @@ def read_roles(model: Model) -> Tables:
     except LexrayError:
         found = model.catalogue(measure=False)
     return {
-        "heads": _rows("heads", list(_head_rows(found))),
-        "roles": _rows("roles", list(_role_rows(found))),
+        "heads": to_table("heads", list(_head_rows(found))),
+        "roles": to_table("roles", list(_role_rows(found))),
     }
 
 
@@ -148,7 +148,7 @@ def read_relations(model: Model) -> pa.Table:
         right = [f"{a} → {b}" for a, b in score.right] if score else None
         row = {"relation": relation, **_at(str(address)), "sign": sign, "share": share}
         rows.append({**row, "chance": chance, "q": q, "pairs": pairs, "right": right})
-    return _rows("relations", rows)
+    return to_table("relations", rows)
 
 
 def _sure(found: Relations) -> dict[tuple[str, str, str], Score]:
@@ -165,7 +165,7 @@ def read_links(model: Model, n: int) -> pa.Table:
     rows: list[Row] = []
     for between, links in (("neurons", model.wires(n)), ("heads", model.composition(n).links)):
         rows += [_link_row(rank, between, link) for rank, link in enumerate(links, 1)]
-    return _rows("links", rows)
+    return to_table("links", rows)
 
 
 def _link_row(rank: int, between: str, link: Link) -> Row:

@@ -10,6 +10,7 @@ from hashlib import sha256
 import pyarrow as pa
 import torch
 
+from lexray.atlas.evidence import read_evidence
 from lexray.atlas.heads import Tables, read_heads, read_links, read_relations, read_roles
 from lexray.atlas.index import read_index
 from lexray.atlas.options import AtlasOptions
@@ -17,7 +18,6 @@ from lexray.atlas.plan import Chunk
 from lexray.atlas.schema import NO_VIEW, TABLES, count_rows, to_parquet
 from lexray.atlas.store import Store
 from lexray.atlas.vectors import read_others, read_vectors
-from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.space.side import join_rows
@@ -96,12 +96,14 @@ def make_tables(model: Model, task: Task, options: AtlasOptions, store: Store) -
             return {"relations": read_relations(model)}
         case "links":
             return {"links": read_links(model, options.links)}
+        case "evidence":
+            assert options.text is not None
+            return read_evidence(model, chunk, options.text)
         case "index":
             n = model.space.n_rows
             part, step = chunk.part or 0, -(-n // task.parts)
             table = read_index(store, task.over, part * step, min(n, (part + 1) * step))
             return {"index": table}
-    raise LexrayError(f"an atlas has no {chunk.job}")
 
 
 def read_tokens(model: Model) -> pa.Table:

@@ -92,12 +92,20 @@ class Manifest:
     def views(self) -> list[str]:
         return sorted({chunk.view for chunk in self.planned if chunk.job != "tokens"})
 
-    def refuse_others(self, other: Manifest, where: str) -> None:
-        """Raises if what is to be written does not belong to what is there (`self`)."""
+    def join(self, other: Manifest, where: str) -> Manifest:
+        """What is there (`self`) with what is to be written; raises where that is another's.
+
+        Evidence may come later: a text is only another's if there was one.
+        """
+        here = dict(other.options)
+        here["text"] = here["text"] or self.options["text"]
+        joined = {**self.options, "text": self.options["text"] or here["text"]}
+        other = replace(other, options=here)
         names = ("lexray", "schema", "model", "revision", "family", "fingerprint", "options")
-        differ = [name for name in names if getattr(self, name) != getattr(other, name)]
+        mine = replace(self, options=joined)
+        differ = [name for name in names if getattr(mine, name) != getattr(other, name)]
         if not differ:
-            return
+            return mine
         said = "; ".join(
             f"{name} {_say(getattr(self, name))} there, {_say(getattr(other, name))} here"
             for name in differ

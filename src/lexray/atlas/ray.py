@@ -60,8 +60,15 @@ def _connect(ray: Any, address: str) -> bool:
     except (ConnectionError, ValueError, OSError) as error:
         if address != "auto":
             raise LexrayError(f"there is no Ray cluster at {address}: {error}") from error
-        ray.init(address="local", include_dashboard=False, **quiet)
+        _start(ray, quiet)
     return True
+
+
+def _start(ray: Any, quiet: dict[str, Any]) -> None:
+    try:
+        ray.init(address="local", include_dashboard=False, **quiet)
+    except Exception as error:  # Ray raises nothing more telling
+        raise LexrayError(f"Ray does not start here: {error}") from error
 
 
 def _work(task: Task, opening: Opening, expected: str, options: AtlasOptions, store: Store) -> Done:

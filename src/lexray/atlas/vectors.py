@@ -33,7 +33,7 @@ def read_vectors(model: Model, chunk: Chunk, k: int) -> pa.Table:
     """One kind of one layer, or some of them where they are many."""
     assert chunk.layer is not None
     start = AT_ONCE * (chunk.part or 0)
-    groups = [*_between(layer_groups(model, chunk.layer, _kind(chunk)), start, start + AT_ONCE)]
+    groups = [*between(layer_groups(model, chunk.layer, _kind(chunk)), start, start + AT_ONCE)]
     X = torch.cat([group.rows(a, b) for group, a, b in groups])
     kind = groups[0][0].kind
     owners = [str(group.owner) for group, a, b in groups for _ in range(a, b)]
@@ -63,7 +63,7 @@ def _kind(chunk: Chunk) -> Kind:
     raise LexrayError(f"there are no vectors of the kind {chunk.kind!r}")
 
 
-def _between(groups: Sequence[Group], start: int, stop: int) -> Iterator[tuple[Group, int, int]]:
+def between(groups: Sequence[Group], start: int, stop: int) -> Iterator[tuple[Group, int, int]]:
     """The parts of groups, put one after another, that lie between two places."""
     before = 0
     for group in groups:
@@ -112,10 +112,10 @@ def _lists(x: Float[Tensor, "n k"] | Int[Tensor, "n k"]) -> pa.ListArray:
 
 def read_others(model: Model, chunk: Chunk, k: int) -> pa.Table:
     """What there is only a handful of: all layers together."""
-    found = [*_layer_vectors(model), *_final_norm(model)]
-    rows = [pa.table(_one(model, vector, k), schema=TABLES["vectors"]) for vector in found] + [
-        *_routers(model, k)
-    ]
+    alike: dict[tuple[Kind, bool], list[Vector]] = {}
+    for vector in (*_layer_vectors(model), *_final_norm(model)):
+        alike.setdefault((vector.kind, vector.layer == 0), []).append(vector)
+    rows = [_together(model, some, k) for some in alike.values()] + [*_routers(model, k)]
     return pa.concat_tables(rows) if rows else TABLES["vectors"].empty_table()
 
 
@@ -140,18 +140,21 @@ def _if_there(make: Callable[[], Vector]) -> Iterator[Vector]:
         yield vector
 
 
-def _one(model: Model, vector: Vector, k: int) -> Columns:
-    X = vector.tensor[None]
-    return {
-        "address": [vector.address],
-        "kind": [vector.kind],
-        "side": list(sides_of(model.options, vector.kind)[:1]),
-        "layer": [vector.layer],
-        "owner": [vector.address],
-        "number": [None],
+def _together(model: Model, vectors: Sequence[Vector], k: int) -> pa.Table:
+    """Vectors that are read alike."""
+    X, first = torch.stack([vector.tensor for vector in vectors]), vectors[0]
+    addresses = [vector.address for vector in vectors]
+    columns: Columns = {
+        "address": addresses,
+        "kind": [first.kind] * len(X),
+        "side": [sides_of(model.options, first.kind)[0]] * len(X),
+        "layer": [vector.layer for vector in vectors],
+        "owner": addresses,
+        "number": [None] * len(X),
         "norm": _norms(X),
-        **list_ends(model, vector.layer, X, vector.kind, k),
+        **list_ends(model, first.layer, X, first.kind, k),
     }
+    return pa.table(columns, schema=TABLES["vectors"])
 
 
 def _routers(model: Model, k: int) -> Iterator[pa.Table]:

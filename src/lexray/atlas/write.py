@@ -80,12 +80,11 @@ def prepare(model: Model, store: Store, options: AtlasOptions, source: str) -> M
         raise LexrayError(
             f"{store.where} holds files like an atlas's, but no manifest; choose another folder"
         )
-    if there is not None:
-        there.refuse_others(here, store.where)
-    before = [chunk for chunk in (there or here).planned if chunk.job != "index"]
+    joined = here if there is None else there.join(here, store.where)
+    before = [chunk for chunk in joined.planned if chunk.job != "index"]
     chunks = {*before, *plan_chunks(model, options)}
     planned = frozenset([*chunks, *plan_index(model, options, chunks)])
-    return replace(there or here, planned=planned)
+    return replace(joined, planned=planned)
 
 
 def keep_done(store: Store, manifest: Manifest) -> dict[str, Written]:
@@ -123,6 +122,11 @@ class Work:
     def do(self, chunks: Sequence[Chunk], run: Run, what: str) -> int:
         """Makes what is missing of some chunks; how many that were."""
         left = [chunk for chunk in chunks if not self._has(chunk)]
+        if self.options.text is None and any(chunk.job == "evidence" for chunk in left):
+            raise LexrayError(
+                f"{self.store.where} was begun with a text, and its evidence is not finished: give "
+                "the same text again"
+            )
         costs = {chunk: cost_of(self.model, self.options, chunk) for chunk in chunks}
         try:
             done = run([self._task(chunk) for chunk in left])

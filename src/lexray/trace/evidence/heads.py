@@ -25,6 +25,8 @@ from lexray.trace.read.usual import Place
 from lexray.trace.recording import LayerTrace
 
 FIRST_QUERY = 4
+QUESTIONS = {False: "VO moves", True: "QK attends"}
+"""What a head's matrices claim, by whether it is about looking."""
 
 
 class Look(NamedTuple):
@@ -61,20 +63,27 @@ class Watched:
 def head_evidence(model: Anatomy, at: Address, text: str | None, n: int) -> Evidence:
     """A head, or its VO: where it took most from a token. Its QK: where it looks most."""
     looking = at.matrix == "QK"
-    heads = model.layers[at.layer].heads
-    watched = [Watched(head, max(n, STRONGEST)) for head in heads]
-    pieces, passes = run_pieces(model, text, at.layer, ("attention",))
+    pieces, watched, means = watch_layer(model, at.layer, text, n, looking=looking)
+    assert at.head is not None
+    agreement = _compare(QUESTIONS[looking], means, at.head)
+    shown = head_snippets(model, watched[at.head], pieces, n)
+    source, count = model.space.source(str(at)), sum(map(len, pieces))
+    return Evidence(source, shown, (agreement,), count, name_text(text))
+
+
+def watch_layer(
+    model: Anatomy, layer: int, text: str | None, n: int, *, looking: bool
+) -> tuple[list[list[int]], list[Watched], list[float]]:
+    """All heads of a layer while a text is run: its pieces, what each did, and each one's area."""
+    watched = [Watched(head, max(n, STRONGEST)) for head in model.layers[layer].heads]
+    pieces, passes = run_pieces(model, text, layer, ("attention",))
     for number, recording in enumerate(passes):
         for one in watched:
-            one.see(recording[at.layer], number, pieces[number], looking=looking)
+            one.see(recording[layer], number, pieces[number], looking=looking)
     areas = [
         one.attended if looking else _rank_followers(one.head, one.looks, pieces) for one in watched
     ]
-    assert at.head is not None
-    agreement = _compare("QK attends" if looking else "VO moves", [*map(_mean, areas)], at.head)
-    shown = _snippets(model, watched[at.head], pieces, n)
-    source, count = model.space.source(str(at)), sum(map(len, pieces))
-    return Evidence(source, shown, (agreement,), count, name_text(text))
+    return pieces, watched, [*map(_mean, areas)]
 
 
 def _compare(name: str, areas: Sequence[float], head: int) -> Agreement:
@@ -85,7 +94,7 @@ def _compare(name: str, areas: Sequence[float], head: int) -> Agreement:
     return Agreement(name, (), own, _mean(others), below, len(others))
 
 
-def _snippets(
+def head_snippets(
     model: Anatomy, one: Watched, pieces: Sequence[Sequence[int]], n: int
 ) -> tuple[Snippet, ...]:
     looks = one.looks[:n]

@@ -25,6 +25,7 @@ from lexray.trace.evidence.result import Agreement, Evidence
 from lexray.trace.recording import LayerTrace
 
 RESPOND: frozenset[Kind] = frozenset({"key", "gate"})
+_KINDS: tuple[Kind, ...] = ("key", "gate", "value")
 PEERS = 40
 WORDS = 6
 Question = Literal["sees", "expects", "writes"]
@@ -59,20 +60,33 @@ def neuron_evidence(model: Anatomy, at: Address, text: str | None, n: int) -> Ev
     assert isinstance(ff, FeedForward)
     assert at.neuron is not None
     chosen = [at.neuron, *sample(ff.d_mlp, at.neuron, str(at))]
-    gated = ff.spec.w_gate is not None
-    names: list[str] = [at.vector] if at.vector else ["key", *["gate"] * gated, "value"]
-    of = {"key": ff.keys, "value": ff.values, **({"gate": ff.gates} if gated else {})}
-    reads: list[Reads] = []
-    for name in names:
-        X = torch.stack([of[name][i].tensor for i in chosen])
-        reads += _questions(model, at.layer, name, X, names.index(name))
-    activity = partial(_neurons, names=names, chosen=chosen, at=at)
+    names: list[str] = [at.vector] if at.vector else name_vectors(ff)
+    reads = neuron_reads(model, ff, names, chosen)
+    activity = partial(neuron_activity, names=names, chosen=chosen, at=at)
     ran = gather(model, text, at.layer, ("mlp",), activity)
     main = len(names) - 1  # the value's coefficient where there are several
     return _evidence(model, str(at), ran, reads, len(chosen), main, text, n)
 
 
-def _neurons(
+def name_vectors(ff: FeedForward) -> list[str]:
+    """What a neuron of it has."""
+    return ["key", *["gate"] * (ff.spec.w_gate is not None), "value"]
+
+
+def neuron_reads(
+    model: Anatomy, ff: FeedForward, names: Sequence[str], chosen: Sequence[int]
+) -> list[Reads]:
+    """All readings of some neurons' vectors."""
+    groups = [ff.group(kind) for kind in _KINDS if kind in names]
+    of = {group.kind: group for group in groups}
+    reads: list[Reads] = []
+    for i, name in enumerate(names):
+        X = torch.stack([of[name][at].tensor for at in chosen])  # type: ignore[index]
+        reads += _questions(model, ff.address.layer, name, X, i)
+    return reads
+
+
+def neuron_activity(
     layer: LayerTrace, *, names: Sequence[str], chosen: Sequence[int], at: Address
 ) -> Float[Tensor, "p n"]:
     """One block of columns for each name."""
@@ -173,6 +187,18 @@ def agree(ran: Ran, read: Reads, active: Float[Tensor, "p n"]) -> Agreement:
 
     A direction that is stronger when it is negative is turned round with its reading.
     """
+    areas, signs = measure_areas(ran, read, active)
+    others = [x for x in areas[1:] if not isnan(x)]
+    mean = sum(others) / len(others) if others else float("nan")
+    below = sum(x < areas[0] for x in others) / len(others) if others else float("nan")
+    words = tuple(s.token for s in read.words(float(signs[0])).top)
+    return Agreement(read.name, words, areas[0], mean, below, len(others))
+
+
+def measure_areas(
+    ran: Ran, read: Reads, active: Float[Tensor, "p n"]
+) -> tuple[list[float], Float[Tensor, "n"]]:
+    """Each vector's area, and the sign with which it was read."""
     at = ran.here if read.question == "sees" else ran.after
     there = at >= 0
     tokens, place = torch.unique(at[there], return_inverse=True)
@@ -182,11 +208,7 @@ def agree(ran: Ran, read: Reads, active: Float[Tensor, "p n"]) -> Agreement:
         area((signs[i] * scores[i])[place], strongest(signs[i] * active[:, i]))
         for i in range(active.shape[1])
     ]
-    others = [x for x in areas[1:] if not isnan(x)]
-    mean = sum(others) / len(others) if others else float("nan")
-    below = sum(x < areas[0] for x in others) / len(others) if others else float("nan")
-    words = tuple(s.token for s in read.words(float(signs[0])).top)
-    return Agreement(read.name, words, areas[0], mean, below, len(others))
+    return areas, signs
 
 
 def _signs(kind: Kind, active: Float[Tensor, "p n"]) -> Float[Tensor, "n"]:
