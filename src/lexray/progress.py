@@ -48,6 +48,11 @@ def watch(done: float, standing: Callable[[], Any]) -> bool:
     return _watcher.get()(done, standing)
 
 
+def watcher() -> Watcher:
+    """Who watches here, for work that goes on in other threads."""
+    return _watcher.get()
+
+
 @contextmanager
 def watched_by(watcher: Watcher) -> Iterator[None]:
     """Inside, searches that can end early are seen by `watcher`."""

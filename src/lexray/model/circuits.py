@@ -145,19 +145,35 @@ class Circuit:
         budget: float | None = None,
     ) -> Pairs:
         """`top` of factors that were made for these filters; `note` describes them."""
+        find, give = self.prepare_search(
+            A, B, k, sign=sign, exclude_same=exclude_same, rows=rows, cols=cols, note=note
+        )
+        return give(find(_within(budget, give)))
+
+    def prepare_search(
+        self,
+        A: Float[Tensor, "some_rows r"],
+        B: Float[Tensor, "some_cols r"],
+        k: int,
+        *,
+        sign: Sign,
+        exclude_same: bool | Literal["inflected"],
+        rows: Filter | None,
+        cols: Filter | None,
+        note: str,
+    ) -> tuple[Callable[[Watch | None], TopPairs], Callable[[TopPairs], Pairs]]:
+        """The search, which any thread may do, and what makes tokens of what it finds."""
         row_ids, col_ids = self.space.list_ids(rows), self.space.list_ids(cols)
         groups = self._groups(exclude_same)
+        row_groups, col_groups = _at(groups, row_ids), _at(groups, col_ids)
+
+        def find(watch: Watch | None) -> TopPairs:
+            return top_pairs(
+                A, B, k, sign=sign, row_groups=row_groups, col_groups=col_groups, watch=watch
+            )
+
         give = partial(self._pairs, row_ids=row_ids, col_ids=col_ids, sign=sign, note=note)
-        found = top_pairs(
-            A,
-            B,
-            k,
-            sign=sign,
-            row_groups=_at(groups, row_ids),
-            col_groups=_at(groups, col_ids),
-            watch=_within(budget, give),
-        )
-        return give(found)
+        return find, give
 
     def _pairs(
         self,

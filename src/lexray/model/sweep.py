@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
+from threading import Event
 from typing import Literal
 
 import torch
@@ -11,15 +15,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.address import Matrix
-from lexray.model.circuits import Circuit, describe, take
+from lexray.model.circuits import Circuit, describe
 from lexray.model.head_matrices import HeadMatrices
+from lexray.progress import Watcher, watcher
 from lexray.result.pairs import Pairs
-from lexray.space.topk.pairs import Sign
+from lexray.space.topk.pairs import Sign, Standing, TopPairs, Watch
 from lexray.vocabulary.filters import Filter
 
 MOST_BYTES = 2**28
 """What the factors that are held at once may take; one head's are held anyway."""
 
+Submit = Callable[[Callable[[Watch | None], TopPairs]], Callable[[], TopPairs]]
+"""Takes a search, gives what waits for its result."""
 Factors = tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]
 
 
@@ -41,20 +48,53 @@ def each_top(
     >>> [pairs[0] for pairs in each_top(heads, 5)]
     """
     note = describe(filter, None, None, exclude_same)
-    for (_, heads), group in groupby(circuits, key=lambda circuit: _batch(circuit, filter)):
-        factors: dict[Matrix, dict[int, Factors]] = {}
-        for circuit in group:
-            if circuit.matrix not in factors:
-                factors[circuit.matrix] = multiply(circuit, heads, filter)
-            yield circuit.search(
-                *factors[circuit.matrix][circuit.head.index],
-                k,
-                sign=sign,
-                exclude_same=exclude_same,
-                rows=filter,
-                cols=filter,
-                note=note,
-            )
+    with _pool(torch.get_num_threads()) as submit:
+        for (_, heads), group in groupby(circuits, key=lambda circuit: _batch(circuit, filter)):
+            factors: dict[Matrix, dict[int, Factors]] = {}
+            waiting = []
+            for circuit in group:
+                if circuit.matrix not in factors:
+                    factors[circuit.matrix] = multiply(circuit, heads, filter)
+                find, give = circuit.prepare_search(
+                    *factors[circuit.matrix][circuit.head.index],
+                    k,
+                    sign=sign,
+                    exclude_same=exclude_same,
+                    rows=filter,
+                    cols=filter,
+                    note=note,
+                )
+                waiting.append((submit(find), give))
+            del factors, find
+            while waiting:
+                found, give = waiting.pop(0)
+                yield give(found())
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[Submit]:
+    """Searches side by side, each on one core: most of their steps are too small for several. What
+    is left when the caller leaves is given up."""
+    if workers < 2:
+        yield lambda find: partial(find, _heed(watcher(), None))
+        return
+    left = Event()
+    with ThreadPoolExecutor(workers, initializer=partial(torch.set_num_threads, 1)) as pool:
+        try:
+            yield lambda find: pool.submit(find, _heed(watcher(), left)).result
+        finally:
+            left.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            torch.set_num_threads(workers)
+
+
+def _heed(watched: Watcher, left: Event | None) -> Watch:
+    """Whoever watches may end a search, and the one who started it by leaving."""
+
+    def see(standing: Standing) -> bool:
+        return not (left and left.is_set()) and watched(standing.done, standing.found)
+
+    return see
 
 
 def _batch(circuit: Circuit, filter: Filter | None) -> tuple[int, range]:
@@ -88,7 +128,6 @@ def _multiply_end(
     }
     first = {owner[c.head.index]: c for c in reversed(circuits)}
     matrices = {key: (c.matrices[0] if end == 0 else c.matrices[1].T) for key, c in first.items()}
-    product = side.factor(torch.cat(list(matrices.values()), 1))
-    parts = torch.split(product, [matrix.shape[1] for matrix in matrices.values()], 1)
-    factors = {key: take(part, ids).contiguous() for key, part in zip(matrices, parts, strict=True)}
+    products = side.factors(list(matrices.values()), ids)
+    factors = dict(zip(matrices, products, strict=True))
     return {index: factors[key] for index, key in owner.items()}

@@ -12,7 +12,7 @@ matrix serves every reading without a copy, whatever its dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -64,15 +64,42 @@ class Side:
         return next(self.only(torch.tensor([token])).columns())[0]
 
     def factor(self, M: Float[Tensor, "d_model r"]) -> Float[Tensor, "e r"]:
-        """columnsᵀ M: one factor of a head's token-by-token matrix, or several side by side.
+        """columnsᵀ M: one factor of a head's token-by-token matrix."""
+        return self.factors([M])[0]
 
-        Divided by σ at the end, where there is less to divide.
-        """
-        turned = self._prepare(M.T).T.contiguous()
+    def factors(
+        self,
+        matrices: Sequence[Float[Tensor, "d_model _"]],
+        among: Int[Tensor, "some"] | None = None,
+    ) -> list[Float[Tensor, "n _"]]:
+        """columnsᵀ M for several M in one pass over the embedding; `among`: the places of the rows
+        that are wanted, ascending. Divided by σ at the end, where there is less to divide."""
+        turned = self._prepare(torch.cat(list(matrices), 1).T).T.contiguous()
+        widths = [M.shape[1] for M in matrices]
+        n = len(self.rows) if among is None else len(among)
+        found: list[Tensor] = []
+        at = 0
         with full_precision():
-            unscaled = replace(self, sigma=None).blocks()
-            product = join_rows(len(self.rows), (_product(block, turned) for block in unscaled))
-        return product if self.sigma is None else product.div_(self.sigma[:, None])
+            for block, sigma in self._chosen_blocks(among):
+                product = _product(block, turned)
+                product = product if sigma is None else product.div_(sigma[:, None])
+                found = found or [product.new_empty(n, width) for width in widths]
+                for whole, part in zip(found, torch.split(product, widths, 1), strict=True):
+                    whole[at : at + len(part)] = part
+                at += len(block)
+        return found or [at_least_float32(turned).new_empty(0, width) for width in widths]
+
+    def _chosen_blocks(
+        self, among: Int[Tensor, "some"] | None
+    ) -> Iterator[tuple[Float[Tensor, "_ width"], Float[Tensor, "_"] | None]]:
+        """w_j − μ in float32 and σ_j of the rows that are wanted, some at a time."""
+        n = len(self.rows) if among is None else len(among)
+        for start in range(0, n, ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            index = part if among is None else among[part].to(self.rows.device)
+            block = at_least_float32(self.rows[index])
+            block = block if self.mean is None else block - self.mean
+            yield block, None if self.sigma is None else self.sigma[index]
 
     def squares(self, M: Float[Tensor, "d_model r"]) -> Float[Tensor, "e"]:
         """|columnᵀ M|² of every column, without all of these products at once."""

@@ -13,8 +13,9 @@ some kernels flush to zero, for factors scaled to entries of at most 2²⁰.
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -131,7 +132,29 @@ def _sum_in_halves(X: Float[Tensor, "pairs r"]) -> Float[Tensor, " pairs"]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Switches TF32 and bfloat16 shortcuts of float32 products off, and restores the settings."""
+    """Switches TF32 and bfloat16 shortcuts of float32 products off, and restores the settings when
+    the last of those who asked for it, in whichever thread, has left."""
+    with _LOCK:
+        if not _INSIDE:
+            _INSIDE.append(ExitStack())
+            _INSIDE[0].enter_context(_ieee())
+        _INSIDE.append(ExitStack())
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _INSIDE.pop()
+            if len(_INSIDE) == 1:
+                _INSIDE.pop().close()
+
+
+_LOCK = Lock()
+_INSIDE: list[ExitStack] = []
+"""What restores the settings, and one more for each who asked."""
+
+
+@contextmanager
+def _ieee() -> Iterator[None]:
     modules: list[Any] = [torch.backends.cuda, torch.backends.mkldnn]
     backends = [module.matmul for module in modules if hasattr(module, "matmul")]
     if not all(hasattr(backend, "fp32_precision") for backend in backends):

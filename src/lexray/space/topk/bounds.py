@@ -12,6 +12,7 @@ bounds hold for the exact values. Columns are taken in bins; a row is active for
 bound reaches the threshold. Factors and thresholds are the scaled ones.
 """
 
+import math
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -23,6 +24,8 @@ from lexray.space.topk.basis import Basis, balanced_basis, projected_norms, samp
 
 _SAFE = 1 + 1e-6
 _BINS_PER_SLAB = 3
+_ROWS_WORTH_A_BIN = 256
+"""Bins with fewer active rows are joined."""
 
 
 @runtime_checkable
@@ -84,9 +87,14 @@ class NormBound:
         self._tiny = terms.tiny
         self.rows = self._reaching(terms.rows, terms.cols, threshold)
         cols = self._reaching(terms.cols, terms.rows, threshold)
-        self.bins = list(torch.split(cols, _growing_sizes(len(cols), bin_size)))
         self._ascending = terms.rows[self.rows].cpu().double().flip(0)
-        self._bin_norms = [terms.cols[bin_cols[0]].item() for bin_cols in self.bins]
+        sizes = _growing_sizes(len(cols), bin_size)
+        norms = terms.cols[cols].cpu().double()
+        self._bin_norms = _firsts(norms, sizes)
+        sizes = _merge(sizes, self._count(threshold), bin_size * _ROWS_WORTH_A_BIN)
+        self._bin_norms = _firsts(norms, sizes)
+        self.bins = list(torch.split(cols, sizes))
+        self._counted: tuple[float, list[int]] = threshold, self._count(threshold)
 
     def _reaching(
         self, norms: Float[Tensor, " n"], partners: Float[Tensor, " m"], threshold: float
@@ -99,17 +107,23 @@ class NormBound:
     def _least_norm(self, partner: float, threshold: float) -> float:
         return max(0.0, threshold - self._tiny) / partner / _SAFE
 
+    def _count(self, threshold: float) -> list[int]:
+        """The active rows of every bin."""
+        least = max(0.0, threshold - self._tiny) / self._bin_norms / _SAFE
+        below = torch.searchsorted(self._ascending, least)
+        return (len(self._ascending) - below).tolist()
+
     def active(self, bin_index: int, threshold: float) -> slice:
-        least = self._least_norm(self._bin_norms[bin_index], threshold)
-        below = torch.searchsorted(self._ascending, torch.tensor(least, dtype=torch.float64))
-        return slice(0, len(self._ascending) - int(below))
+        if threshold != self._counted[0]:
+            self._counted = threshold, self._count(threshold)
+        return slice(0, self._counted[1][bin_index])
 
     def work(self, threshold: float) -> int:
-        counts = [self.active(index, threshold).stop for index in range(len(self.bins))]
-        return sum(count * len(cols) for count, cols in zip(counts, self.bins, strict=True))
+        sizes = (len(cols) for cols in self.bins)
+        return sum(n * size for n, size in zip(self._count(threshold), sizes, strict=True))
 
     def limit(self, bin_index: int) -> float:
-        return float(self._ascending[-1]) * self._bin_norms[bin_index] * _SAFE + self._tiny
+        return float(self._ascending[-1] * self._bin_norms[bin_index]) * _SAFE + self._tiny
 
 
 def _growing_sizes(count: int, largest: int) -> list[int]:
@@ -118,6 +132,25 @@ def _growing_sizes(count: int, largest: int) -> list[int]:
     while (left := count - sum(sizes)) > 0:
         sizes.append(min(left, largest, max(sum(sizes), largest // 16, 1)))
     return sizes
+
+
+def _firsts(norms: Float[Tensor, " cols"], sizes: list[int]) -> Float[Tensor, " bins"]:
+    """The largest norm of every bin, which is its first."""
+    starts = torch.tensor([0, *sizes[:-1]], dtype=torch.long).cumsum(0)
+    return norms[starts[: len(sizes)]]
+
+
+def _merge(sizes: list[int], counts: list[int], entries: int) -> list[int]:
+    """Neighbours joined where their rows are few: as many entries at a time, in fewer steps."""
+    merged: list[int] = []
+    first = 0
+    for size, count in zip(sizes, counts, strict=True):
+        if merged and first * (merged[-1] + size) <= entries:
+            merged[-1] += size
+        else:
+            merged.append(size)
+            first = count
+    return merged
 
 
 class Extent(NamedTuple):
@@ -208,6 +241,7 @@ class MeanBound:
         bins.sort(key=lambda entry: -self._promise(entry[1], typical))
         self.bins = [cols for cols, _ in bins]
         self._boxes = [box for _, box in bins]
+        self._worked = math.nan, 0
 
     def _promise(self, box: Extent, partner: float) -> float:
         along = max(box.high, -box.low) if self._absolute else box.high
@@ -237,8 +271,11 @@ class MeanBound:
         return most + abs(most) * (_SAFE - 1) + self._tiny
 
     def work(self, threshold: float) -> int:
-        counts = [len(self.active(index, threshold)) for index in range(len(self.bins))]
-        return sum(count * len(cols) for count, cols in zip(counts, self.bins, strict=True))
+        if threshold != self._worked[0]:
+            counts = [len(self.active(index, threshold)) for index in range(len(self.bins))]
+            work = sum(count * len(cols) for count, cols in zip(counts, self.bins, strict=True))
+            self._worked = threshold, work
+        return self._worked[1]
 
 
 def _bins(cols: MeanSide, bin_size: int) -> list[Int[Tensor, " bin"]]:

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.space.topk.arithmetic import factor, full_precision
+from lexray.space.topk.best import Best
 from lexray.space.topk.bounds import (
     Bound,
     MeanBound,
@@ -41,13 +42,16 @@ from lexray.space.topk.bounds import (
     norm_terms,
     plain_terms,
 )
-from lexray.space.topk.leading import Leading, leading
-from lexray.space.topk.scan import Best, Look, Scanner, Side, Tiling, first_zero_pairs
+from lexray.space.topk.operands import Operands
+from lexray.space.topk.rough import has_byte_products
+from lexray.space.topk.scan import Look, Scanner, Side, Tiling, first_zero_pairs
+from lexray.space.topk.sieve import choose_sieve
 
 Sign = Literal["largest", "smallest", "absolute"]
 
 _WORK_WORTH_A_SECOND_BOUND = 0.03
-_WORK_WORTH_A_SIEVE = 0.02
+_WORK_IN_BYTES_WORTH_A_SECOND_BOUND = 0.08
+_WORK_WORTH_A_SIEVE = 0.01
 _LARGEST_CORNER = 4096
 _BOUNDS_WORTH = 0.25
 """The share of the whole product's work that finding a basis for the bounds may cost."""
@@ -192,7 +196,9 @@ class _Search:
         scanner.floor = self._seeds[0].threshold
         bound: Bound = NormBound(norms, tiling.cols, scanner.threshold)
         work = bound.work(scanner.threshold)
-        if work > _WORK_WORTH_A_SECOND_BOUND * len(A) * len(B):
+        in_bytes = has_byte_products(A.ids.device)
+        worth = _WORK_IN_BYTES_WORTH_A_SECOND_BOUND if in_bytes else _WORK_WORTH_A_SECOND_BOUND
+        if work > worth * len(A) * len(B):
             means = mean_terms(A.factor.scaled, B.factor.scaled, absolute=best.absolute)
             self._seeds.append(_seed(means, seeds, tiling))
             scanner.floor = max(scanner.floor, self._seeds[1].threshold)
@@ -203,12 +209,12 @@ class _Search:
 
     def _sieve(
         self, A: Side, B: Side, norms: NormTerms, bound: Bound, threshold: float
-    ) -> Leading | None:
-        """Where the bound leaves much; a bound on |a·b| would take two products."""
-        work = bound.work(threshold)
-        if self.best.absolute or work <= _WORK_WORTH_A_SIEVE * len(A) * len(B):
+    ) -> Operands | None:
+        """Where the bound leaves much."""
+        if bound.work(threshold) <= _WORK_WORTH_A_SIEVE * len(A) * len(B):
             return None
-        return leading(A.factor.scaled, B.factor.scaled, norms, bound, threshold)
+        whole = A.factor.scaled, B.factor.scaled
+        return choose_sieve(*whole, norms, bound, threshold, absolute=self.best.absolute)
 
     def found(self, *, negate: bool) -> TopPairs:
         """The best pairs by now, and what no other pair exceeds if that is not yet their least."""

@@ -1,25 +1,33 @@
-"""Scanning tiles of A·Bᵀ for entries that reach a threshold, and keeping the best of them."""
+"""Scanning tiles of A·Bᵀ for entries that reach a threshold."""
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from lexray.space.topk.arithmetic import Factor, exact_values, rounding, row_norms, underflow
+from lexray.space.topk.best import Best
 from lexray.space.topk.bounds import Bound
-from lexray.space.topk.leading import Leading, segment
+from lexray.space.topk.operands import Cols, Operands, Rows, Whole, least, margin
+from lexray.space.topk.sieve import multiply, segment
 
 _SEGMENT = 64
 _FEW = 4096
 _MANY = 32768
 _MASK_ENTRIES = 2**22
 _LOOK_EVERY = 0.1
-_CROWDED = 1 / 32
-"""The share of a tile's entries above which it is cheaper to multiply all of it."""
+_CROWDED = 1 / 64
+"""The share of a tile's row that passes a sieve above which it is cheaper to multiply all of it."""
+_FUTILE = 1 / 4
+"""The share of a tile's segments above which it is not looked at which of their entries pass."""
+_SIEVED_TILES = 2
+"""How many go through a sieve at once."""
+_PATIENCE = 8
+"""How many tiles a sieve is given to show that it holds back more than half of their rows."""
 
 Look = Callable[[float], bool]
 """Told, several times a second, which share of the work is done; False ends the search."""
@@ -32,6 +40,10 @@ class Tiling:
     rows: int
     cols: int
     corner: int
+
+    @property
+    def entries(self) -> int:
+        return self.rows * self.cols
 
     @classmethod
     def suited_to(cls, device: torch.device) -> "Tiling":
@@ -54,71 +66,6 @@ class Side:
         return Side(self.factor.take(index), self.ids[index], groups)
 
 
-class Best:
-    """The k best pairs so far, by (score descending, flat index ascending)."""
-
-    def __init__(self, k: int, *, absolute: bool) -> None:
-        self.k = k
-        self.absolute = absolute
-        self.values = torch.empty(0, dtype=torch.float64)
-        self.flat = torch.empty(0, dtype=torch.int64)
-
-    @property
-    def threshold(self) -> float:
-        """The score a pair has to reach to be among the best; −∞ while there are fewer than k."""
-        if len(self.values) < self.k:
-            return -math.inf
-        return float(self._scores(self.values[-1:]))
-
-    def _scores(self, values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        return values.abs() if self.absolute else values
-
-    def add(self, values: Float[Tensor, " n"], flat: Int[Tensor, " n"]) -> None:
-        values, flat = torch.cat([self.values, values]), torch.cat([self.flat, flat])
-        kept = self._select(self._scores(values), flat)
-        values, flat = values[kept], flat[kept]
-        by_index = flat.argsort()
-        order = by_index[self._scores(values[by_index]).argsort(descending=True, stable=True)]
-        self.values, self.flat = values[order], flat[order]
-
-    def joined(self, others: Iterable["Best"]) -> "Best":
-        """The best of this list and others, whose pairs may be in it already."""
-        both = Best(self.k, absolute=self.absolute)
-        for part in (self, *others):
-            new = ~torch.isin(part.flat, both.flat)
-            both.add(part.values[new], part.flat[new])
-        return both
-
-    def _select(
-        self, scores: Float[Tensor, " n"], flat: Int[Tensor, " n"]
-    ) -> Int[Tensor, " kept"] | slice:
-        """The k best, unsorted: all above the k-th score and the first of those equal to it."""
-        if len(scores) <= self.k:
-            return slice(None)
-        last = scores.topk(self.k).values[-1]
-        above, tied = (scores > last).nonzero()[:, 0], (scores == last).nonzero()[:, 0]
-        first = flat[tied].topk(self.k - len(above), largest=False).indices
-        return torch.cat([above, tied[first]])
-
-
-@dataclass(frozen=True)
-class Whole:
-    """The factors themselves, to be multiplied."""
-
-    A: Float[Tensor, "rows r"]
-    B: Float[Tensor, "cols r"]
-
-    def rows(self, index: Int[Tensor, " some"]) -> tuple[Tensor, Tensor]:
-        """What is multiplied, and the sizes that its error is relative to."""
-        A = self.A.index_select(0, index)
-        return A, row_norms(A)
-
-    def cols(self, index: Int[Tensor, " bin"]) -> tuple[Tensor, float]:
-        """What is multiplied, and the largest error, relative to the rows' sizes."""
-        B = self.B.index_select(0, index)
-        return B, rounding(B.shape[1]) * row_norms(B).amax().item()
-
-
 class Scanner:
     """Multiplies tiles and hands entries that can be among the k best to `best`."""
 
@@ -129,10 +76,15 @@ class Scanner:
         self.multiplied = 0
         self._ahead: tuple[Bound, int] | None = None
         """The bound and the first bin that is not yet multiplied to its end."""
+        self._tiles = self._sieved = self._passed = 0
+        """Tiles and rows that a sieve has seen, and rows that were multiplied whole after it."""
+        self._whole = Whole(A.factor.scaled, B.factor.scaled)
         self._shift = A.factor.shift + B.factor.shift
         self._gamma = rounding(A.factor.width)
         self._tiny = underflow(A.factor.width)
-        self._buffer = torch.empty(tiling.rows * tiling.cols, device=A.factor.scaled.device)
+        self._buffer = torch.empty(
+            _SIEVED_TILES * max(tiling.entries, len(B)), device=A.factor.scaled.device
+        )
 
     @property
     def threshold(self) -> float:
@@ -147,18 +99,24 @@ class Scanner:
         bound, index = self._ahead
         return math.ldexp(bound.limit(index), -self._shift)
 
-    def scan(self, bound: Bound, look: Look | None = None, sieve: Leading | None = None) -> None:
+    def scan(self, bound: Bound, look: Look | None = None, sieve: Operands | None = None) -> None:
         """Multiplies what the bound leaves at the threshold, which rises on the way; through the
-        sieve, if there is one."""
-        operands = sieve or Whole(self._A.factor.scaled, self._B.factor.scaled)
-        A, sizes = operands.rows(bound.rows)
+        sieve, if there is one, as long as that holds something back."""
+        operands = sieve or self._whole
+        A, B = operands.rows(bound.rows), operands.bins(bound.bins)
         go_on = self._clock(look, bound) if look else _always
         for index, cols in enumerate(bound.bins):
             self._ahead = bound, index
             active = bound.active(index, self.threshold)
-            some = A[active] if isinstance(active, slice) else A.index_select(0, active)
-            if not self._scan_bin(bound.rows[active], some, sizes[active], cols, operands, go_on):
+            rows = bound.rows[active]
+            if not len(rows):
+                continue
+            scan = self._scan_bin if operands.exact else self._sieve_bin
+            if not scan(rows, A.take(active), cols, B(index), go_on):
                 return
+            if not operands.exact and self._tiles > _PATIENCE and self._passed > self._sieved / 2:
+                operands = self._whole
+                A, B = operands.rows(bound.rows), operands.bins(bound.bins)
         self._ahead = None
 
     def _clock(self, look: Look, bound: Bound) -> Callable[[], bool]:
@@ -177,94 +135,128 @@ class Scanner:
         return go_on
 
     def scan_corner(self, rows: Int[Tensor, " some"], cols: Int[Tensor, " others"]) -> None:
-        whole = Whole(self._A.factor.scaled, self._B.factor.scaled)
-        A, sizes = whole.rows(rows)
+        A = self._whole.rows(rows)
         for part in torch.split(cols, self._tiling.cols):
-            self._scan_bin(rows, A, sizes, part, whole, _always)
+            self._scan_bin(rows, A, part, self._whole.cols(part), _always)
 
     def _scan_bin(
         self,
         rows: Int[Tensor, " some"],
-        A: Float[Tensor, "some r"],
-        sizes: Float[Tensor, " some"],
+        A: Rows,
         cols: Int[Tensor, " bin"],
-        operands: "Whole | Leading",
+        B: Cols,
         go_on: Callable[[], bool],
     ) -> bool:
         """Whether the bin was multiplied to its end."""
-        if len(rows) == 0:
-            return True
-        B, error = operands.cols(cols)
-        step = self._tiling.rows
-        scan = self._scan_tile if isinstance(operands, Whole) else self._sieve_tile
+        step = max(1, self._tiling.entries // len(cols))
         for start in range(0, len(rows), step):
             if not go_on():
                 return False
             tile = slice(start, start + step)
-            scan(rows[tile], A[tile], cols, B, sizes[tile] * error + self._tiny)
+            self._scan_tile(rows[tile], A.take(tile), cols, B)
+        return True
+
+    def _sieve_bin(
+        self,
+        rows: Int[Tensor, " some"],
+        A: Rows,
+        cols: Int[Tensor, " bin"],
+        B: Cols,
+        go_on: Callable[[], bool],
+    ) -> bool:
+        """The same through a sieve, in larger tiles: there is less to hold."""
+        step = max(1, _SIEVED_TILES * self._tiling.entries // len(cols))
+        threshold = self.threshold
+        reach = least(A, B, threshold - self._tiny)
+        for start in range(0, len(rows), step):
+            if not go_on():
+                return False
+            if self.threshold > threshold:
+                threshold = self.threshold
+                reach = least(A, B, threshold - self._tiny)
+            tile = slice(start, start + step)
+            self._sieve_tile(rows[tile], A.matrix[tile], cols, B.matrix, reach[tile])
         return True
 
     def _sieve_tile(
         self,
         rows: Int[Tensor, " tile_rows"],
-        A: Float[Tensor, "tile_rows h1"],
+        A: Num[Tensor, "tile_rows h"],
         cols: Int[Tensor, " tile_cols"],
-        B: Float[Tensor, "tile_cols h1"],
-        margin: Float[Tensor, " tile_rows"],
+        B: Num[Tensor, "tile_cols h"],
+        reach: Num[Tensor, " tile_rows"],
     ) -> None:
         """Bounds first, the largest of each segment; only what reaches the threshold is multiplied
-        whole. Where too much does, all of the tile is."""
-        bounds, least = self._product(A, B), self.threshold - margin
-        parts = bounds.view(len(rows), -1, segment(len(cols)))
-        i, part = (parts.amax(2) >= least[:, None]).nonzero(as_tuple=True)
+        whole. Of rows where much does, all is."""
+        parts = self._product(A, B).view(len(rows), -1, segment(len(cols)))
+        i, part = (parts.amax(2) >= reach[:, None]).nonzero(as_tuple=True)
+        self._tiles, self._sieved = self._tiles + 1, self._sieved + len(rows)
         if len(i) == 0:
             return
-        which, inside = (parts[i, part] >= least[i, None]).nonzero(as_tuple=True)
-        if len(which) > _CROWDED * bounds.numel():
-            whole = Whole(self._A.factor.scaled, self._B.factor.scaled)
-            (left, sizes), (right, error) = whole.rows(rows), whole.cols(cols)
-            self._scan_tile(rows, left, cols, right, sizes * error + self._tiny)
+        if len(i) > _FUTILE * parts.shape[0] * parts.shape[1]:
+            self._scan_whole(rows[torch.unique(i)], cols)
             return
+        which, inside = (parts[i, part] >= reach[i, None]).nonzero(as_tuple=True)
         i, j = i[which], part[which] * parts.shape[2] + inside
+        crowded = torch.bincount(i, minlength=len(rows)) > max(1, _CROWDED * len(cols))
+        if bool(crowded.any()):
+            self._scan_whole(rows[crowded], cols)
+            kept = ~crowded[i]
+            i, j = i[kept], j[kept]
+        self._multiply_some(rows, cols, i, j)
+
+    def _scan_whole(self, rows: Int[Tensor, " some"], cols: Int[Tensor, " tile_cols"]) -> None:
+        self._passed += len(rows)
+        self._scan_tile(rows, self._whole.rows(rows), cols, self._whole.cols(cols))
+
+    def _multiply_some(
+        self,
+        rows: Int[Tensor, " tile_rows"],
+        cols: Int[Tensor, " tile_cols"],
+        i: Int[Tensor, " n"],
+        j: Int[Tensor, " n"],
+    ) -> None:
+        """Single entries, in float32 before they are scored."""
         kept = self._admissible(rows[i], cols[j])
         i, j = i[kept], j[kept]
-        left, right = self._A.factor.scaled[rows[i]], self._B.factor.scaled[cols[j]]
-        margin = self._gamma * row_norms(left) * row_norms(right) + self._tiny
-        reaching = (left * right).sum(1) + margin >= self.threshold
+        left, right = self._whole.A[rows[i]], self._whole.B[cols[j]]
+        error = self._gamma * row_norms(left) * row_norms(right) + self._tiny
+        scores = (left * right).sum(1)
+        scores = scores.abs_() if self.best.absolute else scores
+        reaching = scores + error >= self.threshold
         self._rescore(rows, cols, i[reaching], j[reaching])
 
     def _scan_tile(
         self,
         rows: Int[Tensor, " tile_rows"],
-        A: Float[Tensor, "tile_rows r"],
+        A: Rows,
         cols: Int[Tensor, " tile_cols"],
-        B: Float[Tensor, "tile_cols r"],
-        margin: Float[Tensor, " tile_rows"],
+        B: Cols,
     ) -> None:
         """Row maxima first; only rows that can reach the threshold are looked at."""
-        scores = self._product(A, B)
+        scores, error = self._product(A.matrix, B.matrix), margin(A, B) + self._tiny
         threshold = self.threshold
         if threshold == -math.inf:
             self._erase_excluded(scores, rows, cols)
-            threshold = self._threshold_within(scores, margin)
-        hit = (scores.amax(1) >= threshold - margin).nonzero()[:, 0]
+            threshold = self._threshold_within(scores, error)
+        hit = (scores.amax(1) >= threshold - error).nonzero()[:, 0]
         if len(hit) == 0:
             return
-        scores, margin, rows = scores[hit], margin[hit], rows[hit]
-        i, j = (scores >= (threshold - margin)[:, None]).nonzero(as_tuple=True)
+        scores, error, rows = scores[hit], error[hit], rows[hit]
+        i, j = (scores >= (threshold - error)[:, None]).nonzero(as_tuple=True)
         kept = self._admissible(rows[i], cols[j])
         i, j = i[kept], j[kept]
         if len(i) > max(_FEW, 4 * self.best.k):
-            kept = _can_be_among(self.best.k, scores[i, j], margin[i])
+            kept = _can_be_among(self.best.k, scores[i, j], error[i])
             i, j = i[kept], j[kept]
         self._rescore(rows, cols, i, j)
 
     def _product(
-        self, A: Float[Tensor, "tile_rows r"], B: Float[Tensor, "tile_cols r"]
-    ) -> Float[Tensor, "tile_rows tile_cols"]:
+        self, A: Num[Tensor, "tile_rows h"], B: Num[Tensor, "tile_cols h"]
+    ) -> Num[Tensor, "tile_rows tile_cols"]:
         entries = len(A) * len(B)
         self.multiplied += entries
-        product = torch.mm(A, B.T, out=self._buffer[:entries].view(len(A), len(B)))
+        product = multiply(A, B, self._buffer[:entries].view(len(A), len(B)))
         return product.abs_() if self.best.absolute else product
 
     def _erase_excluded(
