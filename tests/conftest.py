@@ -1,6 +1,9 @@
 """Shapes in signatures are checked while tests run; the table of oracles is printed at the end."""
 
 import gc
+import os
+import stat
+from pathlib import Path
 from typing import Any
 
 from tests.quick import EXAMPLES, is_quick, thin
@@ -60,6 +63,22 @@ def pytest_configure(config: pytest.Config) -> None:
 def oracle_log(request: pytest.FixtureRequest) -> dict[str, list[str]]:
     """Which oracle ran for which model: filled by the tests, printed at the end."""
     return request.config.stash[ORACLES]
+
+
+@pytest.fixture
+def devices(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """As /dev/null and /dev/full, but whoever could replace those replaces copies."""
+    names = ("null", "full")
+    if os.geteuid() != 0:
+        return Path("/dev/null"), Path("/dev/full")
+    folder = tmp_path_factory.mktemp("dev")
+    try:
+        for name in names:
+            os.mknod(folder / name, 0o666 | stat.S_IFCHR, Path("/dev", name).stat().st_rdev)
+        (folder / "null").write_bytes(b"x")
+    except OSError as error:
+        pytest.skip(f"no devices can be made here: {error}")
+    return folder / "null", folder / "full"
 
 
 @pytest.hookimpl(optionalhook=True)

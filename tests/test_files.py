@@ -184,7 +184,9 @@ def test_the_longest_name_there_can_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", [False, True])
-def test_devices_and_pipes_are_written_through(tmp_path: Path, lines: bool) -> None:
+def test_devices_and_pipes_are_written_through(
+    tmp_path: Path, devices: tuple[Path, Path], lines: bool
+) -> None:
     def write(path: Path) -> None:
         if lines:
             with appending(path) as stream:
@@ -193,11 +195,12 @@ def test_devices_and_pipes_are_written_through(tmp_path: Path, lines: bool) -> N
         else:
             write_whole(path, "x" * 200_000)
 
-    device = Path("/dev/null").stat().st_rdev
-    write(Path("/dev/null"))
-    assert Path("/dev/null").stat().st_rdev == device
-    with pytest.raises(LexrayError, match="cannot write /dev/full: No space left"):
-        write(Path("/dev/full"))
+    null, full = devices
+    write(null)
+    assert stat.S_ISCHR(null.stat().st_mode)
+    assert null.stat().st_rdev == Path("/dev/null").stat().st_rdev
+    with pytest.raises(LexrayError, match=r"cannot write .*full: No space left"):
+        write(full)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as pool:
