@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from tests.families.zoo import build
@@ -32,3 +34,9 @@ def save(
     if n_tokens is not None:
         write_tokenizer(folder, words(n_tokens))
     return module
+
+
+def weight(module: Any, name: str) -> Tensor:
+    """A parameter of a live module."""
+    found: Tensor = module.get_parameter(name).detach()
+    return found

@@ -20,7 +20,8 @@ from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Token
 from lexray.trace.attribute.contributions import Contributions, contributions
 from lexray.trace.read.attention import AttentionPatterns, attention_patterns
-from lexray.trace.read.lens import Lens, lens
+from lexray.trace.read.lens import Lens
+from lexray.trace.read.look import lens
 from lexray.trace.read.score import WordScore, score
 from lexray.trace.read.targets import Wanted
 from lexray.trace.record.plan import Some

@@ -17,7 +17,7 @@ from lexray.result.charts.thumbs import Thumb, Thumbs
 from lexray.result.format import show_model, show_percent
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
-from lexray.trace.read.lens import lens
+from lexray.trace.read.look import lens
 from lexray.trace.record import plan
 from lexray.trace.record.plan import Some
 from lexray.trace.recording import Recording
