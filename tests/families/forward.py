@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from lexray.families.activation import activation
 from lexray.model.feedforward import FeedForward, Mixture
@@ -11,19 +12,59 @@ from lexray.model.feedforward import FeedForward, Mixture
 
 def coefficients(ff: FeedForward, x: Tensor) -> Tensor:
     """By how much each neuron's value is added at inputs x."""
-    act = activation(ff.spec.activation)
     up = _affine(x, ff.W_in, ff.b_in)
+    if ff.spec.activation == "xielu":
+        return _xielu(ff, up)
+    act = activation(ff.spec.activation)
     W_gate = ff.W_gate
     return act(up) if W_gate is None else act(_affine(x, W_gate, ff.b_gate)) * up
 
 
 def routing(mixture: Mixture, x: Tensor) -> Tensor:
     """The weight of each expert at inputs x; zero where it is not chosen."""
-    weights = (x @ mixture.W_router.to(x)).softmax(-1)
-    top, chosen = weights.topk(mixture.spec.top_k, dim=-1)
-    if mixture.spec.normalise:
+    spec, how = mixture.spec, mixture.spec.routing
+    bias = spec.router.read_bias(mixture.weights.checkpoint)
+    logits = _affine(x, mixture.W_router, bias)
+    if how.score == "sparsemixer":
+        return _sparse_mixer(logits, how.jitter, spec.top_k)
+    scores = logits.sigmoid() if how.score == "sigmoid" else logits.softmax(-1)
+    wish = scores
+    if how.correction is not None:
+        wish = scores + mixture.weights.checkpoint.read(how.correction).flatten().to(x)
+    if how.groups > 1:
+        grouped = wish.unflatten(-1, (how.groups, -1))
+        best = grouped.topk(how.best, dim=-1).values.sum(-1).topk(how.kept, dim=-1).indices
+        kept = torch.zeros(len(x), how.groups, dtype=torch.bool).scatter(-1, best, True)
+        wish = grouped.masked_fill(~kept[..., None], -torch.inf).flatten(-2)
+    chosen = wish.topk(spec.top_k, dim=-1).indices
+    top = scores.gather(-1, chosen)
+    if spec.normalise:
         top = top / top.sum(-1, keepdim=True)
-    return torch.zeros_like(weights).scatter(-1, chosen, top)
+    return torch.zeros_like(scores).scatter(-1, chosen, top * how.scale)
+
+
+def _sparse_mixer(logits: Tensor, jitter: float, top_k: int) -> Tensor:
+    """Each choice is weighted by the softmax of those that come close to it, earlier ones apart."""
+    left, weights = logits.clone(), torch.zeros_like(logits)
+    for _ in range(top_k):
+        best, chosen = left.max(-1, keepdim=True)
+        far = (best - logits) / logits.abs().maximum(best) > 2 * jitter
+        share = left.masked_fill(far, -torch.inf).softmax(-1).gather(-1, chosen)
+        weights.scatter_(-1, chosen, share)
+        left = left.scatter(-1, chosen, -torch.inf)
+    return weights
+
+
+def _xielu(ff: FeedForward, x: Tensor) -> Tensor:
+    """The activation of Apertus, by its published formula and its own parameters."""
+    stem = ff.spec.w_in.module.rpartition(".")[0]
+    alpha_p, alpha_n, beta, eps = (
+        ff.weights.checkpoint.read(f"{stem}.act_fn.{name}").float()
+        for name in ("alpha_p", "alpha_n", "beta", "eps")
+    )
+    positive = softplus(alpha_p) * x * x + beta * x
+    negative = (beta + softplus(alpha_n)) * (x.minimum(eps).expm1() - x) + beta * x
+    return torch.where(x > 0, positive, negative)
 
 
 def written(ff: FeedForward | Mixture, x: Tensor) -> Tensor:
@@ -36,12 +77,12 @@ def written(ff: FeedForward | Mixture, x: Tensor) -> Tensor:
         if weights[:, e].any():
             out = out + weights[:, e : e + 1] * written(expert, x)
     if (shared := ff.shared) is None:
-        return out
+        return out * ff.spec.share
     extra = written(shared, x)
     if ff.spec.shared_gate is not None:
         gate = ff.weights.reader(ff.address.layer, ff.spec.shared_gate, ff.spec.pre_norm)
         extra = extra * (x @ gate.to(x)).sigmoid()
-    return out + extra
+    return (out + extra) * ff.spec.share
 
 
 def _affine(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:

@@ -75,11 +75,16 @@ def attention_scores(model: Model, layer: int, x: Tensor, positions: list[int]) 
     for head in model.layers[layer].heads:
         q, k, spec = head.queries(x), head.keys(x), head.spec
         score = q @ k.T
-        if spec.rotary is not None:
+        if (gains := head.turned_gains) is not None:
+            q, k = (spec.rotary.turn(y[:, None], at)[:, 0] for y in (q, k))
+            score = q * gains @ k.T
+        elif spec.rotary is not None:
             for offset in offsets.unique().tolist():
                 turned = q @ head.rotation(offset).to(q) @ k.T
                 score = torch.where(offsets == offset, turned, score)
         score = score * spec.scale + head.alibi_slope * at
+        if spec.temperature is not None:
+            score = score * spec.temperature(at)[:, None]
         scores.append(score if spec.cap is None else spec.cap * (score / spec.cap).tanh())
     return torch.stack(scores)
 
@@ -146,9 +151,10 @@ def ff(module: PreTrainedModel, live: Model, model: Model) -> None:
             if isinstance(spec, Experts)
             else (spec.w_in.module, spec.w_out.module)
         )
-        with recorded(module, reader, writer) as seen:
+        beside = [spec.shared.w_out.module] if getattr(spec, "shared_beside", False) else []
+        with recorded(module, reader, writer, *beside) as seen:
             run(module, IDS)
-        x, expected = seen[reader][0], seen[writer][1]
+        x, expected = seen[reader][0], sum(seen[name][1] for name in (writer, *beside))
         close(forward.written(layer.ff, x), expected)
         if isinstance(layer.ff, FeedForward):
             neuron, coefficient = layer.ff.neurons[3], forward.coefficients(layer.ff, x)[:, 3]

@@ -63,6 +63,31 @@ FALCON: dict[str, Any] = {
     "max_position_embeddings": 64,
 }
 ROPE = {"rope_theta": 10_000.0}
+TEMPERED = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 3,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.5,
+}
+GRANITE: dict[str, Any] = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 1.7,
+}
+DEEPSEEK: dict[str, Any] = {
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
+    "n_shared_experts": 2,
+    "n_group": 3,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -266,6 +291,115 @@ VARIANTS = [
     llama_like("cohere", "cohere", head_dim=6),
     llama_like("cohere-qk-norm", "cohere", use_qk_norm=True, attention_bias=True),
     llama_like("cohere2", "cohere2", sliding_window=3, num_hidden_layers=4),
+    llama_like(
+        "ministral",
+        "ministral",
+        sliding_window=3,
+        head_dim=8,
+        num_hidden_layers=3,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+    ),
+    llama_like("ministral3", "ministral3", head_dim=8, rope_parameters=TEMPERED),
+    llama_like("seed-oss", "seed_oss", head_dim=8, attention_out_bias=True),
+    llama_like("cwm", "cwm", head_dim=8, sliding_window=3),
+    llama_like(
+        "minimax-m2",
+        "minimax_m2",
+        head_dim=8,
+        num_local_experts=5,
+        num_experts_per_tok=2,
+        rotary_dim=4,
+    ),
+    llama_like(
+        "phimoe",
+        "phimoe",
+        num_local_experts=5,
+        lm_head_bias=True,
+        attention_bias=True,
+        router_jitter_noise=0.3,
+    ),
+    llama_like("granite", "granite", **GRANITE),
+    llama_like("granite-moe", "granitemoe", **GRANITE, num_local_experts=5),
+    llama_like(
+        "granite-moe-shared",
+        "granitemoeshared",
+        **GRANITE,
+        num_local_experts=5,
+        shared_intermediate_size=14,
+    ),
+    llama_like("glm", "glm", head_dim=8),
+    llama_like("glm4", "glm4", head_dim=8),
+    llama_like("glm4-moe", "glm4_moe", **DEEPSEEK, use_qk_norm=True, attention_bias=True),
+    llama_like("solar-open", "solar_open", **DEEPSEEK, head_dim=8),
+    llama_like("dots1", "dots1", **DEEPSEEK),
+    llama_like("starcoder2", "starcoder2", sliding_window=3),
+    llama_like("arcee", "arcee"),
+    llama_like("nemotron", "nemotron", head_dim=8),
+    llama_like("jais2", "jais2"),
+    llama_like("apertus", "apertus"),
+    llama_like("nanochat", "nanochat"),
+    llama_like(
+        "exaone4", "exaone4", sliding_window=3, layer_types=["sliding_attention", "full_attention"]
+    ),
+    llama_like(
+        "exaone4-global", "exaone4", sliding_window=None, layer_types=["full_attention"] * 2
+    ),
+    llama_like("ernie", "ernie4_5", head_dim=8, use_bias=True),
+    llama_like("ernie-moe", "ernie4_5_moe", moe_num_experts=5, moe_k=2, moe_intermediate_size=12),
+    llama_like(
+        "hunyuan",
+        "hunyuan_v1_dense",
+        head_dim=8,
+        rope_parameters=ROPE | {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0},
+    ),
+    llama_like("hunyuan-moe", "hunyuan_v1_moe", head_dim=8, num_experts=5, moe_topk=2),
+    llama_like(
+        "cohere2-moe",
+        "cohere2_moe",
+        head_dim=6,
+        sliding_window=3,
+        num_hidden_layers=3,
+        num_experts=5,
+        num_experts_per_tok=2,
+        num_shared_experts=2,
+        first_k_dense_replace=1,
+        sliding_window_pattern=2,
+        prefix_dense_intermediate_size=14,
+    ),
+    llama_like(
+        "cohere2-moe-sigmoid",
+        "cohere2_moe",
+        head_dim=6,
+        num_experts=5,
+        num_experts_per_tok=2,
+        expert_selection_fn="sigmoid",
+        rms_norm_eps=1e-5,
+    ),
+    llama_like(
+        "olmo3", "olmo3", sliding_window=3, layer_types=["sliding_attention", "full_attention"]
+    ),
+    llama_like("olmoe", "olmoe", num_experts=5, num_experts_per_tok=2),
+    llama_like("flex-olmo", "flex_olmo", num_experts=5, num_experts_per_tok=2),
+    Variant(
+        "mpt",
+        "mpt",
+        {"vocab_size": 37, "d_model": 24, "n_layers": 2, "n_heads": 3, "max_seq_len": 64},
+    ),
+    Variant("gpt-bigcode", "gpt_bigcode", GPT2 | {"n_inner": 31}),
+    Variant("gpt-bigcode-heads", "gpt_bigcode", GPT2 | {"multi_query": False}),
+    Variant("codegen", "codegen", GPT2 | {"n_embd": 32, "n_head": 8, "rotary_dim": 2}),
+    Variant(
+        "xglm",
+        "xglm",
+        {
+            "vocab_size": 37,
+            "d_model": 24,
+            "ffn_dim": 20,
+            "num_layers": 2,
+            "attention_heads": 3,
+            "max_position_embeddings": 32,
+        },
+    ),
     Variant("bert", "bert", BERT, masked=True),
     Variant("bert-untied", "bert", BERT | {"tie_word_embeddings": False}, masked=True),
     Variant("roberta", "roberta", BERT | {"pad_token_id": 1}, masked=True),

@@ -1,16 +1,25 @@
 """Cohere's Command R (1) and R7B (2): parallel block behind one bias-free LayerNorm, pair rotary.
 
 Logits are scaled; Command R+ norms each head's queries and keys; Cohere 2 turns only the layers
-that look through a window.
+that look through a window, and has mixtures of experts.
 """
 
 from __future__ import annotations
 
+from lexray.families.experts import mixture
 from lexray.families.gguf import names as gguf
-from lexray.families.parts import attention, gated, projections, sizes, unembedding
+from lexray.families.parts import attention, decoder, gated, projections, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
-from lexray.families.spec import Architecture, Block, QKNorm
+from lexray.families.spec import (
+    Architecture,
+    Block,
+    Experts,
+    FeedForward,
+    Norm,
+    QKNorm,
+    Routing,
+)
 
 DEFAULTS = {
     "tie_word_embeddings": True,
@@ -19,38 +28,49 @@ DEFAULTS = {
     "logit_scale": 0.0625,
 }
 COHERE2 = DEFAULTS | {"sliding_window": 4096, "sliding_window_pattern": 4}
+MOE = COHERE2 | {
+    "num_experts_per_tok": 2,
+    "num_shared_experts": 0,
+    "norm_topk_prob": True,
+    "expert_selection_fn": "softmax",
+    "shared_expert_combination_strategy": "average",
+    "prefix_dense_sliding_window_pattern": 1,
+    "first_k_dense_replace": 0,
+}
 
 
 @family("cohere", title="Cohere", defaults=DEFAULTS | {"rope_theta": 500_000.0})
 @family("cohere2", title="Cohere 2", defaults=COHERE2)
+@family("cohere2_moe", title="Cohere 2 (MoE)", defaults=MOE)
 def describe(c: Config, t: Names) -> Architecture:
-    body = t.prefix("embed_tokens.weight", "model.", "")
-    return Architecture(
-        **sizes(c),
-        blocks=tuple(block(c, t, f"{body}layers.{n}.", n) for n in range(c["num_hidden_layers"])),
-        final_norm=t.norm("layer", f"{body}norm", c["layer_norm_eps"]),
-        logit_scale=c["logit_scale"],
-        **unembedding(c, t, f"{body}embed_tokens.weight", "lm_head.weight"),
-    )
+    return decoder(c, t, block, lambda stem: norm_of(c, t, stem), logit_scale=c["logit_scale"])
+
+
+def norm_of(c: Config, t: Names, stem: str) -> Norm:
+    """A LayerNorm, unless the config has a word on RMSNorms."""
+    if (eps := c.get("rms_norm_eps")) is not None and c.get("model_type") == "cohere2_moe":
+        return t.norm("rms", stem, eps)
+    return t.norm("layer", stem, c["layer_norm_eps"])
 
 
 def block(c: Config, t: Names, stem: str, n: int) -> Block:
     s, eps = sizes(c), c["layer_norm_eps"]
-    norm = t.norm("layer", f"{stem}input_layernorm", eps)
+    norm = norm_of(c, t, f"{stem}input_layernorm")
     windowed = c.get("sliding_window") is not None
     slides = windowed and is_sliding(c, n)
+    turns = slides or not windowed or (is_dense(c, n) and always_turns(c))
     qk = c.get("use_qk_norm")
     return Block(
         attention(
             projections(t, f"{stem}self_attn.", s),
             s,
-            rotary(c, s["d_head"], kind="pair") if slides or not windowed else None,
+            rotary(c, s["d_head"], kind="pair") if turns else None,
             pre_norm=norm,
             q_norm=per_head(t, f"{stem}self_attn.q_norm", s["n_heads"], eps) if qk else None,
             k_norm=per_head(t, f"{stem}self_attn.k_norm", s["n_kv_heads"], eps) if qk else None,
             window=c.get("sliding_window") if slides else None,
         ),
-        gated(t, f"{stem}mlp.", s["d_mlp"], c["hidden_act"], pre_norm=norm),
+        feed_forward(c, t, stem, n, norm),
         parallel=True,
     )
 
@@ -58,7 +78,46 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
 def is_sliding(c: Config, n: int) -> bool:
     if kinds := c.get("layer_types"):
         return bool(kinds[n] == "sliding_attention")
-    return bool((n + 1) % c["sliding_window_pattern"])
+    first = c.get("first_k_dense_replace") or 0
+    if n < first:
+        return bool((n + 1) % c["prefix_dense_sliding_window_pattern"])
+    return bool((n - first + 1) % c["sliding_window_pattern"])
+
+
+def is_dense(c: Config, n: int) -> bool:
+    """Whether layer n of a mixture is one without experts; of other models none is meant."""
+    if kinds := c.get("mlp_layer_types"):
+        return bool(kinds[n] == "dense")
+    return n < (c.get("first_k_dense_replace") or 0)
+
+
+def always_turns(c: Config) -> bool:
+    """Whether a mixture's dense layers are rotary also where they see everything."""
+    return bool(c.get("prefix_dense_sliding_window_pattern") == 1)
+
+
+def feed_forward(c: Config, t: Names, stem: str, n: int, norm: Norm) -> FeedForward | Experts:
+    """Experts are averaged with the shared ones, or the two are added."""
+    d_mlp, act = c["intermediate_size"], c["hidden_act"]
+    if not c.get("num_experts") or is_dense(c, n):
+        width = c.get("prefix_dense_intermediate_size") or d_mlp
+        return gated(t, f"{stem}mlp.", width, act, pre_norm=norm)
+    shared, stem = c["num_shared_experts"], f"{stem}mlp."
+    sigmoid = c["expert_selection_fn"] == "sigmoid"
+    average = bool(shared) and c["shared_expert_combination_strategy"] == "average"
+    return mixture(
+        t,
+        stem,
+        c["num_experts"],
+        d_mlp,
+        act,
+        top_k=c["num_experts_per_tok"],
+        normalise=c["norm_topk_prob"] or not sigmoid,
+        routing=Routing("sigmoid" if sigmoid else "softmax"),
+        shared=gated(t, f"{stem}shared_experts.", d_mlp * shared, act) if shared else None,
+        share=0.5 if average else 1.0,
+        pre_norm=norm,
+    )
 
 
 def per_head(t: Names, stem: str, n: int, eps: float) -> QKNorm:

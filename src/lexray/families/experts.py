@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lexray.families.registry import Names
-from lexray.families.spec import Experts, FeedForward, Linear
+from lexray.families.parts import gated
+from lexray.families.registry import Config, Names
+from lexray.families.spec import Experts, FeedForward, Linear, Norm, Routing
 
 GATE_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
+W1_W3_W2 = ("w1", "w3", "w2")
 
 
 def mixture(
@@ -17,14 +19,15 @@ def mixture(
     d_mlp: int,
     activation: str,
     names: tuple[str, str, str] = GATE_UP_DOWN,
+    router: str = "gate",
     **rest: Any,
 ) -> Experts:
-    """`n` gated experts under `stem`, with the router `stem + "gate"`."""
+    """`n` gated experts under `stem`, and their router there."""
     if n < 1:
         raise ValueError(f"it speaks of {n} experts")
     make = stacked if f"{stem}experts.gate_up_proj" in t else separate
     return Experts(
-        router=Linear(f"{stem}gate.weight"),
+        router=t.linear(stem + router),
         experts=tuple(make(t, stem, e, d_mlp, activation, names) for e in range(n)),
         module=stem.removesuffix("."),
         **rest,
@@ -44,10 +47,57 @@ def stacked(
 ) -> FeedForward:
     """Expert e inside gate_up_proj (expert, gate | up, d_model) and down_proj: a live module."""
     both, down = f"{stem}experts.gate_up_proj", f"{stem}experts.down_proj"
+    return in_stacks(both, down, e, d_mlp, activation)
+
+
+def in_stacks(both: str, down: str, e: int, d_mlp: int, activation: str) -> FeedForward:
+    """Expert e of two stacks: gates and keys in halves, and values."""
     return FeedForward(
         w_in=Linear(both, start=d_mlp, size=d_mlp, expert=e),
         w_gate=Linear(both, start=0, size=d_mlp, expert=e),
         w_out=Linear(down, expert=e),
         activation=activation,
         d_mlp=d_mlp,
+    )
+
+
+DEEPSEEK = {
+    "first_k_dense_replace": 0,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "num_experts_per_tok": 8,
+}
+
+
+def deepseek_feed_forward(
+    c: Config, t: Names, stem: str, n: int, norm: Norm, **routing: Any
+) -> FeedForward | Experts:
+    """DeepSeek's, as many have it: the first layers dense, then experts chosen from the best
+    groups by their sigmoids, beside shared ones that are one feed-forward."""
+    if n < c["first_k_dense_replace"] and f"{stem}mlp.gate.weight" not in t:
+        return gated(t, f"{stem}mlp.", c["intermediate_size"], c["hidden_act"], pre_norm=norm)
+    width, shared = c["moe_intermediate_size"], c.get("n_shared_experts") or 0
+    how = {
+        "score": "sigmoid",
+        "correction": t.pick(f"{stem}mlp.gate.e_score_correction_bias"),
+        "groups": c["n_group"],
+        "kept": c["topk_group"],
+        "scale": c["routed_scaling_factor"],
+    }
+    return mixture(
+        t,
+        f"{stem}mlp.",
+        c.first("n_routed_experts", "num_local_experts", "num_experts"),
+        width,
+        c["hidden_act"],
+        top_k=c["num_experts_per_tok"],
+        normalise=c["norm_topk_prob"],
+        routing=Routing(**how | routing),
+        shared=gated(t, f"{stem}mlp.shared_experts.", width * shared, c["hidden_act"])
+        if shared
+        else None,
+        pre_norm=norm,
     )

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from lexray.families.gguf import names as gguf
-from lexray.families.parts import attention, gated, projections, same_for_all, sizes, unembedding
+from lexray.families.parts import attention, decoder, gated, projections, qk_norms, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import Rotary, rotary
 from lexray.families.spec import Architecture, Block
@@ -46,19 +46,14 @@ GEMMA3 = DEFAULTS | {
 @family("gemma2", title="Gemma 2", defaults=GEMMA2)
 @family("gemma3_text", "gemma3", name="gemma3", title="Gemma 3", defaults=GEMMA3)
 def describe(c: Config, t: Names) -> Architecture:
-    body = t.prefix(
-        "embed_tokens.weight", "model.", "language_model.model.", "model.language_model.", ""
-    )
-    return Architecture(
-        **sizes(c),
-        blocks=tuple(block(c, t, f"{body}layers.{n}.", n) for n in range(c["num_hidden_layers"])),
-        final_norm=t.norm("rms", f"{body}norm", c["rms_norm_eps"], plus_one=True),
+    return decoder(
+        c,
+        t,
+        block,
+        lambda stem: t.norm("rms", stem, c["rms_norm_eps"], plus_one=True),
         embed_scale=c["hidden_size"] ** 0.5,
         causal=not c.get("use_bidirectional_attention"),
         logit_cap=c.get("final_logit_softcapping"),
-        **unembedding(
-            c, t, f"{body}embed_tokens.weight", "lm_head.weight", "language_model.lm_head.weight"
-        ),
     )
 
 
@@ -66,7 +61,7 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
     s = sizes(c)
     norm = partial(t.norm, "rms", eps=c["rms_norm_eps"], plus_one=True)
     posts = f"{stem}pre_feedforward_layernorm.weight" in t
-    qk = f"{stem}self_attn.q_norm.weight" in t
+    normed = qk_norms(t, s, f"{stem}self_attn.", c["rms_norm_eps"], plus_one=True)
     slides = is_sliding(c, n)
     scale = c.get("query_pre_attn_scalar")
     before_mlp = "pre_feedforward_layernorm" if posts else "post_attention_layernorm"
@@ -78,9 +73,8 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
             scale=None if scale is None else scale**-0.5,
             pre_norm=norm(f"{stem}input_layernorm"),
             post_norm=norm(f"{stem}post_attention_layernorm") if posts else None,
-            q_norm=same_for_all(norm(f"{stem}self_attn.q_norm"), s["n_heads"]) if qk else None,
-            k_norm=same_for_all(norm(f"{stem}self_attn.k_norm"), s["n_kv_heads"]) if qk else None,
-            cap=None if qk else c.get("attn_logit_softcapping"),
+            **normed,
+            cap=None if normed["q_norm"] else c.get("attn_logit_softcapping"),
             window=window(c) if slides else None,
         ),
         gated(

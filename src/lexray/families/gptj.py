@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lexray.families.parts import Sizes, attention, gpt_sizes, projections, unembedding
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
@@ -19,6 +21,12 @@ NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 @family("gptj", title="GPT-J", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
+    return assemble(c, t, block)
+
+
+def assemble(
+    c: Config, t: Names, block: Callable[[Config, Names, Sizes, str], Block]
+) -> Architecture:
     body = t.prefix("wte.weight", "transformer.", "")
     s = gpt_sizes(c)
     return Architecture(

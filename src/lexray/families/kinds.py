@@ -15,6 +15,10 @@ _WHOLE = """
     intermediate_size hidden_dim ffn_dim ffn_hidden_size n_inner
     moe_intermediate_size shared_expert_intermediate_size
     num_experts num_local_experts num_experts_per_tok decoder_sparse_step
+    n_routed_experts n_shared_experts n_group topk_group first_k_dense_replace
+    num_shared_experts prefix_dense_intermediate_size prefix_dense_sliding_window_pattern
+    moe_num_experts moe_k moe_num_shared_experts moe_layer_start_index moe_layer_interval
+    shared_intermediate_size d_model attention_heads max_seq_len
     vocab_size pad_token_id rotary_dim num_ln_in_parallel_attn
     max_position_embeddings original_max_position_embeddings n_positions seq_length
     sliding_window window_size local_attention max_window_layers
@@ -26,20 +30,22 @@ _NUMBER = """
     rotary_pct rope_pct rotary_emb_base partial_rotary_factor
     attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar clip_qkv
     factor low_freq_factor high_freq_factor attention_factor beta_fast beta_slow
-    mscale mscale_all_dim
+    mscale mscale_all_dim alpha llama_4_scaling_beta
+    norm_eps norm_epsilon embedding_multiplier logits_scaling residual_multiplier
+    attention_multiplier routed_scaling_factor router_jitter_noise
 """
 _FLAG = """
-    tie_word_embeddings use_parallel_residual parallel_attn multi_query alibi
+    scale_embedding tie_word_embeddings use_parallel_residual parallel_attn multi_query alibi
     new_decoder_architecture use_sliding_window qk_layernorm use_qk_norm norm_topk_prob
     scale_attn_weights scale_attn_by_inverse_layer_idx layer_norm_elementwise_affine is_decoder
     do_layer_norm_before apply_residual_connection_post_layernorm _remove_final_layer_norm truncate
 """
 _TEXT = """
     model_type hidden_act activation_function activation hidden_activation classifier_activation
-    rope_type type
+    rope_type type expert_selection_fn shared_expert_combination_strategy
 """
 _LIST = """
-    layer_types no_rope_layers mlp_only_layers attention_types attention_layers
+    layer_types mlp_layer_types no_rope_layers mlp_only_layers attention_types attention_layers
     short_factor long_factor
 """
 KINDS: dict[str, Kind] = {
@@ -50,7 +56,7 @@ KINDS: dict[str, Kind] = {
         (flag, _FLAG),
         (text, _TEXT),
         (listing, _LIST),
-        (mapping, "rope_parameters rope_scaling"),
+        (mapping, "rope_parameters rope_scaling attn_config"),
     )
     for name in names.split()
 }

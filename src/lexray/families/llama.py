@@ -1,51 +1,47 @@
 """Llama 1–3, and the many models with Llama's layout: SmolLM, Yi, Vicuna, TinyLlama, …
 
-Also Mistral: Llama with a sliding window.
+Also Mistral: Llama with a sliding window; its later models let queries grow with their position.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from lexray.families.gguf import names as gguf
-from lexray.families.parts import attention, gated, projections, sizes, unembedding
+from lexray.families.parts import attention, decoder, gated, projections, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
-from lexray.families.spec import Architecture, Block
+from lexray.families.spec import Architecture, Block, Temperature
 
 DEFAULTS = {
     "tie_word_embeddings": False,
     "rms_norm_eps": 1e-6,
     "hidden_act": "silu",
 }
+MISTRAL = DEFAULTS | {"sliding_window": 4096}
 
 
-@family("mistral", title="Mistral", defaults=DEFAULTS | {"sliding_window": 4096})
-@family("llama", title="Llama", defaults=DEFAULTS)
+@family("cwm", title="Code World Model", defaults=DEFAULTS)
+@family("seed_oss", title="Seed-OSS", defaults=DEFAULTS | {"head_dim": 128})
+@family("ministral3", title="Ministral 3", defaults=DEFAULTS | {"head_dim": 128})
+@family("ministral", title="Ministral", defaults=MISTRAL)
+@family("mistral", title="Mistral", defaults=MISTRAL)
+@family("llama", "iquestcoder", "internlm3", title="Llama", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
-    body = t.prefix(
-        "embed_tokens.weight", "model.", "", "language_model.model.", "model.language_model."
-    )
-    s = sizes(c)
-    blocks = [block(c, t, f"{body}layers.{n}.") for n in range(c["num_hidden_layers"])]
-    return Architecture(
-        **s,
-        blocks=tuple(blocks),
-        final_norm=t.norm("rms", f"{body}norm", c["rms_norm_eps"]),
-        **unembedding(
-            c, t, f"{body}embed_tokens.weight", "lm_head.weight", "language_model.lm_head.weight"
-        ),
-    )
+    return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
 
 
-def block(c: Config, t: Names, stem: str) -> Block:
+def block(c: Config, t: Names, stem: str, n: int, **changed: Any) -> Block:
+    """`changed`: what a relative has otherwise in its attention."""
     s, eps = sizes(c), c["rms_norm_eps"]
+    usual: dict[str, Any] = {
+        "rotary": rotary(c, s["d_head"]),
+        "pre_norm": t.norm("rms", f"{stem}input_layernorm", eps),
+        "window": window(c, n),
+        "temperature": temperature(c),
+    }
     return Block(
-        attention(
-            projections(t, f"{stem}self_attn.", s),
-            s,
-            rotary(c, s["d_head"]),
-            pre_norm=t.norm("rms", f"{stem}input_layernorm", eps),
-            window=c.get("sliding_window"),
-        ),
+        attention(projections(t, f"{stem}self_attn.", s), s, **usual | changed),
         gated(
             t,
             f"{stem}mlp.",
@@ -54,6 +50,21 @@ def block(c: Config, t: Names, stem: str) -> Block:
             pre_norm=t.norm("rms", f"{stem}post_attention_layernorm", eps),
         ),
     )
+
+
+def window(c: Config, n: int) -> int | None:
+    """The config's window, in those layers that have one if it names them."""
+    kinds = c.get("layer_types")
+    slides = kinds is None or kinds[n] == "sliding_attention"
+    return c.get("sliding_window") if slides else None
+
+
+def temperature(c: Config) -> Temperature | None:
+    """Ministral 3's queries grow beyond the context it was first trained with."""
+    rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
+    if not rope.get("llama_4_scaling_beta"):
+        return None
+    return Temperature(rope["llama_4_scaling_beta"], rope["original_max_position_embeddings"])
 
 
 def llama_gguf(m: gguf.Keys) -> gguf.Naming:

@@ -1,7 +1,9 @@
-"""OLMo 1 and 2, both with Llama's names.
+"""OLMo 1, 2 and 3, all with Llama's names.
 
 OLMo 1 has LayerNorms without parameters and may clip queries, keys and values; OLMo 2 norms only
-what the sub-blocks write, and queries and keys over all heads jointly.
+what the sub-blocks write, and queries and keys over all heads jointly. OLMo 3 adds windows, and
+scales the rotary embedding in layers without one. The mixtures are OLMoE (before the sub-blocks, as
+Llama) and FlexOlmo (behind them).
 """
 
 from __future__ import annotations
@@ -9,46 +11,36 @@ from __future__ import annotations
 from typing import Any
 
 from lexray.errors import LexrayError
+from lexray.families.experts import mixture
 from lexray.families.gguf import names as gguf
-from lexray.families.parts import attention, gated, projections, sizes, unembedding
+from lexray.families.parts import attention, decoder, gated, projections, sizes
 from lexray.families.registry import Config, Names, family
-from lexray.families.rotary import rotary
-from lexray.families.spec import Architecture, Block, Norm, QKNorm
+from lexray.families.rotary import Rotary, rotary
+from lexray.families.spec import Architecture, Block, Experts, FeedForward, Norm, QKNorm
 
 DEFAULTS = {"tie_word_embeddings": False, "hidden_act": "silu", "max_position_embeddings": 2048}
 BARE = Norm("layer", None, None, 1e-5)
 
 
+OLMO2 = DEFAULTS | {"rms_norm_eps": 1e-5}
+OLMO3 = OLMO2 | {"rope_theta": 500_000.0, "sliding_window": 4096}
+OLMOE = OLMO2 | {"num_experts_per_tok": 8, "norm_topk_prob": False}
+
+
 @family("olmo", title="OLMo", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
-    return assemble(c, t, [olmo1_block(c, t, stem) for stem in stems(c, t)], BARE)
+    return decoder(c, t, olmo1_block, lambda stem: BARE)
 
 
-@family("olmo2", title="OLMo 2", defaults=DEFAULTS | {"rms_norm_eps": 1e-5})
+@family("olmo2", title="OLMo 2", defaults=OLMO2)
+@family("olmo3", title="OLMo 3", defaults=OLMO3)
+@family("olmoe", title="OLMoE", defaults=OLMOE)
+@family("flex_olmo", title="FlexOlmo", defaults=OLMOE | {"num_experts_per_tok": 5})
 def describe2(c: Config, t: Names) -> Architecture:
-    norm = t.norm("rms", f"{prefix(t)}norm", c["rms_norm_eps"])
-    return assemble(c, t, [olmo2_block(c, t, stem) for stem in stems(c, t)], norm)
+    return decoder(c, t, olmo2_block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
 
 
-def prefix(t: Names) -> str:
-    return t.prefix("embed_tokens.weight", "model.", "")
-
-
-def stems(c: Config, t: Names) -> list[str]:
-    return [f"{prefix(t)}layers.{n}." for n in range(c["num_hidden_layers"])]
-
-
-def assemble(c: Config, t: Names, blocks: list[Block], final_norm: Norm) -> Architecture:
-    embed = f"{prefix(t)}embed_tokens.weight"
-    return Architecture(
-        **sizes(c),
-        blocks=tuple(blocks),
-        final_norm=final_norm,
-        **unembedding(c, t, embed, "lm_head.weight"),
-    )
-
-
-def olmo1_block(c: Config, t: Names, stem: str) -> Block:
+def olmo1_block(c: Config, t: Names, stem: str, n: int) -> Block:
     s = sizes(c)
     return Block(
         attention(
@@ -62,25 +54,61 @@ def olmo1_block(c: Config, t: Names, stem: str) -> Block:
     )
 
 
-def olmo2_block(c: Config, t: Names, stem: str) -> Block:
+def olmo2_block(c: Config, t: Names, stem: str, n: int) -> Block:
     s, eps = sizes(c), c["rms_norm_eps"]
+    slides = is_sliding(c, n)
     return Block(
         attention(
             projections(t, f"{stem}self_attn.", s),
             s,
-            rotary(c, s["d_head"]),
-            post_norm=t.norm("rms", f"{stem}post_attention_layernorm", eps),
+            layer_rotary(c, s["d_head"], slides),
             q_norm=QKNorm(joint=t.norm("rms", f"{stem}self_attn.q_norm", eps)),
             k_norm=QKNorm(joint=t.norm("rms", f"{stem}self_attn.k_norm", eps)),
+            clip=c.get("clip_qkv"),
+            window=c.get("sliding_window") if slides else None,
+            **norms(t, stem, eps, "input_layernorm", "post_attention_layernorm"),
         ),
-        gated(
-            t,
-            f"{stem}mlp.",
-            s["d_mlp"],
-            c["hidden_act"],
-            post_norm=t.norm("rms", f"{stem}post_feedforward_layernorm", eps),
-        ),
+        feed_forward(c, t, stem, eps),
     )
+
+
+def norms(t: Names, stem: str, eps: float, before: str, after: str) -> dict[str, Any]:
+    """OLMoE norms what the sub-blocks read, the others what they write."""
+    pre = f"{stem}input_layernorm.weight" in t
+    kind, name = ("pre_norm", before) if pre else ("post_norm", after)
+    return {kind: t.norm("rms", stem + name, eps)}
+
+
+def feed_forward(c: Config, t: Names, stem: str, eps: float) -> FeedForward | Experts:
+    normed = norms(t, stem, eps, "post_attention_layernorm", "post_feedforward_layernorm")
+    d_mlp, act = c["intermediate_size"], c["hidden_act"]
+    if f"{stem}mlp.gate.weight" not in t:
+        return gated(t, f"{stem}mlp.", d_mlp, act, **normed)
+    return mixture(
+        t,
+        f"{stem}mlp.",
+        c["num_experts"],
+        d_mlp,
+        act,
+        top_k=c["num_experts_per_tok"],
+        normalise=c["norm_topk_prob"],
+        **normed,
+    )
+
+
+def is_sliding(c: Config, n: int) -> bool:
+    """In OLMo 3 all but every fourth layer look through a window."""
+    if kinds := c.get("layer_types"):
+        return bool(kinds[n] == "sliding_attention")
+    return c.get("sliding_window") is not None and (n + 1) % 4 != 0
+
+
+def layer_rotary(c: Config, d_head: int, slides: bool) -> Rotary:
+    """What stretches the context leaves layers with a window as they are."""
+    kind = "sliding_attention" if slides else "full_attention"
+    if slides and kind not in (c.get("rope_parameters") or {}):
+        return rotary({"rope_theta": c.get("rope_theta")}, d_head)
+    return rotary(c, d_head, layer_type=kind)
 
 
 gguf.declare(

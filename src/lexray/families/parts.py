@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 from lexray.families.registry import Config, Names
 from lexray.families.rotary import Rotary
-from lexray.families.spec import Attention, FeedForward, Heads, Linear, Norm, QKNorm, in_order
+from lexray.families.spec import (
+    Architecture,
+    Attention,
+    Block,
+    FeedForward,
+    Heads,
+    Linear,
+    Norm,
+    QKNorm,
+    in_order,
+)
 
 
 class Sizes(TypedDict):
@@ -80,6 +91,33 @@ def fused(t: Names, qkv: str, o: str, s: Sizes, **layout: Any) -> Projections:
     return {"q": q, "k": k, "v": v, "o": t.linear(o, **layout)}
 
 
+def plain(
+    t: Names,
+    stem: str,
+    d_mlp: int,
+    activation: str,
+    names: tuple[str, str] = ("up_proj", "down_proj"),
+    **norms: Any,
+) -> FeedForward:
+    """A feed-forward without gates."""
+    w_in, w_out = (t.linear(stem + name) for name in names)
+    return FeedForward(w_in, w_out, activation, d_mlp, **norms)
+
+
+def gated_at_once(
+    t: Names, stem: str, d_mlp: int, activation: str, **norms: Norm | None
+) -> FeedForward:
+    """Phi-3's gate_up_proj, gate | up, and down_proj."""
+    return FeedForward(
+        w_in=t.linear(f"{stem}gate_up_proj", start=d_mlp, size=d_mlp),
+        w_gate=t.linear(f"{stem}gate_up_proj", start=0, size=d_mlp),
+        w_out=t.linear(f"{stem}down_proj"),
+        activation=activation,
+        d_mlp=d_mlp,
+        **norms,
+    )
+
+
 def gated(t: Names, stem: str, d_mlp: int, activation: str, **norms: Norm | None) -> FeedForward:
     """Llama's gate_proj, up_proj and down_proj."""
     return FeedForward(
@@ -92,9 +130,42 @@ def gated(t: Names, stem: str, d_mlp: int, activation: str, **norms: Norm | None
     )
 
 
-def same_for_all(norm: Norm, n_heads: int) -> QKNorm:
+def same_for_all(norm: Norm, n_heads: int, *, turned: bool = False) -> QKNorm:
     """One norm of width d_head that every head uses."""
-    return QKNorm(heads=(norm,) * n_heads)
+    return QKNorm(heads=(norm,) * n_heads, turned=turned)
+
+
+def qk_norms(
+    t: Names, s: Sizes, stem: str, eps: float, names: str = "{}_norm", **options: Any
+) -> dict[str, Any]:
+    """RMSNorms of each head's queries and keys, if the checkpoint has them."""
+    stems = [stem + names.format(x) for x in ("q", "k")]
+    if f"{stems[0]}.weight" not in t:
+        return {"q_norm": None, "k_norm": None}
+    turned = options.pop("turned", False)
+    q, k = (t.norm("rms", name, eps, **options) for name in stems)
+    return {
+        "q_norm": same_for_all(q, s["n_heads"], turned=turned),
+        "k_norm": same_for_all(k, s["n_kv_heads"], turned=turned),
+    }
+
+
+def decoder(
+    c: Config,
+    t: Names,
+    block: Callable[[Config, Names, str, int], Block],
+    norm: Callable[[str], Norm],
+    **rest: Any,
+) -> Architecture:
+    """Llama's skeleton: embed_tokens, layers, norm, lm_head. `block` and `norm` are told names."""
+    body = t.prefix("embed_tokens.weight", "model.", "")
+    return Architecture(
+        **sizes(c),
+        blocks=tuple(block(c, t, f"{body}layers.{n}.", n) for n in range(c["num_hidden_layers"])),
+        final_norm=norm(f"{body}norm"),
+        **unembedding(c, t, f"{body}embed_tokens.weight", "lm_head.weight"),
+        **rest,
+    )
 
 
 def attention(
@@ -109,6 +180,6 @@ def unembedding(c: Config, t: Names, embed: str, *names: str) -> dict[str, Any]:
     if c["tie_word_embeddings"]:
         bias = t.pick(*(name.replace(".weight", ".bias") for name in names))
         return {"embed": embed, "unembed": embed, "unembed_bias": bias, "tied": True}
-    weight = t.pick(*names) or names[0]
+    weight = t.pick(*names) or t.prefix(names[0], "") + names[0]
     bias = t.pick(weight.replace(".weight", ".bias"))
     return {"embed": embed, "unembed": weight, "unembed_bias": bias, "tied": False}

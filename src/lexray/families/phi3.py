@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from lexray.families.gguf import names as gguf
-from lexray.families.parts import attention, fused, sizes, unembedding
+from lexray.families.parts import attention, decoder, fused, gated_at_once, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
-from lexray.families.spec import Architecture, Block, FeedForward
+from lexray.families.spec import Architecture, Block
 
 DEFAULTS = {
     "tie_word_embeddings": False,
@@ -21,18 +21,11 @@ DEFAULTS = {
 
 @family("phi3", title="Phi-3", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
-    body = t.prefix("embed_tokens.weight", "model.", "")
-    return Architecture(
-        **sizes(c),
-        blocks=tuple(block(c, t, f"{body}layers.{n}.") for n in range(c["num_hidden_layers"])),
-        final_norm=t.norm("rms", f"{body}norm", c["rms_norm_eps"]),
-        **unembedding(c, t, f"{body}embed_tokens.weight", "lm_head.weight"),
-    )
+    return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
 
 
-def block(c: Config, t: Names, stem: str) -> Block:
+def block(c: Config, t: Names, stem: str, n: int) -> Block:
     s, eps = sizes(c), c["rms_norm_eps"]
-    d_mlp, gate_up = s["d_mlp"], f"{stem}mlp.gate_up_proj"
     return Block(
         attention(
             fused(t, f"{stem}self_attn.qkv_proj", f"{stem}self_attn.o_proj", s),
@@ -41,12 +34,11 @@ def block(c: Config, t: Names, stem: str) -> Block:
             pre_norm=t.norm("rms", f"{stem}input_layernorm", eps),
             window=c.get("sliding_window"),
         ),
-        FeedForward(
-            w_in=t.linear(gate_up, start=d_mlp, size=d_mlp),
-            w_gate=t.linear(gate_up, start=0, size=d_mlp),
-            w_out=t.linear(f"{stem}mlp.down_proj"),
-            activation=c["hidden_act"],
-            d_mlp=d_mlp,
+        gated_at_once(
+            t,
+            f"{stem}mlp.",
+            s["d_mlp"],
+            c["hidden_act"],
             pre_norm=t.norm("rms", f"{stem}post_attention_layernorm", eps),
         ),
     )

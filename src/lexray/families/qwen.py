@@ -9,7 +9,7 @@ from typing import Any
 
 from lexray.families.experts import mixture
 from lexray.families.gguf import names as gguf
-from lexray.families.parts import attention, gated, projections, same_for_all, sizes, unembedding
+from lexray.families.parts import attention, decoder, gated, projections, qk_norms, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
 from lexray.families.spec import Architecture, Block, Experts, FeedForward, Linear, Norm
@@ -24,27 +24,18 @@ MOE = {"decoder_sparse_step": 1, "norm_topk_prob": False}
 @family("qwen2_moe", title="Qwen2-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 4})
 @family("qwen3_moe", title="Qwen3-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 8})
 def describe(c: Config, t: Names) -> Architecture:
-    body = t.prefix("embed_tokens.weight", "model.", "", "model.language_model.")
-    return Architecture(
-        **sizes(c),
-        blocks=tuple(block(c, t, f"{body}layers.{n}.", n) for n in range(c["num_hidden_layers"])),
-        final_norm=t.norm("rms", f"{body}norm", c["rms_norm_eps"]),
-        **unembedding(c, t, f"{body}embed_tokens.weight", "lm_head.weight"),
-    )
+    return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
 
 
 def block(c: Config, t: Names, stem: str, n: int) -> Block:
     s, eps = sizes(c), c["rms_norm_eps"]
-    normed = f"{stem}self_attn.q_norm.weight" in t
-    q_norm, k_norm = (t.norm("rms", f"{stem}self_attn.{x}_norm", eps) for x in "qk")
     return Block(
         attention(
             projections(t, f"{stem}self_attn.", s),
             s,
             rotary(c, s["d_head"]),
             pre_norm=t.norm("rms", f"{stem}input_layernorm", eps),
-            q_norm=same_for_all(q_norm, s["n_heads"]) if normed else None,
-            k_norm=same_for_all(k_norm, s["n_kv_heads"]) if normed else None,
+            **qk_norms(t, s, f"{stem}self_attn.", eps),
             window=window(c, n),
         ),
         feed_forward(c, t, stem, n, t.norm("rms", f"{stem}post_attention_layernorm", eps)),

@@ -64,6 +64,10 @@ class Config(Mapping[str, Any]):
         return len(self._defaults | self._raw)
 
 
+OTHER_SENSES = ("vision", "visual", "image", "audio", "speech", "talker", "code2wav", "mtp.")
+"""In names of what a multimodal checkpoint has besides its language model."""
+
+
 class Names:
     """The tensor names of a checkpoint, asked about while a family describes it."""
 
@@ -78,8 +82,14 @@ class Names:
         return next((name for name in candidates if name in self._names), None)
 
     def prefix(self, probe: str, *prefixes: str) -> str:
-        """The first prefix under which `probe` exists; the first of all if none does."""
-        return next((p for p in prefixes if p + probe in self._names), prefixes[0])
+        """The first prefix under which `probe` exists, or the shortest other one: a multimodal
+        checkpoint keeps its language model inside; the first of all if none does."""
+        for prefix in prefixes:
+            if prefix + probe in self._names:
+                return prefix
+        found = (n.removesuffix(probe) for n in self._names if n.endswith(f".{probe}"))
+        inside = [prefix for prefix in found if not any(word in prefix for word in OTHER_SENSES)]
+        return min(inside, key=len, default=prefixes[0])
 
     def linear(self, stem: str, **layout: Any) -> Linear:
         """`stem.weight`, with `stem.bias` if the checkpoint has one."""
@@ -206,7 +216,6 @@ UNSUPPORTED = {
     "deepseek_v2": "multi-head latent attention",
     "deepseek_v3": "multi-head latent attention",
     "gpt_oss": "attention sinks and block-quantised experts",
-    "phimoe": "its sparse mixer router",
     "albert": "one layer shared by all",
     "t5": "an encoder-decoder with relative position biases",
     "mt5": "an encoder-decoder with relative position biases",

@@ -124,6 +124,14 @@ def _default(frequencies: Tensor, p: dict[str, Any], config: Mapping[str, Any]) 
     return frequencies, 1.0
 
 
+def _dynamic(frequencies: Tensor, p: dict[str, Any], config: Mapping[str, Any]) -> Scaled:
+    """Stretches only beyond the trained context, unless a fixed alpha does (Hunyuan)."""
+    if not p.get("alpha"):
+        return frequencies, 1.0
+    n = len(frequencies)
+    return frequencies * p["alpha"] ** (-torch.arange(n, dtype=torch.float64) / (n - 1)), 1.0
+
+
 def _linear(frequencies: Tensor, p: dict[str, Any], config: Mapping[str, Any]) -> Scaled:
     return frequencies / p["factor"], 1.0
 
@@ -180,7 +188,8 @@ def _longrope(frequencies: Tensor, p: dict[str, Any], config: Mapping[str, Any])
 _SCALED = {
     "default": _default,
     "linear": _linear,
-    "dynamic": _default,  # stretches only beyond the trained context
+    "dynamic": _dynamic,
+    "mrope": _default,  # three positions for pictures, which are one in text
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,

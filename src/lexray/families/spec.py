@@ -108,7 +108,8 @@ def interleaved(linear: Linear, n: int, d_head: int, part: int, of: int = 3) -> 
 class Norm:
     """LayerNorm or RMSNorm; `gain` and `bias` are tensor names, or None where there are none."""
 
-    kind: Literal["layer", "rms"]
+    kind: Literal["layer", "rms", "fixed"]
+    """"fixed" measures nothing: a constant factor where other models have a norm (Granite)."""
     gain: str | None
     bias: str | None = None
     eps: float = 1e-5
@@ -116,6 +117,8 @@ class Norm:
     """The gain is stored as w and used as 1 + w (Gemma)."""
     part: tuple[int, int] | None = None
     """The part of `gain` and `bias` along the first axis that is meant (per-head QK-norms)."""
+    factor: float = 1.0
+    """What the gain is multiplied by."""
 
     @property
     def centres(self) -> bool:
@@ -128,7 +131,11 @@ class Norm:
 
     def read_gain(self, checkpoint: Checkpoint) -> Tensor | None:
         gain = self._read(checkpoint, self.gain)
-        return gain.float() + 1 if self.plus_one and gain is not None else gain
+        if gain is not None and self.plus_one:
+            gain = gain.float() + 1
+        if self.factor == 1:
+            return gain
+        return torch.tensor([self.factor]) if gain is None else gain * self.factor
 
     def read_bias(self, checkpoint: Checkpoint) -> Tensor | None:
         return self._read(checkpoint, self.bias)
@@ -142,7 +149,13 @@ class Norm:
         """The norm without gain and bias, over the last axis."""
         if self.centres:
             x = x - x.mean(-1, keepdim=True)
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+        return x * self.scale(x)
+
+    def scale(self, x: Tensor) -> Tensor:
+        """What `bare` multiplies x, centred if the norm centres, by."""
+        if self.kind == "fixed":
+            return torch.ones_like(x[..., :1])
+        return torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
 
     def __call__(self, x: Tensor, checkpoint: Checkpoint) -> Tensor:
         """The whole norm, in x's dtype and on its device."""
@@ -160,6 +173,20 @@ class QKNorm:
 
     heads: tuple[Norm, ...] = ()
     joint: Norm | None = None
+    turned: bool = False
+    """Its gains stand behind the rotary embedding (Hunyuan), not before it."""
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Queries grow with their position m: by 1 + rate · log(1 + ⌊(m + first) / length⌋)."""
+
+    rate: float
+    length: float
+    first: int = 0
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        return 1 + self.rate * torch.log1p(((positions + self.first) / self.length).floor())
 
 
 @dataclass(frozen=True)
@@ -184,12 +211,15 @@ class Attention:
     rotary: Rotary | None = None
     alibi: float = 0.0
     """ALiBi: what the slope times the key's position is multiplied by; 0 without ALiBi."""
+    alibi_most: float = 8.0
+    """The steepest of n slopes is 2^(−this / n), the flattest 2^−this."""
     cap: float | None = None
     """tanh cap of the attention scores."""
     clip: float | None = None
     """Queries, keys and values are clamped to ± this."""
     window: int | None = None
     """Sliding window: position j is seen from i if |i − j| < window."""
+    temperature: Temperature | None = None
 
     @property
     def module(self) -> str:
@@ -212,6 +242,24 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
+class Routing:
+    """How experts are chosen by what the router says of each, and weighted."""
+
+    score: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
+    correction: str | None = None
+    """Added to the scores for the choice alone: the tensor's name (DeepSeek V3)."""
+    groups: int = 1
+    """Experts are chosen from the best `kept` of so many groups …"""
+    kept: int = 1
+    best: int = 2
+    """… a group being as good as the sum of so many of its scores."""
+    scale: float = 1.0
+    """What the weights are multiplied by in the end."""
+    jitter: float = 0.01
+    """The sparse mixer leaves out of its softmax what falls short of the best by twice that."""
+
+
+@dataclass(frozen=True)
 class Experts:
     """A mixture: the router picks `top_k` experts per token; a shared expert always runs."""
 
@@ -219,11 +267,16 @@ class Experts:
     experts: tuple[FeedForward, ...]
     top_k: int
     normalise: bool
-    """The chosen experts' softmax weights are scaled to sum to one."""
+    """The chosen experts' weights are scaled to sum to one."""
     module: str
     """The name of the module that holds them all."""
+    routing: Routing = Routing()
     shared: FeedForward | None = None
     shared_gate: Linear | None = None
+    shared_beside: bool = False
+    """The shared expert is not in `module`, but its output is added to the module's (Granite)."""
+    share: float = 1.0
+    """What all of them write together is multiplied by this (Cohere: the mean with the shared)."""
     pre_norm: Norm | None = None
     post_norm: Norm | None = None
     sum_norm: Norm | None = None
@@ -293,6 +346,8 @@ class Architecture:
     """Learned position embeddings."""
     position_offset: int = 0
     """Position p is row p + offset."""
+    sinusoids: str | None = None
+    """The module that calculates position embeddings, where they are not learned (XGLM)."""
     token_types: str | None = None
     causal: bool = True
     n_ctx: int | None = None

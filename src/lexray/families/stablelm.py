@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lexray.families.gguf import names as gguf
-from lexray.families.parts import attention, gated, projections, sizes, unembedding
+from lexray.families.parts import attention, decoder, gated, projections, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
 from lexray.families.spec import Architecture, Block, QKNorm
@@ -15,16 +15,10 @@ DEFAULTS = {"tie_word_embeddings": False, "layer_norm_eps": 1e-5, "hidden_act": 
 
 @family("stablelm", title="StableLM", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
-    body = t.prefix("embed_tokens.weight", "model.", "")
-    return Architecture(
-        **sizes(c),
-        blocks=tuple(block(c, t, f"{body}layers.{n}.") for n in range(c["num_hidden_layers"])),
-        final_norm=t.norm("layer", f"{body}norm", c["layer_norm_eps"]),
-        **unembedding(c, t, f"{body}embed_tokens.weight", "lm_head.weight"),
-    )
+    return decoder(c, t, block, lambda stem: t.norm("layer", stem, c["layer_norm_eps"]))
 
 
-def block(c: Config, t: Names, stem: str) -> Block:
+def block(c: Config, t: Names, stem: str, n: int) -> Block:
     s, eps = sizes(c), c["layer_norm_eps"]
     parallel = bool(c.get("use_parallel_residual"))
     before_mlp = "input_layernorm" if parallel else "post_attention_layernorm"

@@ -91,17 +91,35 @@ class HeadMatrices(Wired):
 
     def rotation(self, offset: int | None = None) -> Float[Tensor, "d_head d_head"] | None:
         """R(offset), so that a score is q R kᵀ; offset = key − query position (the view's own
-        unless given). None where there is nothing to turn."""
+        unless given). None where there is nothing to turn.
+
+        Where norms of queries and keys stand behind the rotary embedding (Hunyuan), their gains
+        are part of R, and the score depends on both positions: R is that of a key at position 0.
+        """
         offset = self.weights.options.offset if offset is None else offset
         if self.spec.rotary is None:
             return None
         R, device = self.spec.rotary.matrix(offset, self.d_head), self.weights.device
+        if (gains := self.turned_gains) is not None:
+            R = R * gains.cpu().double()
         return (R.float() if device.type == "mps" else R).to(device)  # MPS has no float64
+
+    @property
+    def turned_gains(self) -> Float[Tensor, "d_head"] | None:
+        """What each rotated dimension of a score is multiplied by: the gains of norms of queries
+        and keys that stand behind the rotary embedding; None elsewhere."""
+        q, k = self.spec.q_norm, self.spec.k_norm
+        if q is None or k is None or not q.turned:
+            return None
+        norms = (q.heads[self.index], k.heads[self.kv_index])
+        ours, theirs = (norm.read_gain(self.weights.checkpoint) for norm in norms)
+        return None if ours is None or theirs is None else self.weights.place(ours * theirs)
 
     @property
     def alibi_slope(self) -> float:
         """What each position of distance takes from the score (ALiBi); 0 elsewhere."""
-        return self.spec.alibi * alibi_slopes(len(self.spec.q.starts))[self.index]
+        spec = self.spec
+        return spec.alibi * alibi_slopes(len(spec.q.starts), spec.alibi_most)[self.index]
 
     def _map(
         self,
@@ -120,6 +138,7 @@ class HeadMatrices(Wired):
         checkpoint = self.weights.checkpoint
         if norm.joint is None:
             own = norm.heads[index] if bias else replace(norm.heads[index], bias=None)
+            own = replace(own, gain=None) if norm.turned else own
             return lambda x: own(plain(x), checkpoint)
         whole = Affine(
             self.weights.reader(self.layer, heads.linear, self.spec.pre_norm),
@@ -152,8 +171,8 @@ class Affine:
         return y if self.limit is None else y.clamp(-self.limit, self.limit)
 
 
-def alibi_slopes(n_heads: int) -> list[float]:
+def alibi_slopes(n_heads: int, most: float = 8.0) -> list[float]:
     """ALiBi's geometric series of slopes; where n is no power of two, interleaved from the next."""
     base = 2 ** (n_heads.bit_length() - 1)
-    slopes = [2 ** (-8 * (i + 1) / base) for i in range(base)]
-    return slopes + [2 ** (-4 * (2 * i + 1) / base) for i in range(n_heads - base)]
+    slopes = [2 ** (-most * (i + 1) / base) for i in range(base)]
+    return slopes + [2 ** (-most / 2 * (2 * i + 1) / base) for i in range(n_heads - base)]

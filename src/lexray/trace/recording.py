@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.families import Block, Experts
+from lexray.families import Block, Experts, Norm
 from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import FeedForward
 from lexray.model.fold import at_least_float32
@@ -280,8 +280,16 @@ class LayerTrace:
     @property
     def attn_out(self) -> Float[Tensor, "p d_model"]:
         """What the attention adds to the residual stream."""
-        normed = self.spec.attention.post_norm is not None
-        return self._part("attn_out") if normed else self.attn_write
+        return self._added("attn_out", self.attn_write, self.spec.attention.post_norm)
+
+    def _added(self, name: str, written: Tensor, norm: Norm | None) -> Tensor:
+        """What a sub-block wrote, behind the norm of its output; a constant factor (Granite) is
+        no module that could be recorded."""
+        if norm is None:
+            return written
+        if norm.module is not None:
+            return self._part(name)
+        return norm(written, self.trace.weights.checkpoint)
 
     # ------------------------------------------------------------------ feed-forward
 
@@ -334,16 +342,20 @@ class LayerTrace:
         row, ff = self.trace.row(position), self.trace.weights.layers[self.index].ff
         if isinstance(ff, FeedForward):
             return [ActiveFF(ff, self._part("coefficients")[row], 1.0)]
-        did = self.experts
+        did, all_share = self.experts, ff.spec.share
         assert did is not None
         found = [
             ActiveFF(ff.experts[e], coefficients * weight, float(weight))
             for e, weight, coefficients in zip(
-                did.chosen[row].tolist(), did.weights[row], did.coefficients[row], strict=True
+                did.chosen[row].tolist(),
+                did.weights[row] * all_share,
+                did.coefficients[row],
+                strict=True,
             )
         ]
         if ff.shared is not None and did.shared_coefficients is not None:
-            share = 1.0 if did.shared_weight is None else float(did.shared_weight[row])
+            weight = 1.0 if did.shared_weight is None else float(did.shared_weight[row])
+            share = weight * all_share
             found.append(ActiveFF(ff.shared, did.shared_coefficients[row] * share, share))
         return found
 
@@ -355,5 +367,4 @@ class LayerTrace:
     @property
     def mlp_out(self) -> Float[Tensor, "p d_model"]:
         """What the feed-forward adds to the residual stream."""
-        normed = self.spec.ff.post_norm is not None
-        return self._part("mlp_out") if normed else self.mlp_write
+        return self._added("mlp_out", self.mlp_write, self.spec.ff.post_norm)

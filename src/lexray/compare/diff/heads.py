@@ -135,7 +135,7 @@ def _turn(head: Head, ends: list[Tensor]) -> list[Tensor]:
         (head.spec.q_norm, head.spec.q, head.index),
         (head.spec.k_norm, head.spec.k, head.kv_index),
     ):
-        if norm is None:
+        if norm is None or norm.turned:  # else the gains are part of the rotation
             continue
         own = norm.joint or norm.heads[index]
         gain = own.read_gain(head.weights.checkpoint)

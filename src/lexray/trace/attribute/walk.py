@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -144,7 +143,7 @@ def before_norm(
         g = g * gain.to(g)
     if norm.centres:
         g, x = g - g.mean(), x - x.mean()
-    return g * torch.rsqrt(x.square().mean() + norm.eps)
+    return g * norm.scale(x)
 
 
 def norm_bias(

@@ -173,8 +173,7 @@ class Selection:
         if norm is None or written is None:
             return X
         centred = written - written.mean(-1, keepdim=True) if norm.centres else written
-        scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + norm.eps)
-        return fold.writer(X, norm, self._checkpoint) * scale
+        return fold.writer(X, norm, self._checkpoint) * norm.scale(centred)
 
     def _keep(self, x: Float[Tensor, "p *rest"]) -> Float[Tensor, "c *rest"]:
         rows = [self.trace.row(position) for position in self.positions]
@@ -224,6 +223,8 @@ def query_directions(
     head: Head, q: Float[Tensor, "n d_head"], offsets: Int[Tensor, "n"]
 ) -> Float[Tensor, "n d_head"]:
     """What a query multiplies x W_K + b_K with, but for a QK-norm's scale."""
+    if (gains := head.turned_gains) is not None:
+        return _turn(head, q, -offsets) * gains.to(q)
     return _behind(_turn(head, q, -offsets), head, head.spec.k_norm, head.spec.k, head.kv_index)
 
 
@@ -231,6 +232,8 @@ def key_directions(
     head: Head, k: Float[Tensor, "n d_head"], offsets: Int[Tensor, "n"]
 ) -> Float[Tensor, "n d_head"]:
     """What a key multiplies x W_Q + b_Q with, but for a QK-norm's scale."""
+    if (gains := head.turned_gains) is not None:
+        return _turn(head, k * gains.to(k), offsets)
     return _behind(_turn(head, k, offsets), head, head.spec.q_norm, head.spec.q, head.index)
 
 

@@ -104,9 +104,13 @@ def weights_of(
     (Falcon, whose attention is a fused kernel)."""
     grouped = k.float().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = torch.einsum("phr,nhr->hpn", q.float(), grouped) * spec.scale
+    if spec.temperature is not None:
+        scores = scores * spec.temperature(at)[:, None]
     seen = torch.arange(len(k), device=k.device)
     if spec.alibi:
-        slopes = torch.tensor(alibi_slopes(q.shape[1]), device=k.device) * spec.alibi
+        slopes = (
+            torch.tensor(alibi_slopes(q.shape[1], spec.alibi_most), device=k.device) * spec.alibi
+        )
         scores = scores + slopes[:, None, None] * seen
     if spec.cap is not None:
         scores = spec.cap * (scores / spec.cap).tanh()

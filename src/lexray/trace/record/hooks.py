@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import RLock
 from typing import Any
@@ -189,7 +189,7 @@ class Recorder:
     def _hook_ends(self) -> None:
         """The parts of the embedding (where there is more than the tokens'), and the final norm."""
         a = self.architecture
-        if a.positions or a.token_types or a.embed_norm:
+        if a.positions or a.token_types or a.embed_norm or a.sinusoids:
             names = {"token": a.embed, "position": a.positions, "token_type": a.token_types}
             if a.project_in is not None:
                 names["token"] = a.project_in.weight
@@ -197,6 +197,8 @@ class Recorder:
                 if tensor is not None:
                     owner = tensor.rpartition(".")[0]
                     self.after(owner, self._keeper(None, f"embed.{part}"))
+            if a.sinusoids is not None:
+                self.after(a.sinusoids, self._keeper(None, "embed.position"))
         if a.final_norm is not None and a.final_norm.module in self.modules:
             self.after(a.final_norm.module, self._keeper(None, "normed"))
 
@@ -239,7 +241,8 @@ class Recorder:
         wide = x.float() if x.dtype.itemsize < 4 else x
         if norm.joint is not None:
             return norm.joint(wide.flatten(-2), self.checkpoint).view_as(x).to(x)
-        each = [own(wide[..., h, :], self.checkpoint) for h, own in enumerate(norm.heads)]
+        heads = [replace(own, gain=None) if norm.turned else own for own in norm.heads]
+        each = [own(wide[..., h, :], self.checkpoint) for h, own in enumerate(heads)]
         return torch.stack(each, dim=-2).to(x)
 
     def _fill_attention(self, n: int, spec: Attention, out: Any) -> None:
@@ -277,6 +280,8 @@ class Recorder:
         if "residual" in self.plan.what:
             self.before(reader, self._keeper(n, "mlp_in"))
             self.after(writer, self._keeper(n, "mlp_write"))
+            if isinstance(ff, Experts) and ff.shared is not None and ff.shared_beside:
+                self.after(ff.shared.w_out.module, partial(self._add, n, "mlp_write"))
             if ff.post_norm is not None and ff.post_norm.module is not None:
                 self.after(ff.post_norm.module, self._keeper(n, "mlp_out"))
         if "mlp" in self.plan.what:
@@ -290,6 +295,13 @@ class Recorder:
             if linear is not None:
                 self.after(linear.module, self._outputs(n, name, linear, ff.d_mlp))
         self.before(ff.w_out.module, self._keeper(n, "coefficients"))
+
+    def _add(self, n: int, name: str, out: Tensor) -> None:
+        """Adds a later module's output to one that is kept."""
+        before = [kept[n, name] for kept in self.kept]
+        self.keep(n, name, out)
+        for kept, x in zip(self.kept, before, strict=True):
+            kept[n, name] = kept[n, name] + x
 
     def _outputs(self, n: int, name: str, linear: Linear, size: int) -> Callable[[Any], None]:
         at = slice(linear.start, linear.start + size)

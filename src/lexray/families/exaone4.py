@@ -1,0 +1,48 @@
+"""EXAONE 4: norms on what sub-blocks write and on each head's queries and keys; where some layers
+look through a window, the others go without rotary positions."""
+
+from __future__ import annotations
+
+from lexray.families.parts import attention, decoder, gated, projections, qk_norms, sizes
+from lexray.families.registry import Config, Names, family
+from lexray.families.rotary import rotary
+from lexray.families.spec import Architecture, Block
+
+DEFAULTS = {"tie_word_embeddings": False, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
+
+
+@family("exaone4", title="EXAONE 4", defaults=DEFAULTS | {"sliding_window": 4096})
+def describe(c: Config, t: Names) -> Architecture:
+    return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
+
+
+def block(c: Config, t: Names, stem: str, n: int) -> Block:
+    s, eps, window = sizes(c), c["rms_norm_eps"], c.get("sliding_window")
+    slides = window is not None and is_sliding(c, n)
+    return Block(
+        attention(
+            projections(t, f"{stem}self_attn.", s),
+            s,
+            rotary(c, s["d_head"]) if slides or window is None else None,
+            post_norm=t.norm("rms", f"{stem}post_attention_layernorm", eps),
+            **qk_norms(t, s, f"{stem}self_attn.", eps),
+            window=window if slides else None,
+        ),
+        gated(
+            t,
+            f"{stem}mlp.",
+            s["d_mlp"],
+            c["hidden_act"],
+            post_norm=t.norm("rms", f"{stem}post_feedforward_layernorm", eps),
+        ),
+    )
+
+
+def is_sliding(c: Config, n: int) -> bool:
+    """All but every fourth layer, or as a pattern of letters has it ("LLLG")."""
+    if kinds := c.get("layer_types"):
+        return bool(kinds[n] == "sliding_attention")
+    pattern = c.get("sliding_window_pattern") or 4
+    if isinstance(pattern, str):
+        return pattern[n % len(pattern)] == "L" and n + 1 != c["num_hidden_layers"]
+    return bool((n + 1) % pattern)

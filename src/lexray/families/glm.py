@@ -1,0 +1,64 @@
+"""GLM-4: half of each head rotary in adjacent pairs, gates and keys in one matrix.
+
+The models of 2025 norm what sub-blocks write as well; the mixtures (GLM-4.5) have Llama's names,
+halves of pairs, optional norms of queries and keys, and DeepSeek's experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lexray.families import llama
+from lexray.families.experts import DEEPSEEK, deepseek_feed_forward
+from lexray.families.parts import decoder, gated_at_once, qk_norms, sizes
+from lexray.families.registry import Config, Names, family
+from lexray.families.rotary import rotary
+from lexray.families.spec import Architecture, Block
+
+DEFAULTS = {
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1.5625e-07,
+    "hidden_act": "silu",
+    "head_dim": 128,
+    "num_key_value_heads": 2,
+}
+MOE = DEEPSEEK | {
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "first_k_dense_replace": 1,
+}
+
+
+@family("glm", title="GLM-4 (2024)", defaults=DEFAULTS)
+@family("glm4", title="GLM-4", defaults=DEFAULTS)
+def describe(c: Config, t: Names) -> Architecture:
+    return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
+
+
+def block(c: Config, t: Names, stem: str, n: int) -> Block:
+    s, eps = sizes(c), c["rms_norm_eps"]
+    both = f"{stem}post_self_attn_layernorm.weight" in t
+    after_attention, after_mlp = (
+        t.norm("rms", f"{stem}post_{x}_layernorm", eps) if both else None
+        for x in ("self_attn", "mlp")
+    )
+    turns = rotary(c, s["d_head"], kind="pair", partial=0.5)
+    plain = llama.block(c, t, stem, n, rotary=turns, post_norm=after_attention)
+    before = plain.ff.pre_norm
+    norms = {"pre_norm": before, "post_norm": after_mlp}
+    return replace(plain, ff=gated_at_once(t, f"{stem}mlp.", s["d_mlp"], c["hidden_act"], **norms))
+
+
+@family("glm4_moe", title="GLM-4.5 (MoE)", defaults=MOE | {"partial_rotary_factor": 0.5})
+@family("solar_open", title="Solar Open", defaults=MOE | {"head_dim": 128, "rope_theta": 1e6})
+@family("dots1", title="dots.llm1", defaults=MOE)
+def describe_moe(c: Config, t: Names) -> Architecture:
+    return decoder(c, t, moe_block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
+
+
+def moe_block(c: Config, t: Names, stem: str, n: int) -> Block:
+    s, eps = sizes(c), c["rms_norm_eps"]
+    plain = llama.block(c, t, stem, n, **qk_norms(t, s, f"{stem}self_attn.", eps))
+    norm = t.norm("rms", f"{stem}post_attention_layernorm", eps)
+    return replace(plain, ff=deepseek_feed_forward(c, t, stem, n, norm))

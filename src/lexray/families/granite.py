@@ -1,0 +1,103 @@
+"""Granite 3: Llama with constant factors on embeddings, scores, what sub-blocks write, and logits;
+its mixtures have one fused matrix of all experts' gates and keys, some of them a shared expert."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lexray.families import llama
+from lexray.families.experts import in_stacks
+from lexray.families.gguf import names as gguf
+from lexray.families.parts import decoder
+from lexray.families.registry import Config, Names, family
+from lexray.families.spec import Architecture, Block, Experts, FeedForward, Linear, Norm
+
+DEFAULTS = {
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "embedding_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "residual_multiplier": 1.0,
+    "attention_multiplier": 1.0,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+
+
+@family("granite", title="Granite", defaults=DEFAULTS)
+@family("granitemoe", title="Granite-MoE", defaults=DEFAULTS)
+@family("granitemoeshared", title="Granite-MoE, shared", defaults=DEFAULTS)
+def describe(c: Config, t: Names) -> Architecture:
+    return decoder(
+        c,
+        t,
+        block,
+        lambda stem: t.norm("rms", stem, c["rms_norm_eps"]),
+        embed_scale=c["embedding_multiplier"],
+        logit_scale=1 / c["logits_scaling"],
+    )
+
+
+def factor(c: Config) -> Norm | None:
+    """What sub-blocks write is multiplied by."""
+    times = c["residual_multiplier"]
+    return None if times == 1 else Norm("fixed", None, factor=times)
+
+
+def block(c: Config, t: Names, stem: str, n: int) -> Block:
+    times = factor(c)
+    plain = llama.block(c, t, stem, n, scale=c["attention_multiplier"], post_norm=times)
+    moe = f"{stem}block_sparse_moe."
+    sparse = t.pick(f"{moe}router.layer.weight", f"{moe}router.weight") is not None
+    ff = experts(c, t, stem, moe) if sparse else plain.ff
+    return replace(plain, ff=replace(ff, pre_norm=plain.ff.pre_norm, post_norm=times))
+
+
+def experts(c: Config, t: Names, stem: str, moe: str) -> Experts:
+    d_mlp, act = c["intermediate_size"], c["hidden_act"]
+    both = t.pick(f"{moe}input_linear.weight", f"{moe}experts.gate_up_proj")
+    down = t.pick(f"{moe}output_linear.weight", f"{moe}experts.down_proj")
+    assert both is not None
+    assert down is not None
+    router = t.pick(f"{moe}router.layer.weight", f"{moe}router.weight")
+    count = range(c["num_local_experts"])
+    beside = shared(c, t, f"{stem}shared_mlp.")
+    return Experts(
+        router=Linear(router or ""),
+        experts=tuple(in_stacks(both, down, e, d_mlp, act) for e in count),
+        top_k=c["num_experts_per_tok"],
+        normalise=True,
+        module=moe.removesuffix("."),
+        shared=beside,
+        shared_beside=beside is not None,
+    )
+
+
+def shared(c: Config, t: Names, stem: str) -> FeedForward | None:
+    """A feed-forward beside the experts, gates and keys in one matrix."""
+    both, d_mlp = f"{stem}input_linear", c.get("shared_intermediate_size") or 0
+    if f"{both}.weight" not in t:
+        return None
+    return FeedForward(
+        w_in=t.linear(both, start=d_mlp, size=d_mlp),
+        w_gate=t.linear(both, start=0, size=d_mlp),
+        w_out=t.linear(f"{stem}output_linear"),
+        activation=c["hidden_act"],
+        d_mlp=d_mlp,
+    )
+
+
+gguf.declare(
+    "granite",
+    gguf.Naming(
+        "granite",
+        {**gguf.LLAMA, **gguf.TURNED},
+        lambda m, c: {
+            "embedding_multiplier": m.get("embedding_scale"),
+            "residual_multiplier": m.get("residual_scale"),
+            "attention_multiplier": m.get("attention.scale"),
+            "logits_scaling": m.get("logit_scale"),
+        },
+    ),
+)

@@ -1,0 +1,98 @@
+"""Llama with a feed-forward without gates: Arcee (squared ReLU), Nemotron (LayerNorms with 1 + w,
+half of each head rotary), Jais 2 (LayerNorms), Apertus (xIELU, normed queries and keys), and
+nanochat (norms without parameters, also of the embedding; a rotary embedding that turns back)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from lexray.families import llama
+from lexray.families.parts import decoder, plain, qk_norms, same_for_all, sizes
+from lexray.families.registry import Config, Names, family
+from lexray.families.rotary import rotary
+from lexray.families.spec import Architecture, Block, Norm
+
+DEFAULTS = {"tie_word_embeddings": False, "rms_norm_eps": 1e-5, "hidden_act": "relu2"}
+NEMOTRON = DEFAULTS | {"norm_eps": 1e-5, "partial_rotary_factor": 0.5}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 12_000_000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 8192,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+APERTUS = DEFAULTS | {"hidden_act": "xielu", "rope_parameters": LLAMA3}
+NANOCHAT = DEFAULTS | {"rms_norm_eps": 1e-6, "final_logit_softcapping": 15.0}
+
+
+@family("arcee", title="Arcee", defaults=DEFAULTS)
+def describe(c: Config, t: Names) -> Architecture:
+    norm = partial(t.norm, "rms", eps=c["rms_norm_eps"])
+    return decoder(c, t, partial(block, norm=norm), norm)
+
+
+@family("nemotron", title="Nemotron", defaults=NEMOTRON)
+def describe_nemotron(c: Config, t: Names) -> Architecture:
+    norm = partial(t.norm, "layer", eps=c["norm_eps"], plus_one=True)
+    return decoder(c, t, partial(block, norm=norm), norm)
+
+
+@family("jais2", title="Jais 2", defaults=DEFAULTS | {"layer_norm_eps": 1e-5})
+def describe_jais(c: Config, t: Names) -> Architecture:
+    norm = partial(t.norm, "layer", eps=c["layer_norm_eps"])
+    return decoder(c, t, partial(block, norm=norm), norm)
+
+
+def block(c: Config, t: Names, stem: str, n: int, norm: partial[Norm]) -> Block:
+    before, after = (norm(f"{stem}{name}_layernorm") for name in ("input", "post_attention"))
+    ff = plain(t, f"{stem}mlp.", c["intermediate_size"], c["hidden_act"], pre_norm=after)
+    return replace(llama.block(c, t, stem, n, pre_norm=before), ff=ff)
+
+
+@family("apertus", title="Apertus", defaults=APERTUS)
+def describe_apertus(c: Config, t: Names) -> Architecture:
+    return decoder(c, t, apertus_block, partial(t.norm, "rms", eps=c["rms_norm_eps"]))
+
+
+def apertus_block(c: Config, t: Names, stem: str, n: int) -> Block:
+    s, eps = sizes(c), c["rms_norm_eps"]
+    before, after = (
+        t.norm("rms", f"{stem}{name}_layernorm", eps) for name in ("attention", "feedforward")
+    )
+    normed = qk_norms(t, s, f"{stem}self_attn.", eps)
+    ff = plain(t, f"{stem}mlp.", s["d_mlp"], c["hidden_act"], pre_norm=after)
+    return replace(llama.block(c, t, stem, n, pre_norm=before, **normed), ff=ff)
+
+
+@family("nanochat", title="nanochat", defaults=NANOCHAT)
+def describe_nanochat(c: Config, t: Names) -> Architecture:
+    bare = Norm("rms", None, eps=c["rms_norm_eps"])
+    return decoder(
+        c,
+        t,
+        nanochat_block,
+        lambda stem: bare,
+        embed_norm=bare,
+        logit_cap=c.get("final_logit_softcapping"),
+    )
+
+
+def nanochat_block(c: Config, t: Names, stem: str, n: int) -> Block:
+    s, bare = sizes(c), Norm("rms", None, eps=c["rms_norm_eps"])
+    forth = rotary(c, s["d_head"])
+    back = replace(forth, frequencies=tuple(-f for f in forth.frequencies))
+    attention = llama.block(
+        c,
+        t,
+        stem,
+        n,
+        rotary=back,
+        pre_norm=bare,
+        q_norm=same_for_all(bare, s["n_heads"]),
+        k_norm=same_for_all(bare, s["n_kv_heads"]),
+    )
+    names = ("fc1", "fc2")
+    ff = plain(t, f"{stem}mlp.", s["d_mlp"], c["hidden_act"], names, pre_norm=bare)
+    return replace(attention, ff=ff)
