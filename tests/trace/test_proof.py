@@ -102,9 +102,7 @@ def test_heads_add_up(name: str) -> None:
             close(x.head_out[:, head.index], x.z[:, head.index] @ head.W_O)
             values = x.v[:, head.kv_index]
             close(x.z[:, head.index], x.pattern[head.index] @ values)
-            clip = head.spec.clip or torch.inf
-            own = x.attn_in @ head.W_V + (0 if head.b_V is None else head.b_V)
-            close(values, own.clamp(-clip, clip))
+            close(values, head.values(x.attn_in))
 
 
 @every
@@ -122,7 +120,10 @@ def test_attention_weights(name: str) -> None:
             scores = q @ k.T * head.spec.scale + head.alibi_slope * at
             if (cap := head.spec.cap) is not None:
                 scores = cap * (scores / cap).tanh()
-            close(scores.masked_fill(~seen, -torch.inf).softmax(-1), x.pattern[head.index])
+            scores = scores.masked_fill(~seen, -torch.inf)
+            if head.sink is not None:
+                scores = torch.cat([scores, torch.full((len(IDS), 1), head.sink)], 1)
+            close(scores.softmax(-1)[:, : len(IDS)], x.pattern[head.index])
 
 
 @every
@@ -136,6 +137,12 @@ def test_queries_and_keys(name: str) -> None:
             close(q, head.queries(x.attn_in))
             close(k, head.keys(x.attn_in))
             met = x.q_rotated[:, head.index] @ x.k_rotated[:, head.kv_index].T
+            if (grows := head.spec.temperature) is not None:
+                met = met / grows(torch.arange(len(IDS)))[:, None]
+            if (gains := head.turned_gains) is not None:
+                q, k = (head.spec.rotary.turn(y[:, None], torch.arange(len(IDS))) for y in (q, k))
+                close(q[:, 0] * gains @ k[:, 0].T, met)
+                continue
             for offset in range(1 - len(IDS), 1):
                 R = head.rotation(offset)
                 turned = q @ (torch.eye(len(k[0])) if R is None else R.to(q)) @ k.T
@@ -182,7 +189,7 @@ def test_embedding_adds_up(name: str) -> None:
     parts, a = c.trace.embed_parts, c.model.architecture
     close(normed(a.embed_norm, sum(parts.values()), c.model), c.trace.embed)
     close(parts["token"], c.model.W_E[IDS] * a.embed_scale)
-    assert ("position" in parts) == (a.positions is not None)
+    assert ("position" in parts) == bool(a.positions or a.sinusoids)
     if (W_pos := c.model.W_pos) is not None:
         close(parts["position"], W_pos[: len(IDS)])
 

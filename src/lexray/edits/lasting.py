@@ -69,7 +69,7 @@ def _writers(model: Anatomy, edit: Placed) -> Iterator[tuple[Linear, slice, bool
     """The linear maps by which a part writes, which of their inputs, and whether all."""
     site: Site = edit.site
     block, a = model.architecture.blocks[site.layer], site.address
-    o, d_head = block.attention.o, block.attention.q.d_head
+    o, d_head = block.attention.o, block.attention.v.d_head
     match site.kind:
         case "head":
             assert a.head is not None

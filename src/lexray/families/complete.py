@@ -19,6 +19,7 @@ from lexray.families.spec import (
     Attention,
     Block,
     Experts,
+    Latent,
     Linear,
     Norm,
     QKNorm,
@@ -88,6 +89,10 @@ def _norms(a: Architecture, block: Block) -> Vectors:
     x, ff = block.attention, block.ff
     for norm in (x.pre_norm, x.post_norm, x.sum_norm, ff.pre_norm, ff.post_norm, ff.sum_norm):
         yield from _of(norm, a.d_model)
+    for heads in (x.q, x.k, x.v):
+        if isinstance(heads.linear, Latent):
+            yield from _of(heads.linear.norm, heads.linear.width)
+    yield x.sinks, len(x.q.starts)
     yield from _qk_norms(x)
 
 

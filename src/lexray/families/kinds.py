@@ -18,6 +18,8 @@ _WHOLE = """
     n_routed_experts n_shared_experts n_group topk_group first_k_dense_replace
     num_shared_experts prefix_dense_intermediate_size prefix_dense_sliding_window_pattern
     moe_num_experts moe_k moe_num_shared_experts moe_layer_start_index moe_layer_interval
+    kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim intermediate_size_mlp
+    interleave_moe_layer_step attention_chunk_size experts_per_token
     shared_intermediate_size d_model attention_heads max_seq_len
     vocab_size pad_token_id rotary_dim num_ln_in_parallel_attn
     max_position_embeddings original_max_position_embeddings n_positions seq_length
@@ -32,9 +34,10 @@ _NUMBER = """
     factor low_freq_factor high_freq_factor attention_factor beta_fast beta_slow
     mscale mscale_all_dim alpha llama_4_scaling_beta
     norm_eps norm_epsilon embedding_multiplier logits_scaling residual_multiplier
-    attention_multiplier routed_scaling_factor router_jitter_noise
+    floor_scale attn_scale attention_multiplier routed_scaling_factor router_jitter_noise
 """
 _FLAG = """
+    rope_interleave attn_temperature_tuning
     scale_embedding tie_word_embeddings use_parallel_residual parallel_attn multi_query alibi
     new_decoder_architecture use_sliding_window qk_layernorm use_qk_norm norm_topk_prob
     scale_attn_weights scale_attn_by_inverse_layer_idx layer_norm_elementwise_affine is_decoder
@@ -42,9 +45,10 @@ _FLAG = """
 """
 _TEXT = """
     model_type hidden_act activation_function activation hidden_activation classifier_activation
-    rope_type type expert_selection_fn shared_expert_combination_strategy
+    rope_type type topk_method expert_selection_fn shared_expert_combination_strategy
 """
 _LIST = """
+    moe_layers
     layer_types mlp_layer_types no_rope_layers mlp_only_layers attention_types attention_layers
     short_factor long_factor
 """

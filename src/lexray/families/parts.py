@@ -104,9 +104,7 @@ def plain(
     return FeedForward(w_in, w_out, activation, d_mlp, **norms)
 
 
-def gated_at_once(
-    t: Names, stem: str, d_mlp: int, activation: str, **norms: Norm | None
-) -> FeedForward:
+def gated_at_once(t: Names, stem: str, d_mlp: int, activation: str, **norms: Any) -> FeedForward:
     """Phi-3's gate_up_proj, gate | up, and down_proj."""
     return FeedForward(
         w_in=t.linear(f"{stem}gate_up_proj", start=d_mlp, size=d_mlp),
@@ -118,7 +116,7 @@ def gated_at_once(
     )
 
 
-def gated(t: Names, stem: str, d_mlp: int, activation: str, **norms: Norm | None) -> FeedForward:
+def gated(t: Names, stem: str, d_mlp: int, activation: str, **norms: Any) -> FeedForward:
     """Llama's gate_proj, up_proj and down_proj."""
     return FeedForward(
         w_in=t.linear(f"{stem}up_proj"),

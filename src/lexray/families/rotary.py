@@ -24,7 +24,7 @@ MOST = 1 << 16
 
 @dataclass(frozen=True)
 class Rotary:
-    """Turns the first 2·len(frequencies) of a head's dimensions, in pairs."""
+    """Turns 2·len(frequencies) of a head's dimensions, in pairs: the first ones, unless said."""
 
     frequencies: tuple[float, ...]
     """The angle per position of each pair."""
@@ -32,6 +32,8 @@ class Rotary:
     """Pairs are (i, i + n/2), or adjacent (2i, 2i + 1)."""
     factor: float = 1.0
     """Multiplies the turned dimensions of queries and of keys (YaRN, LongRoPE)."""
+    start: int = 0
+    """The first dimension that is turned."""
 
     def matrix(self, offset: int, d_head: int) -> Tensor:
         """R(offset), d_head × d_head in float64; offset = key position − query position."""
@@ -39,6 +41,7 @@ class Rotary:
         angles = torch.tensor(self.frequencies, dtype=torch.float64) * offset
         pairs = torch.arange(n)
         first, second = (pairs, pairs + n) if self.kind == "half" else (2 * pairs, 2 * pairs + 1)
+        first, second = first + self.start, second + self.start
         rotation = torch.eye(d_head, dtype=torch.float64)
         rotation[first, first] = rotation[second, second] = angles.cos() * self.factor**2
         rotation[first, second] = -angles.sin() * self.factor**2
@@ -52,9 +55,11 @@ class Rotary:
         frequencies = torch.tensor(self.frequencies, dtype=exact, device=x.device)
         angles = positions.to(frequencies)[:, None, None] * frequencies
         cos, sin = angles.cos() * self.factor, angles.sin() * self.factor
-        half = self.kind == "half"
+        at, end = self.start, self.start + 2 * n
         first, second = (
-            (slice(n), slice(n, 2 * n)) if half else (slice(0, 2 * n, 2), slice(1, 2 * n, 2))
+            (slice(at, at + n), slice(at + n, end))
+            if self.kind == "half"
+            else (slice(at, end, 2), slice(at + 1, end, 2))
         )
         wide, turned = x.to(exact), x.to(exact).clone()
         turned[..., first] = wide[..., first] * cos - wide[..., second] * sin

@@ -8,7 +8,15 @@ from lexray.checkpoint import Checkpoint, TensorInfo
 from lexray.checkpoint.quant.find import hint_at
 from lexray.errors import LexrayError
 from lexray.families.registry import CORRECT
-from lexray.families.spec import Architecture, Attention, Block, Experts, FeedForward, Linear
+from lexray.families.spec import (
+    Architecture,
+    Attention,
+    Block,
+    Experts,
+    FeedForward,
+    Latent,
+    Linear,
+)
 
 Shapes = dict[str, tuple[int, int]]
 """The inputs and outputs of each weight."""
@@ -28,8 +36,16 @@ def block_shapes(a: Architecture, block: Block) -> Shapes:
 
 def _attention(a: Architecture, x: Attention) -> Iterator[tuple[Linear, int, int]]:
     for heads in (x.q, x.k, x.v):
-        yield heads.linear, a.d_model, max(heads.starts) + heads.d_head
-    yield x.o, len(x.q.starts) * x.q.d_head, a.d_model
+        last, linear = max(heads.starts) + heads.d_head, heads.linear
+        if not isinstance(linear, Latent):
+            yield linear, a.d_model, last
+            continue
+        yield linear.down, a.d_model, linear.width
+        own, _ = linear.parts(slice(last - heads.d_head, last))
+        yield linear, linear.width, own.stop
+        if linear.tail is not None:
+            yield linear.tail, a.d_model, linear.tail.size or 0
+    yield x.o, len(x.q.starts) * x.v.d_head, a.d_model
 
 
 def dense_parts(ff: FeedForward | Experts) -> list[FeedForward]:
@@ -42,7 +58,7 @@ def dense_parts(ff: FeedForward | Experts) -> list[FeedForward]:
 def _feed_forward(a: Architecture, ff: FeedForward) -> Iterator[tuple[Linear, int, int]]:
     for linear in (ff.w_in, ff.w_gate):
         if linear is not None:
-            yield linear, a.d_model, ff.d_mlp
+            yield linear, a.d_model, linear.step * (ff.d_mlp - 1) + 1
     yield ff.w_out, ff.d_mlp, a.d_model
 
 

@@ -35,11 +35,18 @@ class Linear:
     start: int = 0
     size: int | None = None
     expert: int | None = None
+    step: int = 1
+    """Its outputs are every `step`-th of the matrix (gates and keys in turn: gpt-oss)."""
 
     @property
     def module(self) -> str:
         """The name of the module that owns the weight."""
         return self.weight.rpartition(".")[0]
+
+    @property
+    def reader(self) -> str:
+        """The name of the module that reads the residual stream."""
+        return self.module
 
     def index(self, inputs: slice, outputs: slice) -> tuple[slice, ...]:
         """The slices to read from disk for these inputs and outputs."""
@@ -52,7 +59,8 @@ class Linear:
         tensor = checkpoint.read(self.weight, *self.index(inputs, outputs))
         if self.expert is not None:
             tensor = tensor[0]
-        return tensor if self.in_first else tensor.T
+        tensor = tensor if self.in_first else tensor.T
+        return tensor[:, :: self.step] if self.step > 1 else tensor
 
     def cost(self, checkpoint: Checkpoint, inputs: slice = ALL, outputs: slice = ALL) -> int:
         """The bytes that `read` would read."""
@@ -64,15 +72,73 @@ class Linear:
             return None
         outputs = self._shift(outputs)
         if self.expert is None:
-            return checkpoint.read(self.bias, outputs)
-        return checkpoint.read(self.bias, slice(self.expert, self.expert + 1), outputs)[0]
+            return checkpoint.read(self.bias, outputs)[:: self.step]
+        each = checkpoint.read(self.bias, slice(self.expert, self.expert + 1), outputs)
+        return each[0, :: self.step]
 
     def _shift(self, outputs: slice) -> slice:
         if outputs == ALL and self.size is None:
             return slice(self.start or None, None)
-        start = outputs.start or 0
+        start = self.start + self.step * (outputs.start or 0)
         stop = outputs.stop if outputs.stop is not None else self.size
-        return slice(self.start + start, None if stop is None else self.start + stop)
+        return slice(start, None if stop is None else self.start + self.step * (stop - 1) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Latent(Linear):
+    """A linear map behind another and a norm: x → N(x `down`) W, as DeepSeek's attention has them.
+
+    Read as one matrix it is `down` diag(γ) W, whose rank is at most the latent's width; what the
+    norm divides by depends on x and is left out. With a `tail`, each head's outputs are `content`
+    columns of W (a head's begin every `spacing`) and then the tail, which all heads share.
+    """
+
+    down: Linear = Linear("")
+    norm: Norm | None = None
+    tail: Linear | None = None
+    content: int = 0
+    spacing: int = 0
+
+    @property
+    def reader(self) -> str:
+        return self.down.module
+
+    @property
+    def width(self) -> int:
+        """How many dimensions the latent has."""
+        return self.down.size or 0
+
+    def parts(self, outputs: slice) -> tuple[slice, slice]:
+        """Which columns of W, and which of the tail."""
+        if self.tail is None or outputs == ALL:
+            return outputs, slice(0, 0)
+        each = self.content + (self.tail.size or 0)
+        head, first = divmod(outputs.start, each)
+        last, base = first + outputs.stop - outputs.start, head * self.spacing
+        split = self.content
+        own = slice(base + min(first, split), base + min(last, split))
+        return own, slice(max(first - split, 0), max(last - split, 0))
+
+    def read(self, checkpoint: Checkpoint, inputs: slice = ALL, outputs: slice = ALL) -> Tensor:
+        own, shared = self.parts(outputs)
+        up = self.read_up(checkpoint, own).float()
+        down = self.down.read(checkpoint, inputs=inputs).float()
+        gain = None if self.norm is None else self.norm.read_gain(checkpoint)
+        W = down @ (up if gain is None else gain.float()[:, None] * up)
+        if self.tail is None or shared.start == shared.stop:
+            return W
+        return torch.cat([W, self.tail.read(checkpoint, inputs, shared).float()], 1)
+
+    def read_up(self, checkpoint: Checkpoint, outputs: slice = ALL) -> Tensor:
+        """W[:, outputs] alone: from the latent on."""
+        if outputs != ALL and outputs.start == outputs.stop:
+            return torch.zeros(self.width, 0)
+        return Linear(self.weight).read(checkpoint, outputs=outputs)
+
+    def cost(self, checkpoint: Checkpoint, inputs: slice = ALL, outputs: slice = ALL) -> int:
+        own, shared = self.parts(outputs)
+        total = self.down.cost(checkpoint, inputs) + Linear(self.weight).cost(checkpoint, ALL, own)
+        return total + (self.tail.cost(checkpoint, inputs, shared) if self.tail else 0)
 
 
 @dataclass(frozen=True)
@@ -215,11 +281,23 @@ class Attention:
     """The steepest of n slopes is 2^(−this / n), the flattest 2^−this."""
     cap: float | None = None
     """tanh cap of the attention scores."""
+    sinks: str | None = None
+    """One score per head that takes part in the softmax and belongs to no position: weights sum to
+    less than one (gpt-oss). The tensor's name."""
     clip: float | None = None
     """Queries, keys and values are clamped to ± this."""
     window: int | None = None
     """Sliding window: position j is seen from i if |i − j| < window."""
+    chunk: int | None = None
+    """Position j is seen from i only if both lie in the same so many positions (Llama 4)."""
     temperature: Temperature | None = None
+    others: tuple[str, ...] = ()
+    """Tensors that take part and are not read (the indexer of DeepSeek V3.2)."""
+
+    @property
+    def turns(self) -> bool:
+        """Whether queries and keys are changed by their positions before they meet."""
+        return self.rotary is not None or self.temperature is not None
 
     @property
     def module(self) -> str:
@@ -236,6 +314,8 @@ class FeedForward:
     activation: str
     d_mlp: int
     w_gate: Linear | None = None
+    curve: tuple[str, ...] = ()
+    """The tensors of an activation that has learned parameters (xIELU)."""
     pre_norm: Norm | None = None
     post_norm: Norm | None = None
     sum_norm: Norm | None = None
@@ -255,6 +335,8 @@ class Routing:
     """… a group being as good as the sum of so many of its scores."""
     scale: float = 1.0
     """What the weights are multiplied by in the end."""
+    on_input: bool = False
+    """They multiply what an expert reads, not what it writes (Llama 4)."""
     jitter: float = 0.01
     """The sparse mixer leaves out of its softmax what falls short of the best by twice that."""
 

@@ -47,6 +47,9 @@ gguf.declare(
             f"{gguf.LAYER}mlp.c_fc": "blk.{n}.ffn_up",
             f"{gguf.LAYER}mlp.c_proj": "blk.{n}.ffn_down",
         },
-        lambda m, c: {"norm_epsilon": c["layer_norm_eps"]},
+        lambda m, c: {
+            "norm_epsilon": c["layer_norm_eps"],
+            "sliding_window": m.length("attention.sliding_window"),
+        },
     ),
 )

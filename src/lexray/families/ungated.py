@@ -62,7 +62,9 @@ def apertus_block(c: Config, t: Names, stem: str, n: int) -> Block:
         t.norm("rms", f"{stem}{name}_layernorm", eps) for name in ("attention", "feedforward")
     )
     normed = qk_norms(t, s, f"{stem}self_attn.", eps)
-    ff = plain(t, f"{stem}mlp.", s["d_mlp"], c["hidden_act"], pre_norm=after)
+    names = (f"{stem}mlp.act_fn.{x}" for x in ("alpha_p", "alpha_n", "beta", "eps"))
+    curve = tuple(name for name in names if name in t)
+    ff = plain(t, f"{stem}mlp.", s["d_mlp"], c["hidden_act"], pre_norm=after, curve=curve)
     return replace(llama.block(c, t, stem, n, pre_norm=before, **normed), ff=ff)
 
 

@@ -7,10 +7,13 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from lexray.families.spec import Architecture, Linear, Norm
+from lexray.families.spec import Latent, Linear, Norm
 
-TENSORS = ("embed", "unembed", "unembed_bias", "positions", "token_types")
-"""The fields of an `Architecture` that are names of tensors themselves."""
+TENSORS = (
+    *("embed", "unembed", "unembed_bias", "positions", "token_types"),
+    *("correction", "curve", "sinks", "others"),
+)
+"""The fields of a description that are names of tensors themselves."""
 
 Named = Linear | Norm | str
 """What tensors belong to: a linear map, a norm, or (an embedding) just its name."""
@@ -24,6 +27,9 @@ def walk(x: Any, path: str = "") -> Iterator[tuple[str, Named]]:
     """
     if isinstance(x, Linear | Norm):
         yield path, x
+        if isinstance(x, Latent):
+            for name in ("down", "norm", "tail"):
+                yield from walk(getattr(x, name), f"{path}.{name}")
     elif isinstance(x, tuple):
         for item in x:
             yield from walk(item, path)
@@ -31,9 +37,9 @@ def walk(x: Any, path: str = "") -> Iterator[tuple[str, Named]]:
         for field in fields(x):
             value = getattr(x, field.name)
             where = f"{path}.{field.name}" if path else field.name
-            if isinstance(x, Architecture) and field.name in TENSORS:
-                if value is not None:
-                    yield where, value
+            if field.name in TENSORS:
+                names = value if isinstance(value, tuple) else (value,)
+                yield from ((where, name) for name in names if name is not None)
             else:
                 yield from walk(value, where)
 
@@ -57,6 +63,9 @@ def linears(x: Any) -> Iterator[Linear]:
     """
     if isinstance(x, Linear):
         yield x
+        if isinstance(x, Latent):
+            yield x.down
+            yield from linears(x.tail)
     elif isinstance(x, tuple):
         for item in x:
             yield from linears(item)

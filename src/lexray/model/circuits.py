@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lexray.address import Address, Matrix
 from lexray.errors import LexrayError
+from lexray.families import Latent
 from lexray.model.fold import at_least_float32
 from lexray.model.head_matrices import HeadMatrices
 from lexray.progress import watch
@@ -89,9 +90,12 @@ class Circuit:
 
     def factors_between(self, rows: Side, cols: Side) -> tuple[Tensor, Tensor]:
         """The same between any two sides, such as those of another model."""
-        if self.matrix == "VO" or self.head.spec.q_norm is None:
+        if not self.normed:
             left, right = self.matrices
             return rows.factor(left), cols.factor(right.T)
+        if self.matrix == "VO":
+            W_O = at_least_float32(self.head.W_O)
+            return rows.map_rows(self.head.value_map(bias=False)), cols.factor(W_O.T)
         A = rows.map_rows(self.head.query_map(bias=False, clip=False))
         B = cols.map_rows(self.head.key_map(bias=False, clip=False))
         R = self.head.rotation()
@@ -262,7 +266,8 @@ class Circuit:
             )
         ]
         share = (S.square() / S.square().sum().clamp(min=1e-300)).tolist()
-        note = "the norms of queries and keys are left out" if self.normed else ""
+        whose = "queries and keys" if self.head.spec.q_norm is not None else "the latent"
+        note = f"the norms of {whose} are left out" if self.normed else ""
         return Directions(
             space.source(address, filter),
             self.matrix,
@@ -272,7 +277,12 @@ class Circuit:
 
     @property
     def normed(self) -> bool:
-        return self.matrix == "QK" and self.head.spec.q_norm is not None
+        """Whether a token's row is scaled by a norm on the way: of queries and keys, or of the
+        latent that they (or values) come through."""
+        spec = self.head.spec
+        if self.matrix == "VO":
+            return isinstance(spec.v.linear, Latent)
+        return spec.q_norm is not None or isinstance(spec.k.linear, Latent)
 
 
 class VO(Circuit):

@@ -60,7 +60,7 @@ def head_group(weights: Weights, layer: int, index: int, kind: Kind) -> Group:
     spec = weights.architecture.blocks[layer].attention
     owner = Address(layer, head=index)
     if kind == "O":
-        width = spec.q.d_head
+        width = spec.v.d_head
         return Group(weights, owner, kind, spec.o, spec.post_norm, index * width, width)
     heads = {"Q": spec.q, "K": spec.k, "V": spec.v}[kind]
     start = heads.starts[index * len(heads.starts) // len(spec.q.starts)]

@@ -10,7 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.address import Address
-from lexray.families import Attention, Heads, QKNorm
+from lexray.checkpoint import Checkpoint
+from lexray.families import Attention, Heads, Latent, Linear, Norm, QKNorm
+from lexray.families.spec import ALL
 from lexray.model.component import Wired
 from lexray.model.groups import head_group
 from lexray.model.weights import Weights
@@ -71,6 +73,13 @@ class HeadMatrices(Wired):
         """The output bias, which all heads of the layer share."""
         return self.weights.write_bias(self.spec.o, self.spec.post_norm)
 
+    @property
+    def sink(self) -> float | None:
+        """The score that takes attention and belongs to no position; None in most models."""
+        if self.spec.sinks is None:
+            return None
+        return float(self.weights.checkpoint.read(self.spec.sinks)[self.index])
+
     def queries(self, x: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_head"]:
         """What this head asks for at inputs x, QK-norm included, before rotation."""
         return self.query_map()(x)
@@ -79,15 +88,23 @@ class HeadMatrices(Wired):
         """What this head offers at inputs x, QK-norm included, before rotation."""
         return self.key_map()(x)
 
+    def values(self, x: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_value"]:
+        """What this head takes from inputs x where it looks, before W_O."""
+        return self.value_map()(x)
+
+    def value_map(self, *, bias: bool = True) -> Map:
+        """`values` as a function that has read its weights."""
+        return self._plain(self.spec.v, self.kv_index, bias, self.spec.clip if bias else None)
+
     def query_map(self, *, bias: bool = True, clip: bool = True) -> Map:
         """`queries` as a function that has read its weights."""
         spec = self.spec
-        return self._map(spec.q, spec.q_norm, self.index, self.W_Q, self.b_Q, bias, clip)
+        return self._map(spec.q, spec.q_norm, self.index, bias, clip)
 
     def key_map(self, *, bias: bool = True, clip: bool = True) -> Map:
         """`keys` as a function that has read its weights."""
         spec = self.spec
-        return self._map(spec.k, spec.k_norm, self.kv_index, self.W_K, self.b_K, bias, clip)
+        return self._map(spec.k, spec.k_norm, self.kv_index, bias, clip)
 
     def rotation(self, offset: int | None = None) -> Float[Tensor, "d_head d_head"] | None:
         """R(offset), so that a score is q R kᵀ; offset = key − query position (the view's own
@@ -121,18 +138,30 @@ class HeadMatrices(Wired):
         spec = self.spec
         return spec.alibi * alibi_slopes(len(spec.q.starts), spec.alibi_most)[self.index]
 
-    def _map(
-        self,
-        heads: Heads,
-        norm: QKNorm | None,
-        index: int,
-        W: Tensor,
-        b: Tensor | None,
-        bias: bool,
-        clip: bool,
-    ) -> Map:
+    def _plain(self, heads: Heads, index: int, bias: bool, limit: float | None) -> Map:
+        """A head's projection: affine, or through a latent and its norm (DeepSeek)."""
+        weights, linear, norm = self.weights, heads.linear, self.spec.pre_norm
+        at = heads.outputs(index)
+        if not isinstance(linear, Latent):
+            b = self._bias(heads, index) if bias else None
+            return Affine(weights.reader(self.layer, linear, norm, at), b, limit)
+        own, shared = linear.parts(at)
+
+        def affine(part: Linear, outputs: slice) -> Affine:
+            b = weights.read_bias(part, norm, outputs) if bias else None
+            return Affine(weights.reader(self.layer, part, norm, outputs), b)
+
+        return Narrow(
+            affine(linear.down, ALL),
+            linear.norm,
+            weights.place(linear.read_up(weights.checkpoint, own)),
+            affine(linear.tail, shared) if linear.tail is not None else None,
+            weights.checkpoint,
+        )
+
+    def _map(self, heads: Heads, norm: QKNorm | None, index: int, bias: bool, clip: bool) -> Map:
         limit = self.spec.clip if clip else None
-        plain = Affine(W, b if bias else None, limit)
+        plain = self._plain(heads, index, bias, limit)
         if norm is None:
             return plain
         checkpoint = self.weights.checkpoint
@@ -169,6 +198,24 @@ class Affine:
         if self.b is not None:
             y = y + self.b.to(x)
         return y if self.limit is None else y.clamp(-self.limit, self.limit)
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """N(x `down`) `up` with what the tail makes of x beside it."""
+
+    down: Affine
+    norm: Norm | None
+    up: Tensor
+    tail: Affine | None
+    checkpoint: Checkpoint
+
+    def __call__(self, x: Tensor) -> Tensor:
+        latent = self.down(x)
+        if self.norm is not None:
+            latent = self.norm(latent, self.checkpoint)
+        y = latent @ self.up.to(x)
+        return y if self.tail is None else torch.cat([y, self.tail(x)], -1)
 
 
 def alibi_slopes(n_heads: int, most: float = 8.0) -> list[float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from lexray.families import Experts, Linear
+from lexray.families import Experts, Latent, Linear
 from lexray.families.walk import Named, tensors, walk
 from lexray.model.groups import head_group
 from lexray.model.weights import Weights
@@ -141,6 +141,11 @@ def traits(model: Weights) -> dict[str, str]:
         found["attention"] = "sees both ways"
     if any(x.q_norm for x in attentions):
         found["queries and keys"] = "normed"
+    latents = Counter(x.v.linear.width for x in attentions if isinstance(x.v.linear, Latent))
+    if latents:
+        found["keys and values"] = ", ".join(f"through a latent of {w} dimensions" for w in latents)
+    if any(x.sinks for x in attentions):
+        found["attention"] = "weights sum to less than one: each head has a sink"
     windows = Counter(x.window for x in attentions if x.window)
     if windows:
         found["windows"] = ", ".join(
@@ -216,6 +221,13 @@ LABELS = {
     "blocks.attention.q.linear": "Q",
     "blocks.attention.k.linear": "K",
     "blocks.attention.v.linear": "V",
+    "blocks.attention.q.linear.down": "Q, to the latent",
+    "blocks.attention.q.linear.norm": "norm of the queries' latent",
+    "blocks.attention.k.linear.down": "K and V, to the latent",
+    "blocks.attention.k.linear.norm": "norm of the keys' and values' latent",
+    "blocks.attention.k.linear.tail": "K, rotary",
+    "blocks.attention.sinks": "sinks",
+    "blocks.attention.others": "what else attention has, not read",
     "blocks.attention.q_norm": "norm of queries",
     "blocks.attention.k_norm": "norm of keys",
     "blocks.attention.o": "O",
@@ -223,9 +235,11 @@ LABELS = {
     "blocks.attention.sum_norm": "norm after attention",
     "blocks.ff.pre_norm": "norm before feed-forward",
     "blocks.ff.router": "router",
+    "blocks.ff.routing.correction": "bias of the choice of experts",
     "blocks.ff.shared_gate": "shared expert's gate",
     "blocks.ff.w_in": "in (keys)",
     "blocks.ff.w_gate": "gate",
+    "blocks.ff.curve": "parameters of the activation",
     "blocks.ff.w_out": "out (values)",
     "blocks.ff.post_norm": "norm on feed-forward's output",
     "blocks.ff.sum_norm": "norm after feed-forward",
@@ -240,6 +254,7 @@ def parameters(model: Weights) -> list[dict[str, Any]]:
     for path, part in walk(model.architecture):
         if path == "unembed" and model.architecture.tied:
             continue
+        path = path.replace(".v.linear.", ".k.linear.")  # values come through the keys' latent
         label = LABELS[re.sub(r"\.(experts|shared)(?=\.)|\.(heads|joint)$", "", path)]
         for said, name in zip(_labels(label, part), tensors(part), strict=True):
             if name is not None and name in model.checkpoint.names():

@@ -90,6 +90,8 @@ def pattern(head: Head, x: Float[Tensor, "n d_model"], *, causal: bool) -> Float
     if spec.rotary is not None:
         q = spec.rotary.turn(q[:, None], at)[:, 0]
         k = spec.rotary.turn(k[:, None], at)[:, 0]
+    if (gains := head.turned_gains) is not None:
+        q = q * gains.double()
     distance = (at[None] - at[:, None]).double()
     scores = spec.scale * (q @ k.T).cpu() + head.alibi_slope * distance
     if spec.cap is not None:
@@ -98,7 +100,9 @@ def pattern(head: Head, x: Float[Tensor, "n d_model"], *, causal: bool) -> Float
         scores = scores.masked_fill(distance > 0, -torch.inf)
     if spec.window is not None:
         scores = scores.masked_fill(distance.abs() >= spec.window, -torch.inf)
-    return scores.softmax(1)
+    if (sink := head.sink) is None:
+        return scores.softmax(1)
+    return torch.cat([scores, scores.new_full((len(x), 1), sink)], 1).softmax(1)[:, :-1]
 
 
 @dataclass(frozen=True)

@@ -243,12 +243,12 @@ class LayerTrace:
     @property
     def q_rotated(self) -> Float[Tensor, "p n_heads d_head"]:
         """Queries as they meet the keys; the same as `q` where nothing turns."""
-        return self.q if self.spec.attention.rotary is None else self._part("q_rotated")
+        return self.q if not self.spec.attention.turns else self._part("q_rotated")
 
     @property
     def k_rotated(self) -> Float[Tensor, "n n_kv_heads d_head"]:
         """Keys as they meet the queries; the same as `k` where nothing turns."""
-        return self.k if self.spec.attention.rotary is None else self._part("k_rotated")
+        return self.k if not self.spec.attention.turns else self._part("k_rotated")
 
     @property
     def v(self) -> Float[Tensor, "n n_kv_heads d_head"]:
@@ -344,11 +344,12 @@ class LayerTrace:
             return [ActiveFF(ff, self._part("coefficients")[row], 1.0)]
         did, all_share = self.experts, ff.spec.share
         assert did is not None
+        weights = torch.ones_like(did.weights) if ff.spec.routing.on_input else did.weights
         found = [
             ActiveFF(ff.experts[e], coefficients * weight, float(weight))
             for e, weight, coefficients in zip(
                 did.chosen[row].tolist(),
-                did.weights[row] * all_share,
+                weights[row] * all_share,
                 did.coefficients[row],
                 strict=True,
             )

@@ -83,6 +83,11 @@ VARIANTS = [
     stored("cohere"),
     stored("cohere-qk-norm"),
     stored("cohere2"),
+    stored("granite"),
+    stored("starcoder2"),
+    stored("ernie"),
+    stored("mpt"),
+    stored("gpt-bigcode"),
 ]
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 
@@ -410,7 +415,7 @@ def test_unknown_architectures_are_refused_by_name(architecture: str, path: Path
     with pytest.raises(LexrayError) as error:
         opened(path)
     assert repr(architecture) in str(error.value)
-    assert "command-r, falcon, gemma, gemma2" in str(error.value)
+    assert "falcon, gemma, gemma2" in str(error.value)
 
 
 @pytest.mark.parametrize(

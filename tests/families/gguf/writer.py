@@ -46,6 +46,11 @@ ARCHITECTURES = {
     "smollm3": MODEL_ARCH.SMOLLM3,
     "cohere": MODEL_ARCH.COMMAND_R,
     "cohere2": MODEL_ARCH.COHERE2,
+    "granite": MODEL_ARCH.GRANITE,
+    "starcoder2": MODEL_ARCH.STARCODER2,
+    "ernie4_5": MODEL_ARCH.ERNIE4_5,
+    "mpt": MODEL_ARCH.MPT,
+    "gpt_bigcode": MODEL_ARCH.STARCODER,
 }
 
 
@@ -118,7 +123,7 @@ def tokens(c: Config) -> Metadata:
 
 def renamed(module: PreTrainedModel, arch: MODEL_ARCH, c: Config) -> Iterator[tuple[str, Tensor]]:
     """Every tensor under its GGUF name, changed as its architecture asks for."""
-    n_layers = c.get("num_hidden_layers") or c["n_layer"]
+    n_layers = next(c[k] for k in ("num_hidden_layers", "n_layer", "n_layers") if c.get(k))
     table = gguf.get_tensor_name_map(arch, n_layers)
     changed = TENSORS.get(c["model_type"], unchanged)
     state = module.state_dict()
@@ -217,6 +222,7 @@ TENSORS: dict[str, Callable[[State, Config], Tensors]] = {
     "mixtral": llama,
     "olmo": llama,
     "smollm3": llama,
+    "granite": llama,
     "qwen2_moe": experts,
     "qwen3_moe": experts,
     "gemma": gemma,
@@ -439,6 +445,35 @@ def cohere2_keys(c: Config) -> Metadata:
     }
 
 
+def granite_keys(c: Config) -> Metadata:
+    return llama_keys(c) | {
+        Keys.LLM.EMBEDDING_SCALE: c["embedding_multiplier"],
+        Keys.LLM.RESIDUAL_SCALE: c["residual_multiplier"],
+        Keys.Attention.SCALE: c["attention_multiplier"],
+        Keys.LLM.LOGIT_SCALE: c["logits_scaling"],
+    }
+
+
+def starcoder2_keys(c: Config) -> Metadata:
+    return base(c) | {
+        Keys.Attention.LAYERNORM_EPS: c["norm_epsilon"],
+        Keys.Attention.SLIDING_WINDOW: c["sliding_window"],
+    }
+
+
+def mpt_keys(c: Config) -> Metadata:
+    return {
+        Keys.LLM.BLOCK_COUNT: c["n_layers"],
+        Keys.LLM.CONTEXT_LENGTH: c["max_seq_len"],
+        Keys.LLM.EMBEDDING_LENGTH: c["d_model"],
+        Keys.LLM.FEED_FORWARD_LENGTH: 4 * c["d_model"],
+        Keys.Attention.HEAD_COUNT: c["n_heads"],
+        Keys.Attention.LAYERNORM_EPS: 1e-5,
+        Keys.Attention.CLAMP_KQV: c["attn_config"]["clip_qkv"],
+        Keys.Attention.MAX_ALIBI_BIAS: float(c["attn_config"]["alibi_bias_max"]),
+    }
+
+
 METADATA: dict[str, Callable[[Config], Metadata]] = {
     "llama": llama_keys,
     "mistral": llama_keys,
@@ -459,4 +494,8 @@ METADATA: dict[str, Callable[[Config], Metadata]] = {
     "olmo": olmo_keys,
     "cohere": cohere_keys,
     "cohere2": cohere2_keys,
+    "granite": granite_keys,
+    "starcoder2": starcoder2_keys,
+    "mpt": mpt_keys,
+    "gpt_bigcode": lambda c: gpt2_keys(c) | {Keys.Attention.HEAD_COUNT_KV: 1},
 }

@@ -66,7 +66,7 @@ def test_a_head_is_its_rows_of_the_output_matrix(name: str) -> None:
 
         def without(module: nn.Module, model: Model, layer: int = layer, head: int = head) -> None:
             spec = model.architecture.blocks[layer].attention
-            zero(module, spec.o, slice(head * spec.q.d_head, (head + 1) * spec.q.d_head))
+            zero(module, spec.o, slice(head * spec.v.d_head, (head + 1) * spec.v.d_head))
 
         trace = c.model.trace(IDS, edits=[ablate(f"L{layer}H{head}")])
         close(trace.logits, changed(name, without))
@@ -243,7 +243,7 @@ def test_cut_weights_are_gone_and_the_rest_stays(name: str) -> None:
     close(bare.z[-1, 1], was[1, -1, :5] @ c.trace[n].v[:5, kv])
     full = c.model.trace(IDS, edits=[cut([5, 6], -1, heads=f"L{n}H1", renormalise=True)])[n]
     if was[1, -1, :5].sum() > 1e-6:
-        close(full.pattern[1, -1, :5], was[1, -1, :5] / was[1, -1, :5].sum())
+        close(full.pattern[1, -1, :5], was[1, -1, :5] / (1 - was[1, -1, 5:].sum()))
 
 
 @spanning

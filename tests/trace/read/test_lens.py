@@ -52,11 +52,14 @@ def own_probabilities(name: str, h: Tensor) -> Tensor:
     if final is not None and final.module is not None:
         h = module.get_submodule(final.module)(h)
     elif final is not None:
-        h = torch.nn.functional.layer_norm(h, h.shape[-1:], eps=final.eps)
+        norms = torch.nn.functional
+        norm = norms.layer_norm if final.centres else norms.rms_norm
+        h = norm(h, h.shape[-1:], eps=final.eps)
     decoder = getattr(module.base_model, "decoder", None)
     if getattr(decoder, "project_out", None) is not None:
         h = decoder.project_out(h)
-    logits = module.get_output_embeddings()(h) * getattr(module.config, "logit_scale", 1)
+    logits = module.get_output_embeddings()(h) * (getattr(module.config, "logit_scale", 1) or 1)
+    logits = logits / getattr(module.config, "logits_scaling", 1)
     cap = getattr(module.config, "final_logit_softcapping", None)
     return (logits if cap is None else cap * (logits / cap).tanh()).softmax(-1)
 
@@ -213,6 +216,8 @@ def test_queries_and_keys_give_the_attention_scores(name: str) -> None:
             q, k = layer.q[:, head.index], layer.k[:, head.kv_index]
             turned = layer.q_rotated[:, head.index], layer.k_rotated[:, head.kv_index]
             scores = turned[0] @ turned[1].T * spec.scale
+            if spec.temperature is not None:
+                scores = scores / spec.temperature(torch.arange(len(IDS)))[:, None]
             for j in (2, 6):
                 offsets = torch.arange(len(IDS)) - j
                 shift = torch.stack(

@@ -85,11 +85,12 @@ class Without:
 
     def __call__(self, x: Tensor, at: Int[Tensor, "p"]) -> Tensor:
         weights = x[at]
+        elsewhere = (1 - weights.sum(-1, keepdim=True)).clamp(min=0)  # what sinks take
         keys = [key for key in self.keys if key < x.shape[1]]
         weights[:, keys] = 0
         if not self.renormalise:
             return weights
-        total = weights.sum(-1, keepdim=True)
+        total = weights.sum(-1, keepdim=True) + elsewhere
         return torch.where(total > 0, weights / total.clamp(min=torch.finfo(x.dtype).tiny), weights)
 
 

@@ -123,7 +123,23 @@ class Editor:
             self._before(undo, dense.w_out.module, lambda x: self._columns(x, n, point, 1))
         if self.at(n, "mlp"):
             writer = ff.module if isinstance(ff, Experts) else ff.w_out.module
-            self._after(undo, writer, lambda x: self._whole(x, n, "mlp"))
+            if isinstance(ff, Experts) and ff.shared is not None and ff.shared_beside:
+                self._hook_sum(undo, n, writer, ff.shared.w_out.module)
+            else:
+                self._after(undo, writer, lambda x: self._whole(x, n, "mlp"))
+
+    def _hook_sum(self, undo: ExitStack, n: int, first: str, last: str) -> None:
+        """Where two modules write together, the change of their sum falls to the last one."""
+        seen: list[Tensor] = []
+
+        def remember(x: Tensor) -> Tensor:
+            seen[:] = [x]
+            return x
+
+        self._after(undo, first, remember)
+        self._after(
+            undo, last, lambda x: self._whole(x + seen[0].view_as(x), n, "mlp") - seen[0].view_as(x)
+        )
 
     def _hook_attention(self, undo: ExitStack, n: int) -> None:
         spec = self.architecture.blocks[n].attention
@@ -132,7 +148,7 @@ class Editor:
             if self.at(n, "pattern") and not self.interface:
                 self._before(undo, spec.o.module, lambda x: self._attend(x, n))
         if self.at(n, "z"):
-            self._before(undo, spec.o.module, lambda x: self._columns(x, n, "z", spec.q.d_head))
+            self._before(undo, spec.o.module, lambda x: self._columns(x, n, "z", spec.v.d_head))
         if self.at(n, "attn"):
             self._after(undo, spec.o.module, lambda x: self._whole(x, n, "attn"))
 

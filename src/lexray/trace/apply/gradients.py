@@ -114,20 +114,24 @@ class _Experts:
             ff = self.blocks[layer].ff
             assert isinstance(ff, Experts)
             w_in, size = ff.experts[expert].w_in, ff.experts[expert].d_mlp
+            loud = ff.share if ff.routing.on_input else x.weight[:, None] * ff.share
             sides: tuple[tuple[Caught, Tensor], ...] = (
-                ("coefficients", x.active * x.weight[:, None]),
+                ("coefficients", x.active * loud),
                 ("pre", torch.zeros_like(x.pre) if grad is None else grad),
             )
             for name, rows in sides:
-                start = w_in.start if name == "pre" else 0
+                start, step = (w_in.start, w_in.step) if name == "pre" else (0, 1)
                 shape = (len(self.recording), ff.top_k, size)
                 room = routed.setdefault((layer, name), rows.new_zeros(shape))
-                room[x.token, x.choice] = rows[:, start : start + size].detach()
+                room[x.token, x.choice] = rows[:, start::step][:, :size].detach()
         for (layer, name), room in routed.items():
             found = states if name == "coefficients" else slopes
             shared = found.get((layer, name))
             if shared is not None and (layer, "shared_weight") in states and name != "pre":
                 shared = shared * states[layer, "shared_weight"].sigmoid()
+            mixture = self.blocks[layer].ff
+            if shared is not None and name != "pre" and isinstance(mixture, Experts):
+                shared = shared * mixture.share
             parts = [room.flatten(1)] if shared is None else [room.flatten(1), shared]
             found[layer, name] = torch.cat(parts, 1)
 
@@ -201,6 +205,10 @@ def _catch(
 ) -> None:
     """Keeps what a hook sees, with its graph."""
     ff = block.ff
+    if name == "mlp_write" and isinstance(ff, Experts) and ff.shared and ff.shared_beside:
+        pair = modules[ff.module], modules[ff.shared.w_out.module]
+        _catch_sum(undo, *pair, lambda x: caught.__setitem__((n, name), x))
+        return
     mixture, dense = isinstance(ff, Experts), dense_part(ff)
     before: dict[Caught, str] = {
         "resid_pre": block.module,
@@ -233,3 +241,23 @@ def _catch(
 
         handle = modules[after[name]].register_forward_hook(look)
     undo.callback(handle.remove)
+
+
+def _catch_sum(
+    undo: ExitStack, first: nn.Module, last: nn.Module, keep: Callable[[Tensor], None]
+) -> None:
+    """The same of what two modules write together: the last one is made to give their sum less
+    what the first gave, so that all that follows goes through the sum."""
+    seen: list[Tensor] = []
+
+    def add(_: nn.Module, __: Any, out: Tensor) -> Tensor:
+        total = out + seen[0].view_as(out)
+        keep(total)
+        return total - seen[0].view_as(out)
+
+    hooks = [
+        first.register_forward_hook(lambda _, __, out: seen.__setitem__(slice(None), [out])),
+        last.register_forward_hook(add),
+    ]
+    for hook in hooks:
+        undo.callback(hook.remove)

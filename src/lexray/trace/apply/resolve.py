@@ -225,7 +225,7 @@ class Changes:
         if place.point not in ("q", "k"):
             return Rows(self._kept(edit.source, site, place)[rows])
         unturned = self._part(recording, site, place, place.point)[rows]
-        if self.model.architecture.blocks[site.layer].attention.rotary is None:
+        if not self.model.architecture.blocks[site.layer].attention.turns:
             return Rows(unturned, unturned)
         turned = self._part(recording, site, place, f"{place.point}_rotated")[rows]
         return Rows(turned, unturned)

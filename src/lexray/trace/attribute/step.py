@@ -128,9 +128,9 @@ class Step:
 
     @cached_property
     def W_O(self) -> Float[Tensor, "n_heads d_head d_model"]:
-        heads, weights = self.spec.attention.q, self.layer.weights
+        heads, weights = self.spec.attention.v, self.layer.weights
         W = weights.place(self.spec.attention.o.read(weights.checkpoint))
-        return at_least_float32(W).reshape(len(heads.starts), heads.d_head, -1)
+        return at_least_float32(W).reshape(-1, heads.d_head, W.shape[-1])
 
     @property
     def b_O(self) -> Float[Tensor, "d_model"] | None:

@@ -61,6 +61,7 @@ def watch_attention(
         assert eager is not None
         if change is not None:
             query, key, value = change.before_attention(module, query, key, value)
+        mask = leave_out(mask, options.pop("indices", None), key.shape[2])
         out, weights = eager(module, query, key, value, mask, **options)
         if change is not None:
             out, weights = change.after_attention(module, value, out, weights)
@@ -77,6 +78,18 @@ def watch_attention(
     finally:
         AttentionInterface._global_mapping.pop(NAME, None)
         masks.pop(NAME, None)
+
+
+def leave_out(mask: Any, chosen: Tensor | None, n: int) -> Any:
+    """A mask without the keys that an indexer has not chosen (DeepSeek V3.2), as the architecture
+    itself makes it for the implementations that it knows."""
+    if chosen is None or mask is None:
+        return mask
+    left = chosen.new_ones((*chosen.shape[:2], n), dtype=torch.bool)
+    left = left.scatter(-1, chosen.long(), False).unsqueeze(1)
+    if mask.dtype == torch.bool:
+        return mask & ~left
+    return mask.masked_fill(left, torch.finfo(mask.dtype).min)
 
 
 @contextmanager
@@ -121,4 +134,6 @@ def visible(spec: Attention, at: Tensor, seen: Tensor, causal: bool) -> Tensor:
     """Which keys (columns) each query (row) can see."""
     distance = at[:, None] - seen
     allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+    if spec.chunk is not None:
+        allowed = allowed & (at[:, None] // spec.chunk == seen // spec.chunk)
     return allowed if spec.window is None else allowed & (distance.abs() < spec.window)

@@ -7,7 +7,7 @@ computes the experts itself, one after the other, out of the module's own weight
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -70,12 +70,79 @@ def watch_experts(
             watch(module, chosen, weights, coefficients)
         return out
 
-    try:
+    with ExitStack() as undo:
+        for mixture in root.modules():
+            if scales_inputs(mixture):
+                undo.enter_context(watch_scaled(mixture, watch, change, look))
+        undo.callback(ExpertsInterface._global_mapping.pop, NAME, None)
         ExpertsInterface.register(NAME, experts)
-        with configure(root, SETTING, NAME):
-            yield
+        undo.enter_context(configure(root, SETTING, NAME))
+        yield
+
+
+def scales_inputs(module: nn.Module) -> bool:
+    """Whether this is a mixture of Llama 4, whose experts are not in the interface: they are given
+    every token once for each expert, times its score, which is zero for those not chosen."""
+    return type(module).__name__ == "Llama4TextMoe"
+
+
+@contextmanager
+def watch_scaled(
+    mixture: Any, watch: Watch | None, change: ChangesExperts | None, look: Look | None
+) -> Iterator[None]:
+    """The same for such a mixture, from hooks on its router and on its experts."""
+    module, found = mixture.experts, {}
+
+    def route(_: nn.Module, __: Any, out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        weights, chosen = out[0].topk(mixture.top_k, dim=1)
+        if change is not None:
+            weights = change.expert_weights(module, chosen, weights)
+        found["chosen"], found["weights"] = chosen, weights
+        return torch.zeros_like(out[0]).scatter(1, chosen, weights), out[1]
+
+    def run(_: nn.Module, args: tuple[Tensor], __: Tensor) -> Tensor:
+        chosen, weights = found["chosen"], found["weights"]
+        out, coefficients = _run_scaled(module, args[0], chosen, weights, change, look)
+        if watch is not None:
+            watch(module, chosen, weights, coefficients)
+        return out
+
+    hooks = [
+        mixture.router.register_forward_hook(route),
+        module.register_forward_hook(run),
+    ]
+    try:
+        yield
     finally:
-        ExpertsInterface._global_mapping.pop(NAME, None)
+        for hook in hooks:
+            hook.remove()
+
+
+def _run_scaled(
+    module: Any,
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    change: ChangesExperts | None,
+    look: Look | None,
+) -> tuple[Tensor, Tensor]:
+    """What the chosen experts write at x (expert and token, d_model), and their coefficients."""
+    tokens, out, coefficients = len(chosen), torch.zeros_like(x), None
+    for expert in sorted(set(chosen.flatten().tolist())):
+        token, choice = (chosen == expert).nonzero(as_tuple=True)
+        pre = x[expert * tokens + token] @ module.gate_up_proj[expert]
+        gate, up = pre.chunk(2, dim=-1)
+        active = up * module.act_fn(gate)
+        if change is not None:
+            active = change.expert_coefficients(module, expert, token, active)
+        if look is not None:
+            look(module, expert, Inside(token, choice, weights[token, choice], pre, active))
+        out = out.index_copy(0, expert * tokens + token, active @ module.down_proj[expert])
+        if coefficients is None:
+            coefficients = active.new_zeros(*chosen.shape, active.shape[-1])
+        coefficients[token, choice] = active.detach()
+    assert coefficients is not None
+    return out, coefficients
 
 
 def run_experts(

@@ -16,7 +16,16 @@ from torch.utils.hooks import RemovableHandle
 from lexray.checkpoint import Checkpoint
 from lexray.checkpoint.module import modules_by_name
 from lexray.errors import LexrayError
-from lexray.families import Architecture, Attention, Experts, FeedForward, Heads, Linear, QKNorm
+from lexray.families import (
+    Architecture,
+    Attention,
+    Experts,
+    FeedForward,
+    Heads,
+    Latent,
+    Linear,
+    QKNorm,
+)
 from lexray.trace.apply.actions import Action, Rows
 from lexray.trace.apply.editor import Editor
 from lexray.trace.record.attention import eager_attention, watch_attention, weights_of
@@ -45,6 +54,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self.kept: list[Kept] = [{} for _ in self.plan.lengths]
+        self.tails: dict[int, Tensor] = {}
         self.shape = len(self.plan.lengths), max(self.plan.lengths)
         self.modules = modules_by_name(self.module)
         self.layer_of = {
@@ -137,7 +147,7 @@ class Recorder:
         layer = self.layer_of.get(id(module))
         if layer is None or layer not in self.plan.layers:
             return
-        if self.architecture.blocks[layer].attention.rotary is not None:
+        if self.architecture.blocks[layer].attention.turns:
             self.keep(layer, "q_rotated", q.transpose(1, 2))
             self.keep(layer, "k_rotated", k.transpose(1, 2), everywhere=True)
         self.keep_weights(layer, weights)
@@ -205,12 +215,12 @@ class Recorder:
     def _hook_attention(self, n: int, spec: Attention) -> None:
         what = self.plan.what
         if "residual" in what:
-            self.before(spec.q.linear.module, self._keeper(n, "attn_in"))
+            self.before(spec.q.linear.reader, self._keeper(n, "attn_in"))
             self.after(spec.o.module, self._keeper(n, "attn_write"))
             if spec.post_norm is not None and spec.post_norm.module is not None:
                 self.after(spec.post_norm.module, self._keeper(n, "attn_out"))
         if "heads" in what:
-            width = spec.q.d_head
+            width = spec.v.d_head
             self.before(
                 spec.o.module,
                 lambda x: self.keep(n, "z", _split(self.as_batch(x), width)),
@@ -222,14 +232,22 @@ class Recorder:
                 ("v", spec.v, None),
             ):
                 see = partial(self._keep_projection, n, name, heads, norm, spec.clip)
+                tail = heads.linear.tail if isinstance(heads.linear, Latent) else None
+                if tail is not None:
+                    self.after(tail.module, partial(self._see_tail, n, tail))
                 self.after(heads.linear.module, see)
             self.after(spec.module, lambda out: self._fill_attention(n, spec, out))
 
     def _keep_projection(
         self, n: int, name: str, heads: Heads, norm: QKNorm | None, clip: float | None, out: Tensor
     ) -> None:
-        x = self._normalise(_part(self.as_batch(out), heads), norm, clip)
+        tail = self.tails.get(n) if name == "k" else None
+        x = self._normalise(_part(self.as_batch(out), heads, tail), norm, clip)
         self.keep(n, name, x, everywhere=name != "q")
+
+    def _see_tail(self, n: int, tail: Linear, out: Tensor) -> None:
+        """The part of a layer's keys that all heads share, and that comes before the rest."""
+        self.tails[n] = self.as_batch(out)[..., tail.start : tail.start + (tail.size or 0)]
 
     def _normalise(self, x: Tensor, norm: QKNorm | None, clip: float | None) -> Tensor:
         """A projection (batch, position, head, width), clipped and normalised as its queries and
@@ -333,11 +351,15 @@ def _split(x: Tensor, width: int) -> Tensor:
     return x.reshape(*x.shape[:-1], -1, width)
 
 
-def _part(out: Tensor, heads: Heads) -> Tensor:
-    """The heads inside a projection's output, as (…, head, width)."""
-    starts = torch.tensor(heads.starts, device=out.device) + heads.linear.start
-    columns = starts[:, None] + torch.arange(heads.d_head, device=out.device)
-    return out[..., columns]
+def _part(out: Tensor, heads: Heads, tail: Tensor | None) -> Tensor:
+    """The heads inside a projection's output, as (…, head, width), with what all share."""
+    starts, width = torch.tensor(heads.starts, device=out.device) + heads.linear.start, heads.d_head
+    if tail is not None and isinstance(heads.linear, Latent):
+        starts, width = torch.arange(len(starts)) * heads.linear.spacing, heads.linear.content
+    found = out[..., starts[:, None] + torch.arange(width, device=out.device)]
+    if tail is None:
+        return found
+    return torch.cat([found, tail[..., None, :].expand(*found.shape[:-1], -1)], -1)
 
 
 @contextmanager

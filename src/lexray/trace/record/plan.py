@@ -104,11 +104,12 @@ def kept_bytes(model: Anatomy, plan: Plan, itemsize: int) -> int:
             block = a.blocks[layer]
             if "residual" in plan.what:
                 normed = (part.post_norm for part in (block.attention, block.ff))
-                numbers += (5 + sum(norm is not None for norm in normed)) * rows * a.d_model
+                behind = sum(norm is not None and norm.module is not None for norm in normed)
+                numbers += (5 + behind) * rows * a.d_model
             if "attention" in plan.what:
                 numbers += _count_attention(block.attention, n, rows)
             if "heads" in plan.what:
-                numbers += rows * len(block.attention.q.starts) * block.attention.q.d_head
+                numbers += rows * len(block.attention.q.starts) * block.attention.v.d_head
             if "mlp" in plan.what:
                 numbers += rows * _count_mlp(block.ff)
         total += numbers * itemsize
@@ -117,8 +118,8 @@ def kept_bytes(model: Anatomy, plan: Plan, itemsize: int) -> int:
 
 def _count_attention(spec: Attention, n: int, rows: int) -> int:
     heads, kv, width = len(spec.q.starts), len(spec.k.starts), spec.q.d_head
-    times = 1 if spec.rotary is None else 2
-    return times * (rows * heads + n * kv) * width + n * kv * width + heads * rows * n
+    times = 2 if spec.turns else 1
+    return times * (rows * heads + n * kv) * width + n * kv * spec.v.d_head + heads * rows * n
 
 
 def _count_mlp(ff: FeedForward | Experts) -> int:

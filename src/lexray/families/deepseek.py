@@ -1,0 +1,126 @@
+"""DeepSeek V2, V3 and V3.2, and those built alike (Kimi K2, GLM-4.7-Flash): latent attention.
+
+Keys and values come out of one narrow latent, which is normed; beside it stands a part of the keys
+that all heads share, and that alone is rotary. Queries may come out of a latent of their own. V3.2
+attends to those positions only that an indexer chooses; which, shows in a trace.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+from lexray.families.experts import DEEPSEEK, deepseek_feed_forward
+from lexray.families.parts import Projections, Sizes, attention, decoder
+from lexray.families.registry import Config, Names, family
+from lexray.families.rotary import Rotary, rope_parameters, rotary
+from lexray.families.spec import Architecture, Block, Heads, Latent, Linear, in_order
+
+DEFAULTS = DEEPSEEK | {
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+}
+V2 = DEFAULTS | {"norm_topk_prob": False, "n_shared_experts": 2, "topk_method": "greedy"}
+V3 = DEFAULTS | {
+    "routed_scaling_factor": 2.5,
+    "n_group": 8,
+    "topk_group": 4,
+    "first_k_dense_replace": 3,
+    "rope_interleave": True,
+}
+GLM = DEFAULTS | {"rms_norm_eps": 1e-5, "routed_scaling_factor": 1.8, "first_k_dense_replace": 1}
+INDEXER = tuple(
+    f"indexer.{name}"
+    for name in ("wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias", "weights_proj.weight")
+)
+LATENT_EPS = 1e-6
+"""The norms of latents do not follow the config."""
+
+
+@family("deepseek_v2", title="DeepSeek V2", defaults=V2)
+@family("deepseek_v3", "kimi_k2", title="DeepSeek V3", defaults=V3)
+@family("deepseek_v32", title="DeepSeek V3.2", defaults=V3)
+@family("glm4_moe_lite", title="GLM-4.7-Flash", defaults=GLM | {"rope_interleave": True})
+def describe(c: Config, t: Names) -> Architecture:
+    width = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+    whole = decoder(c, t, block, partial(t.norm, "rms", eps=c["rms_norm_eps"]))
+    return replace(whole, d_head=width, n_kv_heads=whole.n_heads)
+
+
+def block(c: Config, t: Names, stem: str, n: int) -> Block:
+    norm = partial(t.norm, "rms", eps=c["rms_norm_eps"])
+    width = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+    s: Sizes = {"d_head": width}  # type: ignore[typeddict-item]  # all that is asked for
+    return Block(
+        attention(
+            heads(c, t, f"{stem}self_attn."),
+            s,
+            turns(c),
+            scale=width**-0.5 * stretch(c),
+            pre_norm=norm(f"{stem}input_layernorm"),
+            others=tuple(
+                f"{stem}self_attn.{name}" for name in INDEXER if f"{stem}self_attn.{name}" in t
+            ),
+        ),
+        deepseek_feed_forward(c, t, stem, n, norm(f"{stem}post_attention_layernorm"), **routing(c)),
+    )
+
+
+def heads(c: Config, t: Names, stem: str) -> Projections:
+    n, own, turned = c["num_attention_heads"], c["qk_nope_head_dim"], c["qk_rope_head_dim"]
+    rank, values = c["kv_lora_rank"], c["v_head_dim"]
+    down = partial(t.linear, f"{stem}kv_a_proj_with_mqa")
+    up: dict[str, Any] = {
+        "weight": f"{stem}kv_b_proj.weight",
+        "down": down(start=0, size=rank),
+        "norm": t.norm("rms", f"{stem}kv_a_layernorm", LATENT_EPS),
+    }
+    shared = {"tail": down(start=rank, size=turned), "content": own, "spacing": own + values}
+    starts = tuple(h * (own + values) + own for h in range(n))
+    return {
+        "q": in_order(queries(c, t, stem), n, own + turned),
+        "k": in_order(Latent(**up, **shared), n, own + turned),
+        "v": Heads(Latent(**up), starts, values),
+        "o": t.linear(f"{stem}o_proj"),
+    }
+
+
+def queries(c: Config, t: Names, stem: str) -> Linear:
+    rank = c.get("q_lora_rank")
+    if rank is None:
+        return t.linear(f"{stem}q_proj")
+    return Latent(
+        f"{stem}q_b_proj.weight",
+        down=t.linear(f"{stem}q_a_proj", size=rank),
+        norm=t.norm("rms", f"{stem}q_a_layernorm", LATENT_EPS),
+    )
+
+
+def turns(c: Config) -> Rotary:
+    """The last dimensions of each head, as adjacent pairs unless the config says otherwise."""
+    kind: Literal["pair", "half"] = "pair" if c.get("rope_interleave", True) else "half"
+    return replace(rotary(c, c["qk_rope_head_dim"], kind=kind), start=c["qk_nope_head_dim"])
+
+
+def stretch(c: Config) -> float:
+    """What YaRN multiplies all scores by, turned dimensions or not."""
+    p = rope_parameters(c, None, 10_000.0, 1.0)
+    if p["rope_type"] == "default" or not p.get("mscale_all_dim") or p["factor"] <= 1:
+        return 1.0
+    return float(0.1 * p["mscale_all_dim"] * math.log(p["factor"]) + 1) ** 2
+
+
+def routing(c: Config) -> dict[str, Any]:
+    """V2 takes softmaxes, and a group for as good as its best expert."""
+    if c.get("model_type") != "deepseek_v2":
+        return {}
+    limited = c["topk_method"] == "group_limited_greedy"
+    groups = {} if limited else {"groups": 1, "kept": 1}
+    return {"score": "softmax", "best": 1, **groups}
