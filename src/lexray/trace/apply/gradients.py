@@ -114,10 +114,11 @@ class _Experts:
             ff = self.blocks[layer].ff
             assert isinstance(ff, Experts)
             w_in, size = ff.experts[expert].w_in, ff.experts[expert].d_mlp
-            loud = ff.share if ff.routing.on_input else x.weight[:, None] * ff.share
+            weight, scaled = x.weight[:, None], ff.routing.on_input
+            slope = torch.zeros_like(x.pre) if grad is None else grad
             sides: tuple[tuple[Caught, Tensor], ...] = (
-                ("coefficients", x.active * loud),
-                ("pre", torch.zeros_like(x.pre) if grad is None else grad),
+                ("coefficients", x.active * ff.share * (1 if scaled else weight)),
+                ("pre", slope * weight if scaled else slope),
             )
             for name, rows in sides:
                 start, step = (w_in.start, w_in.step) if name == "pre" else (0, 1)
