@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from lexray.checkpoint.base import Box, Checkpoint, TensorInfo
 from lexray.checkpoint.lora import HEAD
 from lexray.checkpoint.low_rank import LowRank, Shift
+from lexray.checkpoint.quant.checkpoint import without_settings
+from lexray.checkpoint.quant.live import find_live
 from lexray.errors import LexrayError
 
 WRAPPERS = re.compile(r"(?:_orig_mod|_checkpoint_wrapped_module)\.")
@@ -29,9 +31,12 @@ class ModuleCheckpoint(Checkpoint):
 
     def __init__(self, module: nn.Module) -> None:
         self._module = unwrap(module)
-        self._tensors = state(self._module)
+        tensors = state(self._module)
+        self._live, parts = find_live(self._module, tensors)
+        self._tensors = {n: t for n, t in tensors.items() if n not in parts or n in self._live}
         for name, tensor in self._tensors.items():
-            _refuse_odd(name, tensor)
+            if name not in self._live:
+                _refuse_odd(name, tensor)
         config = getattr(self._module, "config", None)
         self.name = getattr(config, "_name_or_path", "") or type(self._module).__name__
         self.revision = getattr(config, "_commit_hash", None)
@@ -50,18 +55,27 @@ class ModuleCheckpoint(Checkpoint):
     def info(self, name: str) -> TensorInfo:
         if name not in self._names:
             raise self.missing(name)
+        if self._names[name] in self._live:
+            return self._live[self._names[name]].info
         tensor = self._tensors[self._names[name]]
         return TensorInfo(tuple(tensor.shape), tensor.dtype)
 
     def _read(self, name: str, box: Box) -> Tensor:
         self.bytes_read += self._cost(name, box)
-        whole = self._tensors[self._names[name]].detach()
-        part = whole[tuple(slice(*bounds) for bounds in box)]
+        part = self._own(name, box)
         change = self._change(name)
         if change is None:
             return part
-        stretch = change.stretch(lambda *index: whole[index], tuple(whole.shape))
+        shape = self.info(name).shape
+        stretch = change.stretch(lambda *index: self._own(name, self._box(name, index)), shape)
         return change.apply(part, box, stretch)
+
+    def _own(self, name: str, box: Box) -> Tensor:
+        """A part of a tensor without what an adapter changes of it."""
+        where = self._names[name]
+        if where in self._live:
+            return self._live[where].read(box)
+        return self._tensors[where].detach()[tuple(slice(*bounds) for bounds in box)]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -74,12 +88,12 @@ class ModuleCheckpoint(Checkpoint):
             )
         adapted = f"{HEAD}.weight" in self._names and (self._layers or self._saved)
         untied = {"tie_word_embeddings": False} if adapted else {}
-        return {**config.to_dict(), **untied}
+        return {**without_settings(config.to_dict()), **untied}
 
     def _plain_names(self) -> dict[str, str]:
         """The names that the module would have without PEFT, and where their tensors are now."""
         names = {}
-        for name in self._tensors:
+        for name in dict.fromkeys((*self._tensors, *self._live)):
             if not HIDDEN.search(name):
                 names[name.replace(".base_layer.", ".")] = name
         for path, copy in self._saved.items():
