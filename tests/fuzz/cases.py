@@ -27,7 +27,7 @@ from lexray.model.model import Model
 from lexray.vocabulary.vocabulary import Vocabulary
 from tests.families import zoo
 from tests.families.gguf.writer import Converted, convert
-from tests.fuzz import given, words
+from tests.fuzz import given, quantised, words
 from tests.fuzz.spoil import VALUES, each, spoil_bytes, spoil_header, spoil_text
 
 FAMILIES = sorted({"llama", "gpt2", *(variant.name for variant in zoo.VARIANTS[::3])})
@@ -91,6 +91,7 @@ def make_sound(folder: Path) -> None:
         sound_gguf(name).save(folder / f"{name}.gguf")
     words.make_sound(folder)
     given.make_sound(folder)
+    quantised.make_sound(folder)
 
 
 def sound_gguf(name: str) -> Converted:
@@ -236,6 +237,7 @@ KINDS = {
     "older": Kind(words.spoil_older, use_tokenizer),
     "safetensors": Kind(spoil_safetensors),
     "index": Kind(spoil_index),
+    "quantised": Kind(quantised.spoil, quantised.use),
     "gguf": Kind(spoil_gguf),
     "bin": Kind(spoil_bin),
     "adapter": Kind(spoil_adapter),

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.quant.writers import FORMATS
 from tests.fuzz.cases import KINDS, exercise, make_sound, run
+from tests.fuzz.quantised import use
 
 CASES = 25
 
@@ -22,6 +24,8 @@ def test_sound_files_open(sound: Path) -> None:
     """Or the fuzzer would fuzz nothing."""
     for path in (sound / "families" / "llama", sound / "shards", sound / "bin", sound / "adapter"):
         exercise(path)
+    for form in FORMATS:
+        use(sound / "quantised" / form)
     for name in ("llama", "gpt2"):
         exercise(sound / f"{name}.gguf")
 

@@ -107,6 +107,21 @@ def test_adapter(make: Make) -> None:
     assert names(fetch_folder("org/lora")) == {"tokenizer.json", *adapter}
 
 
+def test_split_gguf(hub: FakeHub, make: Make) -> None:
+    """All parts come along, whichever is named; a folder may hold several splits."""
+    one = [f"q4/a-{n:05}-of-00003.gguf" for n in (1, 2, 3)]
+    make("org/split", "README.md", *one)
+    for name in ("org/split", f"org/split/{one[1]}"):
+        path = fetch_folder(name)
+        assert sorted(p.name for p in path.parent.iterdir()) == [Path(p).name for p in one]
+    make("org/more", *one, "q8/a-00001-of-00001.gguf")
+    with pytest.raises(LexrayError, match=r"several GGUF files: q4/a-00001-of-00003\.gguf, q8/"):
+        fetch_folder("org/more")
+    make("org/torn", *one[:2])
+    with pytest.raises(LexrayError, match=r"no file q4/a-00003-of-00003\.gguf"):
+        fetch_folder(f"org/torn/{one[0]}")
+
+
 def test_gguf(hub: FakeHub, make: Make) -> None:
     make("org/one", "README.md", "config.json", "a.gguf")
     path = fetch_folder("org/one")

@@ -140,16 +140,20 @@ class GGUFCheckpoint(Checkpoint):
         return tensor
 
 
+def part_names(name: str) -> list[str]:
+    """All parts of a split model by name, in order, given one of them; a whole one is alone."""
+    match = PART.fullmatch(name)
+    if not match or not 1 <= int(match["number"]) <= int(match["count"]):
+        return [name]
+    count = match["count"]
+    return [f"{match['stem']}-{n:05}-of-{count}.gguf" for n in range(1, int(count) + 1)]
+
+
 def parts(path: Path) -> list[Path]:
     """All files of a split model, in order, given any of them; a whole one is alone."""
-    match = PART.fullmatch(path.name)
-    if not match or not 1 <= int(match["number"]) <= int(match["count"]):
+    every = [path.with_name(name) for name in part_names(path.name)]
+    if len(every) == 1:
         return [path]
-    count = match["count"]
-    every = [
-        path.with_name(f"{match['stem']}-{number:05}-of-{count}.gguf")
-        for number in range(1, int(count) + 1)
-    ]
     missing = [part.name for part in every if not is_plain(part)]
     if missing:
         raise LexrayError(

@@ -32,6 +32,7 @@ from huggingface_hub.errors import (
 )
 
 from lexray.checkpoint.assets import CONFIG, QUANTISED, TOKENIZER_FILES
+from lexray.checkpoint.gguf.file import part_names
 from lexray.checkpoint.hub.grammar import (
     check_file,
     check_repository,
@@ -75,7 +76,7 @@ def fetch_folder(repo_id: str, *, revision: str | None = None, token: Token = No
     """
     repo_id, gguf = split_id(repo_id)
     repository = Repository.resolve(repo_id, revision, token)
-    weights = [_list_files(repository, gguf)] if gguf else _weights(repository)
+    weights = _list_parts(repository, gguf) if gguf else _weights(repository)
     small = [name for name in (CONFIG, *QUANTISED, *TOKENIZER_FILES) if name in repository.files]
     if weights[0].endswith(".gguf"):
         small = []  # a GGUF file carries its own config and tokenizer
@@ -271,14 +272,18 @@ def _is_outage(error: Exception) -> bool:
     return not isinstance(error, HFValidationError | LocalTokenNotFoundError)
 
 
-def _list_files(repository: Repository, gguf: str) -> str:
-    if gguf in repository.files:
-        return gguf
-    raise _nothing(repository, f"no file {gguf}", _ggufs(repository))
+def _list_parts(repository: Repository, gguf: str) -> list[str]:
+    """A GGUF file, or all parts of the split one that it belongs to."""
+    every = part_names(gguf)
+    if absent := [name for name in every if name not in repository.files]:
+        raise _nothing(repository, f"no file {absent[0]}", _ggufs(repository))
+    return every
 
 
 def _ggufs(repository: Repository) -> list[str]:
-    return sorted(name for name in repository.files if name.endswith(".gguf"))
+    """Its GGUF files, of split ones the first parts."""
+    found = (name for name in repository.files if name.endswith(".gguf"))
+    return sorted({part_names(name)[0] for name in found})
 
 
 def _weights(repository: Repository) -> list[str]:
@@ -299,7 +304,7 @@ def _weights(repository: Repository) -> list[str]:
         )
     if not ggufs:
         raise _nothing(repository, f"neither {SAFETENSORS}, {PICKLE}, an adapter nor GGUF", [])
-    return ggufs
+    return _list_parts(repository, ggufs[0])
 
 
 def _shards(repository: Repository, index: str) -> list[str]:
