@@ -31,6 +31,16 @@ def test_some_together(llama: Path, tmp_path: Path) -> None:
     trace = Model.from_pretrained(llama).trace(PROMPT)
     assert found == trace.effect("ablate L0H1; ablate L1.mlp", " law").to_dict()
     assert "each in turn" in mistake("ablate", llama, PROMPT, "heads", "L0H1")
+    there = answer("ablate", llama, PROMPT, "L0H1[-1]", "L1.mlp[0,1]", "--target", "·law")
+    assert there == trace.effect("ablate L0H1[-1]; ablate L1.mlp[0,1]", " law").to_dict()
+    for what, said in (
+        (["souls"], "or one of heads, neurons"),
+        (["L0H1[99]"], "no position 99"),
+        (["L7H1"], "no layer 7"),
+        (["L0H1[x]"], "a position is missing"),
+        (["L0H1[0]", "--positions", "1"], "choose one"),
+    ):
+        assert said in mistake("ablate", llama, PROMPT, *what)
     assert "for maps" in mistake("ablate", llama, PROMPT, "L0H1", "--plot", tmp_path / "a.html")
 
 

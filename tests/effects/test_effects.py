@@ -186,3 +186,12 @@ def test_generation_with_both_probabilities() -> None:
         model.generate(prompt, 0)  # type: ignore[attr-defined]
     with pytest.raises(LexrayError, match="one prompt"):
         model.generate([prompt, prompt], 2)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("edit", ["ablate L9H0", "ablate L2H1[7]", "add L9N1.value@L2"])
+def test_nothing_is_generated_for_a_bad_edit(edit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lexray.trace.record import run as runs
+
+    monkeypatch.setattr(runs.Runner, "_step", lambda *_, **__: pytest.fail("it ran"))
+    with pytest.raises(LexrayError, match=r"there is no|no position"):
+        demo().model.generate("This movie was", 3, [edit])  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,6 +17,7 @@ from lexray.cli.plotting import PlotOptions
 from lexray.errors import LexrayError
 
 if TYPE_CHECKING:
+    from lexray.edits.values import Edit
     from lexray.effects.effect import Effect
     from lexray.effects.knockout import Knockout
     from lexray.effects.removals import Effects
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from lexray.trace.trace import Trace
 
 HOW = "How it is changed"
+PLACE = re.compile(r"L\d", re.I)
 EVERY = ("heads", "neurons", "layers", "attention", "mlps", "positions")
 
 
@@ -88,11 +91,30 @@ class AblateOptions:
             to=self.to,
         )
 
-    def together(self, trace: Trace, what: list[str], aim: AimOptions) -> Effect:
-        from lexray.edits import ablate as remove
+    def removals(self, what: list[str]) -> list[Edit]:
+        """Places as edits: L23H4, L29N50[-1]."""
+        from lexray.edits import parse
+        from lexray.edits.positions import Positions
+        from lexray.edits.values import Ablate
 
         at = numbers("--positions", self.positions)
-        edits = [remove(site, to=self.to, positions=at) for site in what]
+        found: list[Edit] = []
+        for text in what:
+            if not PLACE.match(text):
+                raise LexrayError(
+                    f"{text!r} is no place in a model; name places such as L23H4, L23.mlp, "
+                    f"L29N50[-1] or L12, or one of {', '.join(EVERY)}"
+                )
+            edit = parse(f"ablate {text}")
+            assert isinstance(edit, Ablate)
+            if at is not None and edit.positions != Positions():
+                raise LexrayError(f"{text} says where, and so does --positions; choose one")
+            if at is not None:
+                edit = replace(edit, positions=Positions.of(at))
+            found.append(replace(edit, to=self.to) if self.to != "zero" else edit)
+        return found
+
+    def together(self, trace: Trace, edits: list[Edit], aim: AimOptions) -> Effect:
         return trace.effect(edits, aim.target, aim.position, against=aim.against, first=aim.first)
 
 
@@ -112,7 +134,7 @@ def ablate(
         list[str] | None,
         typer.Argument(
             metavar="WHAT",
-            help="Places that are removed together (L23H4, L23.mlp, L29N50, L12), or one of "
+            help="Places that are removed together (L23H4, L23.mlp, L29N50[-1], L12), or one of "
             "heads, neurons, layers, attention, mlps, positions: each in turn. By default heads.",
         ),
     ] = None,
@@ -134,11 +156,18 @@ def ablate(
     every = [name for name in wanted if name in EVERY]
     if every and len(wanted) > 1:
         raise LexrayError(f"{every[0]} are removed each in turn; name nothing else beside them")
-    trace = open_exact(run).trace(run.read(prompt), special=run.special, edits=run.edits)
-    if not every:
-        if plot.plot is not None:
-            raise LexrayError("--plot is for maps: heads, neurons, layers, … each in turn")
-        output.show(how.together(trace, wanted, aim))
+    removals = [] if every else how.removals(wanted)
+    if removals and plot.plot is not None:
+        raise LexrayError("--plot is for maps: heads, neurons, layers, … each in turn")
+    opened, text = open_exact(run), run.read(prompt)
+    if removals:
+        from lexray.trace.apply.resolve import refuse_misfits
+        from lexray.trace.record.prompt import read_prompts
+
+        refuse_misfits(opened, removals, read_prompts(opened, text, special=run.special).ids)
+    trace = opened.trace(text, special=run.special, edits=run.edits)
+    if removals:
+        output.show(how.together(trace, removals, aim))
         return
     found = how.every(trace, wanted[0], aim)
     plot.draw(found)

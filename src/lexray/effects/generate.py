@@ -12,6 +12,7 @@ from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Result, Table
+from lexray.trace.apply.resolve import refuse_misfits
 from lexray.trace.record.prompt import read_prompts
 
 
@@ -117,6 +118,7 @@ def generate(
     if not prompts.single:
         raise LexrayError("one prompt is continued at a time; give one text")
     changes = read_edits(edits)
+    refuse_misfits(model, changes, prompts.ids)
     start, ids = len(prompts.ids[0]), []
     for each in ((), changes) if changes else ((),):
         (run,) = record(

@@ -246,6 +246,11 @@ class _Place:
     inner: int | None = None
 
 
+def refuse_misfits(model: Anatomy, edits: Edits, ids: Sequence[Sequence[int]]) -> None:
+    """Raises for what the model or the prompts do not have, before anything runs."""
+    Changes.check(model, edits, _no_run).fit([len(row) for row in ids])
+
+
 def cut_heads(model: Anatomy, edit: Cut) -> list[tuple[int, int]]:
     """The heads that are meant, by layer and number, each once."""
     sites = edit.heads or tuple(Site(layer.address) for layer in model.layers)
