@@ -197,6 +197,14 @@ def test_a_measured_catalogue() -> None:
     assert set(found.agreement) == {
         *("previous token", "first token", "duplicate", "induction", "copying")
     }
+    told = found.agreement["previous token"]
+    measured = [e.did.looks.previous for e in found.entries if e.did is not None]
+    ranks = [
+        np.argsort(np.argsort(x)) for x in ([e.looks.previous for e in found.entries], measured)
+    ]
+    assert told.rank == pytest.approx(np.corrcoef(*ranks)[0, 1])
+    assert told.heads == sum(x > 0.3 for x in measured)
+    assert "nan" not in str(found)
     assert len(found.to_pandas()) == 8
     page = found.to_html()
     assert "L1H3" in page

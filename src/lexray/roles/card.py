@@ -154,7 +154,9 @@ def _roles(entry: Entry, whole: Catalogue) -> Table:
         for role in entry.roles
     ]
     areas = [
-        f"{role}: {area:.2f}" for role, (area, n) in whole.agreement.items() if n and area == area
+        f"{role}: {told.area:.2f}"
+        for role, told in whole.agreement.items()
+        if told.area == told.area
     ]
     note = str(whole.source) + (
         f" · agreement (AUC) over all heads: {', '.join(areas)}" * bool(areas)

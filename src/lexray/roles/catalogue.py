@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isnan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,12 @@ COPIES, LOOKS, FINDS = 0.25, 0.2, 1.0
 """What a role takes beside a small q: of the eigenvalues, of the attention, in effect sizes."""
 DOES = 0.3
 """The attention from which on a head is measured to have a role."""
+COPIED = 2.0
+"""Likewise for copying, in standard deviations of all tokens' scores."""
+
+
+MEASURED = ("previous", "first", "duplicate", "prefix", "copies")
+"""What is measured of every head, in a word."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +107,26 @@ def _say_measured(did: Did) -> dict[str, float]:
     }
 
 
+class Told(NamedTuple):
+    """How static scores of a role go along with what was measured."""
+
+    area: float
+    """How often a head that is measured to have the role scores above one that has not (0.5 says
+    nothing); NaN if none or all have it."""
+    heads: int
+    """How many have it."""
+    rank: float
+    """The rank correlation over all heads, whether or not any has the role."""
+
+
 @dataclass(frozen=True)
 class Catalogue(Result):
     """All heads of a model."""
 
     source: Source
     entries: tuple[Entry, ...]
-    agreement: dict[str, tuple[float, int]]
-    """By role: how often a head that is measured to have it scores above one that has not, from
-    weights alone (0.5 says nothing), and how many have it."""
+    agreement: dict[str, Told]
+    """By role, how well weights alone tell what was measured."""
 
     def __getitem__(self, address: str) -> Entry:
         for entry in self.entries:
@@ -129,7 +146,7 @@ class Catalogue(Result):
 
     def tables(self) -> list[Table]:
         columns = ("head", "does", "copying", "previous", "first", "duplicate", "induction")
-        done = ("previous ", "first ", "duplicate ", "prefix", "copies")
+        done = tuple(f"{name}, measured" for name in MEASURED)
         has = any(entry.did for entry in self.entries)
         rows: list[tuple[Cell, ...]] = []
         for entry in self.entries:
@@ -156,14 +173,19 @@ class Catalogue(Result):
         return f"{self.source} · roles with q < {SURE}"
 
     def _agreement_table(self) -> Table:
-        rows = tuple((name, area, n) for name, (area, n) in self.agreement.items())
-        note = "how often a head that does it scores above one that does not, from weights alone"
-        return Table(("role", "agreement (AUC)", "heads that do it"), rows, "Agreement", note)
+        rows = tuple(
+            (name, _known(told.area), told.heads, _known(told.rank))
+            for name, told in self.agreement.items()
+        )
+        note = "AUC: how often a head that does it scores above one that does not, by weights alone"
+        columns = ("role", "AUC", "heads that do it", "rank correlation")
+        return Table(columns, rows, "What weights tell of what was measured", note)
 
     def csv_tables(self) -> list[Table]:
         table = self.tables()[0]
         names = [
-            f"measured_{name.strip()}" if i >= 7 else name for i, name in enumerate(table.columns)
+            f"measured_{MEASURED[i - 7]}" if i >= 7 else name
+            for i, name in enumerate(table.columns)
         ]
         return [replace(table, columns=tuple(names))]
 
@@ -172,8 +194,8 @@ class Catalogue(Result):
             **self.source.to_dict(),
             "heads": [entry.to_dict() for entry in self.entries],
             "agreement": {
-                name: {"auc": None if isnan(area) else area, "heads": n}
-                for name, (area, n) in self.agreement.items()
+                name: {"auc": _known(told.area), "heads": told.heads, "rank": _known(told.rank)}
+                for name, told in self.agreement.items()
             },
         }
 
@@ -332,23 +354,33 @@ def _apart(value: float, others: NDArray[np.float64]) -> float:
     return float(stats.t.sf((value - others.mean()) / spread, n - 1))
 
 
-def _agreement(entries: Sequence[Entry]) -> dict[str, tuple[float, int]]:
+def _known(value: float) -> float | None:
+    return None if isnan(value) else value
+
+
+def _agreement(entries: Sequence[Entry]) -> dict[str, Told]:
     """Static scores against what was measured, role by role."""
     did = [entry.did for entry in entries if entry.did is not None]
-    sides: dict[str, tuple[list[float], list[bool]]] = {
-        "previous token": (
-            [e.looks.previous for e in entries],
-            [d.looks.previous > DOES for d in did],
-        ),
-        "first token": ([e.looks.first for e in entries], [d.looks.first > DOES for d in did]),
-        "duplicate": ([e.duplicate.effect for e in entries], [d.looks.double > DOES for d in did]),
-        "induction": (
-            [e.induction.effect for e in entries],
-            [d.looks.follower > DOES for d in did],
-        ),
-        "copying": ([e.copying for e in entries], [d.copies > 2 for d in did]),
-    }
     return {
-        name: (area(torch.tensor(scores, dtype=torch.float64), torch.tensor(wanted)), sum(wanted))
-        for name, (scores, wanted) in sides.items()
+        "previous token": _tell(
+            [e.looks.previous for e in entries], [d.looks.previous for d in did], DOES
+        ),
+        "first token": _tell([e.looks.first for e in entries], [d.looks.first for d in did], DOES),
+        "duplicate": _tell(
+            [e.duplicate.effect for e in entries], [d.looks.double for d in did], DOES
+        ),
+        "induction": _tell(
+            [e.induction.effect for e in entries], [d.looks.follower for d in did], DOES
+        ),
+        "copying": _tell([e.copying for e in entries], [d.copies for d in did], COPIED),
     }
+
+
+def _tell(scores: Sequence[float], measured: Sequence[float], least: float) -> Told:
+    from scipy import stats  # which starts slowly
+
+    wanted = torch.tensor(measured) > least
+    found = area(torch.tensor(scores, dtype=torch.float64), wanted)
+    varies = len({*scores}) > 1 < len({*measured})
+    rank = float(stats.spearmanr(scores, measured).statistic) if varies else float("nan")
+    return Told(found, int(wanted.sum()), rank)
