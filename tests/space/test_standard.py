@@ -25,7 +25,7 @@ from lexray.space.untrained import far_end, is_untouched, untrained
 from lexray.view import STANDARD
 from tests.families.zoo import build
 from tests.saved import save
-from tests.vocabulary.vocabularies import vocabulary
+from tests.vocabulary.vocabularies import vocabulary, worded
 
 
 def standard(name: str, n: int = 37) -> Model:
@@ -228,6 +228,14 @@ def test_demo_sets_bytes_aside_and_keeps_words() -> None:
     everything = model.view(trained=False).layers[3].values.top(20)
     assert {s.token.id for reading in everything for s in reading.top} & set(aside)
     assert model.options == STANDARD
+
+
+def test_names_that_are_kept_for_later_are_set_aside() -> None:
+    model = worded("llama", 34, ("[unused7]", "<|reserved_1|>", "unused"))
+    assert {i: why for i, why in untrained(model).items() if why == "reserved"} == {
+        34: "reserved",
+        35: "reserved",
+    }
 
 
 def test_what_is_set_aside_is_named_and_counted() -> None:

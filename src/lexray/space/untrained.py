@@ -9,7 +9,8 @@ gradient as every other such token, so that
   the mean embedding: they are the far end of that direction, where it is rare tokens (those with
   high ids, which come late in a tokenizer's merges) that lie there.
 
-Pieces of characters (bytes that are no UTF-8 by themselves) are set aside with them.
+Pieces of characters (bytes that are no UTF-8 by themselves) are set aside with them, and so are names
+that a tokenizer keeps for later ([unused7]): no text has them, however their rows were begun.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lexray.model.weights import Weights
 from lexray.space.side import join_rows
 from lexray.vocabulary.vocabulary import Vocabulary
 
-Why = Literal["untouched", "never predicted", "piece of a character"]
+Why = Literal["untouched", "never predicted", "piece of a character", "reserved"]
 WHY: tuple[Why, ...] = get_args(Why)
 
 ALIKE = 0.9
@@ -55,7 +56,7 @@ def untrained(weights: Weights) -> dict[int, Why]:
 
 
 def _recall(weights: Weights) -> dict[int, Why]:
-    found = keep(weights, "untrained", lambda: _as_tensors(_find(weights)))
+    found = keep(weights, "set-aside", lambda: _as_tensors(_find(weights)))
     ids, reasons = found["ids"].tolist(), found["reasons"].tolist()
     return {i: WHY[reason] for i, reason in zip(ids, reasons, strict=True)}
 
@@ -72,6 +73,8 @@ def _find(weights: Weights) -> dict[int, Why]:
     a, vocabulary = weights.architecture, weights.vocabulary
     rows = weights.unembedding()
     names: dict[int, Why] = dict.fromkeys(_pieces(vocabulary), "piece of a character")
+    there = _ids(vocabulary.mask(len(rows)))
+    names |= dict.fromkeys((i for i in there if is_reserved(vocabulary, i)), "reserved")
     names |= dict.fromkeys(_ids(far_end(rows, vocabulary.mask(len(rows)))), "never predicted")
     matrices = [rows]
     if a.embed != a.unembed and a.embed in weights.checkpoint.names():
@@ -100,6 +103,11 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
+def is_reserved(vocabulary: Vocabulary, token: int) -> bool:
+    """Whether a token's name says that it is kept for later."""
+    return RESERVED.match(vocabulary.text(token)) is not None
+
+
 def cannot_occur(vocabulary: Vocabulary, n: int) -> Int[Tensor, "some"]:
     """Ids that no text gives: rows without a token, special and reserved ones, impossible bytes."""
     there = vocabulary.mask(n)
@@ -107,7 +115,7 @@ def cannot_occur(vocabulary: Vocabulary, n: int) -> Int[Tensor, "some"]:
     for i in there.nonzero()[:, 0].tolist():
         data = vocabulary.bytes(i)
         byte = len(data) == 1 and data[0] in NO_UTF8 if data else False
-        if byte or vocabulary.is_special(i) or RESERVED.match(vocabulary.text(i)):
+        if byte or vocabulary.is_special(i) or is_reserved(vocabulary, i):
             found.append(i)
     step = max(1, len(found) // REFERENCES)
     return torch.tensor(sorted(found)[::step], dtype=torch.long)

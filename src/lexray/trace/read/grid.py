@@ -97,6 +97,7 @@ class Grid:
             yield text(shown.note, "dim")
 
     def to_html(self) -> str:
+        """A table that shows its last positions first where there is no room for all."""
         head = "".join(f"<th>{html.escape(name)}</th>" for name in (self.corner, *self.columns))
         body = "\n".join(
             f"<tr><th>{html.escape(name)}</th>{''.join(map(_html, line))}</tr>"
@@ -104,9 +105,10 @@ class Grid:
         )
         note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
         return (
-            f'<div class="scroll" style="overflow-x:auto"><table class="lexray"><caption>'
-            f"{html.escape(self.title)}</caption><thead><tr>{head}</tr></thead>"
-            f"<tbody>\n{body}\n</tbody></table></div>{note}"
+            f'<p class="lexray-title" style="font-weight:600;margin:0.8em 0 0.2em">'
+            f'{html.escape(self.title)}</p><div class="scroll latest" style="overflow-x:auto;'
+            f'direction:rtl"><table class="lexray" style="direction:ltr;margin:0 auto 0 0">'
+            f"<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>{note}"
         )
 
 

@@ -21,6 +21,10 @@ from lexray.trace.read.standard import How
 from lexray.trace.read.targets import Target
 from lexray.trace.read.vectors import READERS
 
+SLIGHT = 1e-4
+"""A probability below it is not written beside its word: where nothing is settled, words are read
+more easily alone."""
+
 
 @dataclass(frozen=True)
 class Heading:
@@ -166,7 +170,7 @@ class Lens(Result):
     def _label(self, line: Heading, token: int, p: float, width: int = 1000) -> str:
         """A token with its probability, where there is one worth the name."""
         shown = clip(self.words[token].shown, width)
-        return shown if line.reads else f"{shown} {show_percent(p)}"
+        return shown if line.reads or p < SLIGHT else f"{shown} {show_percent(p)}"
 
     def detail(self) -> Table:
         """The last position, line by line."""
