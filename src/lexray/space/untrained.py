@@ -9,8 +9,8 @@ gradient as every other such token, so that
   the mean embedding: they are the far end of that direction, where it is rare tokens (those with
   high ids, which come late in a tokenizer's merges) that lie there.
 
-Pieces of characters (bytes that are no UTF-8 by themselves) are set aside with them, and so are names
-that a tokenizer keeps for later ([unused7]): no text has them, however their rows were begun.
+Pieces of characters (bytes that are no UTF-8 by themselves) are set aside with them, and so are
+names that a tokenizer keeps for later ([unused7]): no text has them, however their rows were begun.
 """
 
 from __future__ import annotations

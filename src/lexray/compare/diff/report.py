@@ -120,10 +120,11 @@ def _sentiment(found: Changes) -> str:
     return (
         '<section class="card">'
         "<h2>Words of praise and blame</h2>"
-        f'<p class="lead">{escape(s.verdict)}</p><div class="scroll"><table class="count"><thead><tr><th>group'
-        "</th><th>share of top tokens</th><th>rotated</th><th>before</th><th>p</th><th></th></tr>"
-        f'</thead><tbody>{rows}</tbody></table></div><p class="note">the {s.k} words at each end of the '
-        f"most moved vectors; by chance {show_percent(s.chance, 1)}; “rotated”: the same "
+        f'<p class="lead">{escape(s.verdict)}</p><div class="scroll"><table class="count"><thead>'
+        "<tr><th>group</th><th>share of top tokens</th><th>rotated</th><th>before</th><th>p</th>"
+        "<th></th></tr>"
+        f'</thead><tbody>{rows}</tbody></table></div><p class="note">the {s.k} words at each end '
+        f"of the most moved vectors; by chance {show_percent(s.chance, 1)}; “rotated”: the same "
         f"differences turned at random; “before”: the base’s own vectors. "
         f"{escape(s.lexicon.made)}</p></section>"
     )
