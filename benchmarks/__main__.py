@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import (
     align,
+    atlas,
     cold_start,
     effects,
     flow,
@@ -38,6 +39,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "cold_start": cold_start.run,
     "opening": opening.run,
     "vectors": vectors.run,
+    "atlas": atlas.run,
     "align": align.run,
     "lens": lens.run,
     "flow": flow.run,

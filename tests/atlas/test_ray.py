@@ -103,7 +103,9 @@ def test_a_worker_with_another_model_is_refused(
         lx.Atlas.write(str(llama), tmp_path / "atlas", ray="auto", **FEW)  # type: ignore[arg-type]
 
 
-def test_a_cluster_that_is_not_there(llama: Path, tmp_path: Path) -> None:
-    ray.shutdown()
+def test_a_cluster_that_is_not_there(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(LexrayError, match="no Ray cluster"):
         lx.Atlas.write(str(llama), tmp_path, ray="127.0.0.1:1", **FEW)  # type: ignore[arg-type]

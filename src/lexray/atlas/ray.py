@@ -6,6 +6,7 @@ workers straight to where the atlas lies, which all of them have to reach.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from lexray.atlas.store import Store
 from lexray.atlas.work import Done, Run, open_once, work_on
 from lexray.errors import LexrayError
 
+PATIENCE = 10
+"""Seconds in which a cluster has to answer."""
 RETRIES = 5
 """How often a task is begun again whose worker was lost."""
 
@@ -55,6 +58,7 @@ def _connect(ray: Any, address: str) -> bool:
     if ray.is_initialized():
         return False
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    _refuse_unreachable(address)
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, OSError) as error:
@@ -62,6 +66,17 @@ def _connect(ray: Any, address: str) -> bool:
             raise LexrayError(f"there is no Ray cluster at {address}: {error}") from error
         _start(ray, quiet)
     return True
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Ray itself looks for a cluster that is not there for a quarter of an hour."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise LexrayError(f"there is no Ray cluster at {address}: {error}") from error
 
 
 def _start(ray: Any, quiet: dict[str, Any]) -> None:
