@@ -2,11 +2,11 @@
 
 `run` takes one layer's keys, gates, values and subheads in the standard view, readers with both of
 their readings: CPU time of one thread, interleaved, the minimum of some rounds. The product is that
-of the same vectors with the same embedding, in chunks into a buffer; what is compared with it is all
-of the writing: reading weights, both ends' lists, legibility, Parquet, and then the index.
+of the same vectors with the same embedding, in chunks into a buffer. What is compared with it is
+all of the writing: reading weights, both ends' lists, legibility, Parquet, and then the index.
 
-`python -m benchmarks.atlas DIR` asks a whole atlas the questions of the app and prints how long each
-takes, the minimum and the median of some rounds, in milliseconds.
+`python -m benchmarks.atlas DIR` asks a whole atlas the questions of the app and prints how long
+each takes: the minimum and the median of some rounds, and CPU time, in milliseconds.
 """
 
 import sys
@@ -31,8 +31,6 @@ ROUNDS = 3
 ASKED = 20
 AT_ONCE = 320
 KINDS = ("values", "keys", "gates", "Q", "K", "V", "O")
-LISTS = 293_761
-"""Of all of SmolLM2 in the standard view."""
 
 
 def products(model: lx.Model) -> Callable[[], None]:

@@ -55,6 +55,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """At the end it goes: libraries complain of what is left."""
+    gc.unfreeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[ORACLES] = {}
 

@@ -86,6 +86,19 @@ def test_like_in_another_atlas_goes_by_the_text(atlas: lx.Atlas, folder: Path) -
     assert found[0]["alike"] == pytest.approx(1.0, abs=1e-5)
 
 
+def test_words_that_are_no_tokens_are_left_out(atlas: lx.Atlas) -> None:
+    found = atlas.search("law jurisprudence", 5)
+    assert "no tokens: jurisprudence" in found.note
+    assert found.to_arrow().equals(atlas.search("law", 5).to_arrow())
+    with pytest.raises(LexrayError, match="none of"):
+        atlas.search("jurisprudence")
+
+
+def test_shared_subheads_are_found_by_any_head(atlas: lx.Atlas) -> None:
+    assert atlas.vector("L1H3.K5")[0]["address"] == "L1H2.K5"
+    assert atlas.vector("L1H3.Q5")[0]["address"] == "L1H3.Q5"
+
+
 def test_neurons(atlas: lx.Atlas, model: lx.Model) -> None:
     rows = atlas.neurons(1, None, by="place")
     assert rows.column("address") == [f"L1N{i}" for i in range(model.d_mlp)]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
+import psutil
 import pytest
 
 import lexray as lx
@@ -106,6 +107,33 @@ def test_kill_at_any_point(llama: Path, few: Path, tmp_path: Path) -> None:
     lx.Atlas.write(str(llama), folder, **FEW)  # type: ignore[arg-type]
     left = {name: digest for name, digest in content(folder).items() if ".lexray-" not in name}
     assert left == content(few)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs processes as on Unix")
+def test_workers_end_with_the_process_that_began_them(llama: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "atlas"
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, lexray as lx\n"
+        "if __name__ == '__main__':\n"
+        "    lx.Atlas.write(sys.argv[1], sys.argv[2], workers=2)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(llama), str(folder)],
+        env=environment,
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+    while process.poll() is None and not Store(str(folder)).names():
+        time.sleep(0.01)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) >= 2
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert alive == []
 
 
 def test_a_torn_file_is_made_again(llama: Path, few: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -105,7 +105,7 @@ class Atlas:
         planned = sorted(self.manifest.planned, key=order_of)
         return [chunk for chunk in planned if names.issuperset(chunk.names)]
 
-    @property
+    @cached_property
     def missing(self) -> list[str]:
         """The files that are planned and were not there yet."""
         there = set(self.there)
@@ -166,11 +166,14 @@ class Atlas:
     def ids(self, word: str | int) -> list[int]:
         """The tokens that a word stands for: a token as it is shown or its text, or any form of a
         word that is none by itself (with a space before it, in other cases)."""
-        found = self.database.ask(*ask.find_tokens(word))
-        ids: list[int] = found["id"].to_pylist()
+        ids = self._find(word)
         if not ids:
             raise LexrayError(f"{word!r} is no token of {self.model}; `.tokens()` has them all")
         return ids
+
+    def _find(self, word: str | int) -> list[int]:
+        found: list[int] = self.database.ask(*ask.find_tokens(word))["id"].to_pylist()
+        return found
 
     def parameters(
         self,
@@ -210,10 +213,17 @@ class Atlas:
         wanted = words.split() if isinstance(words, str) else list(words)
         if not wanted:
             raise LexrayError("search for what? give words or tokens")
-        forms = {str(word): self.ids(word) for word in wanted}
-        question = ask.find_lists(self.view, forms, n, end, kind, layer, legibility)
+        forms = {str(word): self._find(word) for word in wanted}
+        unknown = [word for word, ids in forms.items() if not ids]
+        if len(unknown) == len(forms):
+            raise LexrayError(f"none of {', '.join(map(repr, unknown))} is a token of {self.model}")
+        known = {word: ids for word, ids in forms.items() if ids}
+        question = ask.find_lists(self.view, known, n, end, kind, layer, legibility)
         people = "address side end found_ids ranks weight"
-        return self._ask(question, f"Lists with {' '.join(forms)}", people)
+        found = self._ask(question, f"Lists with {' '.join(known)}", people)
+        if not unknown:
+            return found
+        return replace(found, note=f"{found.note} · no tokens: {', '.join(unknown)}")
 
     def like(
         self,
@@ -311,7 +321,7 @@ class Atlas:
     def vector(self, address: str | Address, *, side: str | None = None) -> Rows:
         """All lists of one vector (what a reader sees, and what it expects), or of one side."""
         text = str(address)
-        wanted = text if text.startswith("final_norm") else str(Address.parse(text))
+        wanted = text if text.startswith("final_norm") else str(self._own(Address.parse(text)))
         question = ask.find_vectors(self.view, ask.place_of(wanted) | {"side": side}, None, "place")
         found = self._ask(question, f"{wanted} as tokens", LISTS)
         if not len(found):
@@ -320,6 +330,14 @@ class Atlas:
                 "L3N17.value, L3H2.V12, L3.attn_norm"
             )
         return found
+
+    def _own(self, at: Address) -> Address:
+        """Keys and values that heads share are kept under the first of them."""
+        sizes = self.manifest.sizes
+        if at.subhead not in ("K", "V") or at.head is None or not sizes["n_kv_heads"]:
+            return at
+        share = max(1, sizes["n_heads"] // sizes["n_kv_heads"])
+        return replace(at, head=at.head // share * share)
 
     def neurons(
         self,

@@ -204,7 +204,7 @@ def cost_of(model: Weights, options: AtlasOptions, chunk: Chunk) -> float:
             searched = 2.0 * e * e * widths * heads[chunk.layer] * TYPICAL * SEARCH
             return searched + product * heads[chunk.layer] * (2 * widths + 4 * options.directions)
         case "relations":
-            return 0.7 * sum(heads) * 2.0 * e * e * a.d_head * 0.05 + product * sum(heads)
+            return 0.1 * sum(heads) * 2.0 * e * e * a.d_head + product * sum(heads)
         case "roles":
             return product * 4 * sum(heads)
         case "links":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 
 from lexray.atlas.make import Task, Written, write_chunk
 from lexray.atlas.opening import Opening
@@ -33,6 +36,18 @@ def work_on(task: Task, opening: Opening, options: AtlasOptions, store: Store) -
     return task, write_chunk(open_once(opening), task, options, store)
 
 
+def end_with_parent() -> None:
+    """In a worker: a process that was killed hard takes its workers along."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's, which ends its workers
+    Thread(target=_outlive, daemon=True).start()
+
+
+def _outlive() -> None:
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
+
+
 def run_here(model: Model, options: AtlasOptions, store: Store) -> Run:
     """This process, one chunk after the other."""
 
@@ -49,7 +64,9 @@ def run_in_processes(workers: int, opening: Opening, options: AtlasOptions, stor
     def run(tasks: Sequence[Task]) -> Iterator[Done]:
         if not tasks:
             return
-        pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=get_context("spawn"))
+        pool = ProcessPoolExecutor(
+            min(workers, len(tasks)), get_context("spawn"), initializer=end_with_parent
+        )
         try:
             futures = [pool.submit(work_on, task, opening, options, store) for task in tasks]
             for future in as_completed(futures):
@@ -60,6 +77,14 @@ def run_in_processes(workers: int, opening: Opening, options: AtlasOptions, stor
                 "again, with fewer workers if need be"
             ) from error
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            end_pool(pool)
 
     return run
+
+
+def end_pool(pool: ProcessPoolExecutor) -> None:
+    """At once: a chunk that nobody waits for any more need not be finished."""
+    processes = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.terminate()
