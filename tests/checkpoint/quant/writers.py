@@ -178,6 +178,16 @@ def torchao(w: Tensor) -> Stored:
     return parts, signed * spread[0] + spread[1]
 
 
+def mxfp4(w: Tensor) -> Stored:
+    """gpt-oss' stacked experts, (experts, inputs, outputs)."""
+    groups = w.mT.reshape(len(w), w.shape[2], -1, 32)
+    exponent = (groups.abs().amax(-1) / 6).clamp(min=1e-9).log2().ceil()
+    full = exponent.exp2()[..., None]
+    codes = (groups / full)[..., None].sub(E2M1).abs().argmin(-1)
+    parts = {"_blocks": pack(codes, 4, torch.uint8), "_scales": (exponent + 127).to(torch.uint8)}
+    return parts, (E2M1[codes] * full).flatten(2).mT
+
+
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP, "symmetric": False}
 AO = json.dumps({"_type": "Int4Tensor", "_data": {"block_size": [1, GROUP]}})
 
@@ -191,6 +201,8 @@ class Format:
     key: str = "quantization_config"
     everything: bool = False
     """The embeddings too, as MLX has it."""
+    experts: bool = False
+    """Stacked experts, and nothing else."""
 
 
 FORMATS = {
@@ -216,22 +228,29 @@ FORMATS = {
     "hqq": Format(hqq, {"quant_method": "hqq", "skip_modules": ["lm_head"]}),
     "torchao": Format(torchao, {"quant_method": "torchao"}),
 }
+GPT_OSS = Format(
+    mxfp4,
+    {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]},
+    experts=True,
+)
 
 
-def is_linear(name: str, weight: Tensor, everything: bool) -> bool:
+def is_quantised(name: str, weight: Tensor, form: Format) -> bool:
+    if form.experts:
+        return name.endswith(("experts.gate_up_proj", "experts.down_proj"))
     ends = ("embed_tokens.weight", "lm_head.weight")
-    inner = name.endswith("proj.weight") or (everything and name.endswith(ends))
+    inner = name.endswith("proj.weight") or (form.everything and name.endswith(ends))
     return inner and weight.dim() == 2
 
 
 def write(model: Any, name: str, quantised: Path, plain: Path) -> None:
     """A model's checkpoint in a format, and the same de-quantised."""
-    form = FORMATS[name]
+    form = FORMATS.get(name, GPT_OSS)
     stored: dict[str, Tensor] = {}
     back: dict[str, Tensor] = {}
     notes: dict[str, str] = {"format": "pt"}
     for tensor, weight in model.state_dict().items():
-        if not is_linear(tensor, weight, form.everything):
+        if not is_quantised(tensor, weight, form):
             stored[tensor] = back[tensor] = weight.clone()
             continue
         parts, back[tensor] = form.store(weight.float())
