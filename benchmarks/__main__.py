@@ -18,6 +18,7 @@ from benchmarks import (
     effects,
     flow,
     heads,
+    large,
     lens,
     opening,
     pairs,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "heads": heads.run,
     "relations": relations.run,
     "pairs": real_pairs,
+    "large": large.run,
 }
 
 

@@ -261,11 +261,25 @@ class Model(Anatomy):
         """What it is, where its parameters live, and what reading one head costs."""
         return info(self)
 
-    def module(self) -> nn.Module:
-        """transformers' own model with this checkpoint's weights; a live one as it is."""
+    def module(
+        self,
+        device_map: str | Mapping[str, str | int] | None = None,
+        offload: str | Path | None = None,
+    ) -> nn.Module:
+        """transformers' own model with this checkpoint's weights; a live one as it is.
+
+        `device_map`: "auto", or a place for each part, for models larger than one device (needs
+        accelerate); parts on "disk" lie in the folder `offload`. Traces from then on run there.
+
+        >>> model.module()
+        """
         from lexray.trace.record.module import module_of  # imports transformers
 
-        return module_of(self)
+        if device_map is None:
+            return module_of(self)
+        from lexray.trace.record.spread import spread_module
+
+        return spread_module(self, device_map, offload)
 
     def generate(
         self, prompt: Any, n: int = 20, edits: Edits | None = None, *, special: bool = True

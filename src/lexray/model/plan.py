@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lexray.families.walk import tensor_names
 from lexray.model.sweep import MOST_BYTES
@@ -14,10 +18,13 @@ from lexray.model.weights import Weights
 from lexray.result.format import show_bytes, show_flop, show_time
 from lexray.result.table import Result, Table
 from lexray.space.topk.arithmetic import full_precision
+from lexray.space.topk.rough import MOST, has_byte_products
 from lexray.space.topk.scan import Tiling
+from lexray.space.topk.sieve import multiply
 
-TYPICAL = 0.02
-"""The share of a head's token pairs that has to be multiplied: the mean over SmolLM2's heads."""
+TYPICAL, STANDARDISED = 0.02, 0.08
+"""The share of a head's token pairs that has to be multiplied: the mean over SmolLM2's heads, whose
+scores have shorter tails where they are standardised."""
 CALIBRATION = 0.5
 """Seconds for each of the two products that are timed."""
 SPREADS = 4
@@ -48,6 +55,8 @@ class Plan(Result):
     dense: float
     """Those of all token pairs of all heads, if none could be ruled out."""
     speed: Speed
+    typical: float = TYPICAL
+    """The share of token pairs that is expected to need it."""
 
     def seconds(self, share: float) -> float:
         """If that share of all token pairs has to be multiplied."""
@@ -55,7 +64,7 @@ class Plan(Result):
 
     def tables(self) -> list[Table]:
         work = {
-            f"if {TYPICAL:.0%} of all pairs need it, as in SmolLM2": TYPICAL,
+            f"if {self.typical:.0%} of all pairs need it, as in SmolLM2": self.typical,
             "at worst, if all do": 1.0,
         }
         rows: list[tuple[str, str]] = [
@@ -83,7 +92,7 @@ class Plan(Result):
             "dense_flop": self.dense,
             "multiply_flop_per_second": self.speed.multiply,
             "search_flop_per_second": self.speed.search,
-            "seconds": self.seconds(TYPICAL),
+            "seconds": self.seconds(self.typical),
             "worst_seconds": self.seconds(1.0),
         }
 
@@ -119,27 +128,32 @@ def plan_heads(weights: Weights, *, speed: Speed | None = None) -> Plan:
         factors,
         dense,
         speed or measure(d, widest, weights.device),
+        STANDARDISED if weights.options.standardised else TYPICAL,
     )
 
 
 def measure(d_model: int, width: int, device: torch.device) -> Speed:
-    """Both kinds of product, timed for half a second each."""
+    """Both kinds of product, timed for half a second each; tiles in bytes where there are such."""
     tiling = Tiling.suited_to(device)
     rows = torch.randn(tiling.rows, width, device=device)
     cols = torch.randn(tiling.cols, width, device=device)
+    tile = torch.empty(len(rows), len(cols), device=device)
+    if has_byte_products(device):
+        rows, cols = ((40 * X).clamp(-MOST, MOST).to(torch.int8) for X in (rows, cols))
     block = torch.randn(2048, d_model, device=device)
     matrices = torch.randn(d_model, 8 * width, device=device)
     with full_precision():
-        search = _rate(lambda: (rows @ cols.T).amax(1), 2.0 * len(rows) * len(cols) * width)
-        multiply = _rate(lambda: block @ matrices, 2.0 * block.numel() * matrices.shape[1])
-    return Speed(multiply, search)
+        flop = 2.0 * len(rows) * len(cols) * width
+        search = _rate(lambda: multiply(rows, cols, tile).amax(1), flop)
+        product = _rate(lambda: block @ matrices, 2.0 * block.numel() * matrices.shape[1])
+    return Speed(product, search)
 
 
-def _rate(work: Any, flop: float) -> float:
-    """Operations a second; asking for a number waits for the device."""
+def _rate(work: Callable[[], Tensor], flop: float) -> float:
+    """Operations a second, the median; asking for a number waits for the device."""
     work()[0].sum().item()
-    start, times = perf_counter(), 0
-    while perf_counter() - start < CALIBRATION:
+    start, times = perf_counter(), [perf_counter()]
+    while times[-1] - start < CALIBRATION:
         work()[0].sum().item()
-        times += 1
-    return times * flop / (perf_counter() - start)
+        times.append(perf_counter())
+    return flop / median(end - begin for begin, end in pairwise(times))

@@ -94,7 +94,9 @@ class Runner:
 
     @property
     def device(self) -> torch.device:
-        return next(self.module.parameters()).device
+        """Where tokens go in; parts that wait on the disk are nowhere."""
+        devices = (parameter.device for parameter in self.module.parameters())
+        return next((d for d in devices if d.type != "meta"), self.model.device)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -108,9 +110,11 @@ class Runner:
 
     @property
     def weights(self) -> Anatomy:
-        """The raw weights of the module that runs, under its own names."""
+        """The raw weights of the module that runs, under its own names; the checkpoint's where
+        some of the module's wait on the disk."""
         model = self.model
-        if isinstance(model.checkpoint, ModuleCheckpoint):
+        waiting = any(parameter.is_meta for parameter in self.module.parameters())
+        if waiting or isinstance(model.checkpoint, ModuleCheckpoint):
             return model.with_view(RAW)
 
         def make() -> Anatomy:
