@@ -9,6 +9,7 @@ import pytest
 from tests.cli.running import lexray
 
 
+@pytest.mark.slow
 def test_describe() -> None:
     ran = lexray("describe", "demo", "L2H1", "--static")
     assert (ran.code, ran.err) == (0, "")
@@ -18,6 +19,7 @@ def test_describe() -> None:
     assert lexray("describe", "demo", "L2").code == 2
 
 
+@pytest.mark.slow
 def test_catalogue(tmp_path: Path) -> None:
     page = tmp_path / "heads.html"
     assert lexray("catalogue", "demo", "-o", page).code == 0

@@ -109,6 +109,7 @@ def test_edits_of_a_run(command: str, llama: Path) -> None:
     assert "is no edit" in mistake(command, llama, PROMPT, "--edits", "nonsense")
 
 
+@pytest.mark.slow
 def test_flow_of_an_edited_run(llama: Path, tmp_path: Path) -> None:
     page = tmp_path / "flow.json"
     ran = lexray("flow", llama, PROMPT, "--edits", "ablate L0H1", "--compare", PROMPT, "-o", page)

@@ -42,6 +42,7 @@ def test_what_has_no_evidence(llama: Path) -> None:
     assert "feature" in mistake("evidence", llama, "L1F3")
 
 
+@pytest.mark.slow
 def test_words_by_probability_and_by_a_text_of_the_users(llama: Path, text: Path) -> None:
     raw, own, given = (
         answer("lens", llama, PROMPT, "--positions", "-1", *options)

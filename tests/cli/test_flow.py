@@ -32,6 +32,7 @@ def test_a_file_by_its_ending(llama: Path, tmp_path: Path) -> None:
     assert (tmp_path / "flow.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_summary_without_a_file(gpt2: Path) -> None:
     ran = lexray("flow", gpt2, PROMPT, "--target", " dog")
     assert (ran.code, ran.err) == (0, "")
@@ -126,6 +127,7 @@ def test_mistakes(llama: Path, options: list[str], said: str) -> None:
     assert said in mistake("flow", llama, PROMPT, *options)
 
 
+@pytest.mark.slow
 def test_a_saved_graph_is_drawn_without_its_model(llama: Path, tmp_path: Path) -> None:
     saved = tmp_path / "flow.json"
     assert lexray("flow", llama, PROMPT, *FEW, "--layers", "1", "-o", saved).code == 0

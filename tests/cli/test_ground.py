@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import lexray
 
 
+@pytest.mark.slow
 def test_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "report"
     asked = ("ground", "demo", "--kinds", "key,QK", "--windows", "3")
@@ -30,6 +33,7 @@ def test_a_folder(tmp_path: Path) -> None:
     assert json.loads((folder / "ground.json").read_text()) == data
 
 
+@pytest.mark.slow
 def test_a_file_and_an_unknown_kind(tmp_path: Path) -> None:
     path = tmp_path / "out.csv"
     ran = lexray("ground", "demo", "--kinds", "QK", "--windows", "2", "-o", path)

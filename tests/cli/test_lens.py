@@ -64,6 +64,7 @@ def test_contributions_to_the_most_probable_token(gpt2: Path) -> None:
     assert any("source" in leaf for leaf in found["contributions"])
 
 
+@pytest.mark.slow
 def test_files(llama: Path, tmp_path: Path) -> None:
     table, picture = tmp_path / "parts.csv", tmp_path / "parts.html"
     ran = lexray("contributions", llama, PROMPT, "--target", "·law", "-o", table, "--plot", picture)
@@ -83,6 +84,7 @@ def test_files(llama: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_mistakes(llama: Path, tmp_path: Path) -> None:
     assert "the prompt is empty" in mistake("lens", llama, "")
     assert "PROMPT" in mistake("lens", llama)

@@ -52,6 +52,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", TWO)
 def test_it_is_opened_like_the_first(
     command: str, llama: Path, opened: list[tuple[str, dict[str, Any]]]

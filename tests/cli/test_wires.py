@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import lexray
 
 
+@pytest.mark.slow
 def test_wires(tmp_path: Path) -> None:
     ran = lexray("wires", "demo", "--from", "L0N5", "--top", 3)
     assert (ran.code, ran.err) == (0, "")

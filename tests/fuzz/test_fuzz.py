@@ -20,6 +20,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_sound_files_open(sound: Path) -> None:
     """Or the fuzzer would fuzz nothing."""
     for path in (sound / "families" / "llama", sound / "shards", sound / "bin", sound / "adapter"):

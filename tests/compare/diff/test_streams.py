@@ -65,6 +65,7 @@ def assert_same(a: Diff, b: Diff) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "folded"),
     [({}, False), ({}, True), ({"use_dora": True}, False)],

@@ -125,6 +125,7 @@ def test_equals_the_dense_reference_on_hostile_factors(
     assert_same(found, reference(A, B, k, sign, excluded, rows, cols))
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     st.integers(1, 70),

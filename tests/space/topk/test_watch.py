@@ -76,12 +76,14 @@ def test_a_flat_product_is_ended_unproven() -> None:
     check(found, A, B, 10, "largest")
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(factors(), st.integers(1, 40), st.sampled_from(SIGNS), st.integers(0, 6))
 def test_hostile_factors(both: tuple[Tensor, Tensor], k: int, sign: Sign, tiles: int) -> None:
     check(end_after(tiles, *both, k, sign), *both, k, sign)
 
 
+@pytest.mark.slow
 def test_a_search_that_goes_on_is_exact_and_tells_how_far_it_is() -> None:
     A, B = gaussian(150, 8, 2), gaussian(150, 8, 3)
     seen: list[Standing] = []

@@ -168,6 +168,7 @@ def test_flow_graphs_say_how_each_node_was_read(name: str) -> None:
             assert [w.id for w in node.projection.top] in ends
 
 
+@pytest.mark.slow
 def test_what_is_usual_is_measured_once_for_each_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@
 import { MEASURES } from "./graph.js";
 import { button, make } from "./panel.js";
 
-function choice(label, values, chosen, action) {
+function buildChoice(label, values, chosen, action) {
   const options = values.map(([value, text]) =>
     make("option", { value, selected: value === chosen }, text),
   );
@@ -24,7 +24,7 @@ export class Bar {
     const { raw, data } = graph;
     const words = raw.candidates.map((word, i) => [i, word.shown]);
     const retarget = (i) => this.flow.retarget(Number(i));
-    this.target = choice("target word", words, state.target, retarget);
+    this.target = buildChoice("target word", words, state.target, retarget);
     this.caption = make("p", { class: "lf-said", hidden: !data.caption }, data.caption);
     const prompt = [make("span", {}, data.prompt), make("span", { class: "lf-arrow" }, " → ")];
     return make(
@@ -93,7 +93,7 @@ export class Bar {
   buildMeasures() {
     const { graph, state } = this.flow;
     if (!graph.weighed) return null;
-    return choice("what widths and colours mean", MEASURES, state.by, (name) => {
+    return buildChoice("what widths and colours mean", MEASURES, state.by, (name) => {
       state.by = name;
       graph.measure(name, state.target);
       this.flow.paint();
@@ -104,7 +104,7 @@ export class Bar {
   buildPalettes() {
     const { graph, state } = this.flow;
     const names = Object.keys(graph.data.paint.palettes).map((name) => [name, name]);
-    return choice("palette", names, state.palette, (name) => {
+    return buildChoice("palette", names, state.palette, (name) => {
       state.palette = name;
       this.flow.paint();
       this.flow.writeHash();
