@@ -16,13 +16,20 @@ from lexray.families.spec import Architecture, Block, Experts, FeedForward, Line
 
 DEFAULTS = {"tie_word_embeddings": False, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
 QWEN3 = DEFAULTS | {"head_dim": 128}
+VISION = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl")
+"""The language parts of Qwen2-VL and 2.5-VL; older configs have them at their top level."""
 MOE = {"decoder_sparse_step": 1, "norm_topk_prob": False}
 
 
-@family("qwen2", title="Qwen2", defaults=DEFAULTS)
-@family("qwen3", title="Qwen3", defaults=QWEN3)
+@family("qwen2", *VISION, title="Qwen2", defaults=DEFAULTS)
+@family("qwen3", "qwen3_vl_text", title="Qwen3", defaults=QWEN3)
 @family("qwen2_moe", title="Qwen2-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 4})
-@family("qwen3_moe", title="Qwen3-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 8})
+@family(
+    "qwen3_moe",
+    "qwen3_vl_moe_text",
+    title="Qwen3-MoE",
+    defaults=DEFAULTS | MOE | {"num_experts_per_tok": 8},
+)
 def describe(c: Config, t: Names) -> Architecture:
     return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
 

@@ -21,6 +21,7 @@ from lexray.checkpoint.quant.find import SETTINGS, known_methods, method_name
 from lexray.errors import LexrayError, Unknown
 from lexray.families import Architecture, Family, Linear, Norm, find_family
 from lexray.families.complete import check_complete
+from lexray.families.resemble import explain
 from lexray.families.shapes import Shapes, block_shapes, check
 from lexray.families.spec import ALL
 from lexray.finite import all_finite, require_finite
@@ -56,7 +57,7 @@ class Weights:
         self.config = text_config(checkpoint.config) | dict(config or {})
         if not isinstance(checkpoint, ModuleCheckpoint):  # quantised tensors in memory say so
             refuse_quantised(self.config, checkpoint.name)
-        self.family: Family = find_family(self.config, family)
+        self.family: Family = self._find_family(family)
         self.architecture: Architecture = self.family.architecture(self.config, checkpoint.names())
         if not isinstance(checkpoint, ModuleCheckpoint):
             check_complete(self.architecture, checkpoint)
@@ -67,6 +68,14 @@ class Weights:
         """What is made once and shared by all views: the embedding, its moments, …"""
         if vocabulary is not None:
             VOCABULARY.put(self.cache, None, vocabulary)
+
+    def _find_family(self, name: str | None) -> Family:
+        """The family by name or by the config; where there is none, what comes nearest."""
+        try:
+            return find_family(self.config, name)
+        except LexrayError as error:
+            hint = "" if name else explain(self.config, self.checkpoint.names())
+            raise LexrayError(f"{error}{hint}") from error
 
     def view(
         self: Same,
@@ -333,4 +342,7 @@ def refuse_quantised(config: dict[str, Any], name: str) -> None:
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
     """The language model's part of a multimodal config, or the config as it is."""
     inner = config.get("text_config")
-    return config | inner if isinstance(inner, dict) and "hidden_size" in inner else config
+    if not isinstance(inner, dict) or "hidden_size" not in inner:
+        return config
+    key = "tie_word_embeddings"  # it is the whole model that ties its embeddings, or does not
+    return config | inner | ({key: config[key]} if config.get(key) is not None else {})

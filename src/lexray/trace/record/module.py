@@ -35,7 +35,7 @@ from lexray.families.walk import tensor_names
 from lexray.model.cache import Drawer
 from lexray.model.weights import Weights
 
-LANGUAGE_MODEL = "language_model."
+INSIDE = ("language_model.", "text_model.")
 """Where a multimodal checkpoint keeps its text model, whose own class does without it."""
 
 FINAL_NORM = "lexray_final_norm"
@@ -104,7 +104,7 @@ def module_names(model: Weights, module: nn.Module) -> dict[str, str]:
             found, _ = rename_source_key(name, [], [], prefix, state)
         return str(found)
 
-    pairs = ((name, rename(inner)) for inner, name in text_names(model.checkpoint).items())
+    pairs = ((name, rename(inner)) for inner, name in text_names(model).items())
     return {name: found for name, found in pairs if found in state}
 
 
@@ -113,6 +113,7 @@ def module_config(model: Weights) -> PreTrainedConfig:
     known = transformers.CONFIG_MAPPING
     types = (model.config.get("model_type"), *model.family.model_types)
     fitting = [t for t in types if t in known and t in model.family.model_types]
+    fitting.sort(key=lambda t: not _speaks(known[t]))  # the text of a multimodal model may not
     if not fitting:
         raise LexrayError(
             f"{model.name} cannot be run: transformers {transformers.__version__} has no model of "
@@ -130,6 +131,15 @@ def module_config(model: Weights) -> PreTrainedConfig:
             "or pass config={...}"
         ) from error
     return config
+
+
+def _speaks(cls: type[PreTrainedConfig]) -> bool:
+    """Whether transformers has a language model of this config."""
+    causal, masked = (
+        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+        modeling_auto.MODEL_FOR_MASKED_LM_MAPPING,
+    )
+    return cls in causal or cls in masked
 
 
 def _belongs(key: str, cls: type) -> bool:
@@ -253,13 +263,15 @@ class Lazy:
             return self.model.tensor(self.name)
 
 
-def text_names(checkpoint: Checkpoint) -> dict[str, str]:
+def text_names(model: Weights) -> dict[str, str]:
     """The text model's tensors: their names in a model of text alone, and on disk."""
-    names = checkpoint.names()
-    if not any(LANGUAGE_MODEL in name for name in names):
+    names, a = model.checkpoint.names(), model.architecture
+    inner = next((word for word in INSIDE if word in a.embed), None)
+    if inner is None:
         return {name: name for name in names}
-    inside = (n for n in names if LANGUAGE_MODEL in n or n.startswith("lm_head."))
-    return {name.replace(LANGUAGE_MODEL, "", 1): name for name in inside}
+    ends = (a.unembed, a.unembed_bias)
+    inside = (name for name in names if inner in name or name in ends)
+    return {name.replace(inner, "", 1): name for name in inside}
 
 
 def module_dtype(model: Weights) -> torch.dtype:
@@ -277,8 +289,7 @@ def module_dtype(model: Weights) -> torch.dtype:
 
 def fill(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Weights) -> PreTrainedModel:
     """A module of this class with the checkpoint's tensors; none missing, none made up."""
-    checkpoint, lock = model.checkpoint, Lock()
-    names = text_names(checkpoint)
+    names, lock = text_names(model), Lock()
     tensors = {inner: Lazy(model, name, lock) for inner, name in names.items()}
     try:
         with quiet():

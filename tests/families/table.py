@@ -1,0 +1,68 @@
+"""The README's table of families, made of the registry, the zoo and what GGUF files are written of.
+
+`python -m tests.families.table` prints it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from lexray.families import Architecture, Experts, Family, Latent, families
+from tests.families.gguf.writer import ARCHITECTURES
+from tests.families.zoo import VARIANTS, Variant
+
+BEGIN, END = "<!-- families: made by tests/families/table.py -->\n", "<!-- end of families -->\n"
+
+
+@cache
+def describe(variant: Variant | str) -> Architecture:
+    """A variant's description, from its names alone: nothing is computed."""
+    found = next(v for v in VARIANTS if v.name == str(variant))
+    config = AutoConfig.for_model(found.model_type, **found.options)
+    auto = AutoModelForMaskedLM if found.masked else AutoModelForCausalLM
+    with torch.device("meta"):
+        module = auto.from_config(config)
+    family = next(f for f in families().values() if found.model_type in f.model_types)
+    return family.architecture(config.to_dict(), list(module.state_dict()))
+
+
+def traits(a: Architecture) -> list[str]:
+    """What is out of the ordinary in a model."""
+    heads, ffs = [b.attention for b in a.blocks], [b.ff for b in a.blocks]
+    posts = (x.post_norm is not None and x.post_norm.kind != "fixed" for x in (*heads, *ffs))
+    known = {
+        "sees both ways": not a.causal,
+        "parallel blocks": any(b.parallel for b in a.blocks),
+        "norms behind sub-blocks": any(posts),
+        "factors": any(x.post_norm is not None and x.post_norm.kind == "fixed" for x in heads),
+        "normed queries and keys": any(x.q_norm is not None for x in heads),
+        "latent attention": any(isinstance(x.v.linear, Latent) for x in heads),
+        "sinks": any(x.sinks is not None for x in heads),
+        "ALiBi": any(x.alibi for x in heads),
+        "windows": any(x.window is not None for x in heads),
+        "layers without positions": len({x.rotary is None for x in heads}) == 2,
+        "experts": any(isinstance(ff, Experts) for ff in ffs),
+        "shared expert": any(isinstance(ff, Experts) and ff.shared is not None for ff in ffs),
+        "capped logits": a.logit_cap is not None,
+    }
+    return [name for name, holds in known.items() if holds]
+
+
+def row(family: Family) -> str:
+    variants = [v for v in VARIANTS if v.model_type in family.model_types]
+    found = dict.fromkeys(t for v in variants for t in traits(describe(v.name)))
+    types = ", ".join(f"`{kind}`" for kind in family.model_types)
+    gguf = "✓" if set(family.model_types) & ARCHITECTURES.keys() else ""
+    return f"| {family.title} | {types} | {', '.join(found)} | {gguf} |"
+
+
+def table() -> str:
+    rows = sorted((row(family) for family in families().values()), key=str.casefold)
+    return "\n".join(["| family | `model_type` | | from GGUF |", "|---|---|---|---|", *rows, ""])
+
+
+if __name__ == "__main__":
+    print(table(), end="")

@@ -1,0 +1,119 @@
+"""The language part of multimodal checkpoints opens as it is saved, prefixes and all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, PreTrainedModel
+
+from lexray.model.model import Model
+from tests.families.oracles import IDS, ORACLES, close, run
+from tests.families.zoo import LLAMA
+
+VISION: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
+QWEN: dict[str, Any] = {
+    "depth": 1,
+    "hidden_size": 16,
+    "embed_dim": 16,
+    "num_heads": 2,
+    "intermediate_size": 12,
+    "out_hidden_size": 24,
+    "patch_size": 4,
+    "fullatt_block_indexes": [0],
+    "deepstack_visual_indexes": [],
+}
+SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 1]}
+PIXTRAL = VISION | {"model_type": "pixtral", "head_dim": 8}
+SIGHT = {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}
+LLAMA4 = {
+    "head_dim": 8,
+    "num_local_experts": 5,
+    "intermediate_size_mlp": 14,
+    "moe_layers": [1],
+    "no_rope_layers": [1, 0],
+}
+CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "gemma3": (
+        "Gemma3ForConditionalGeneration",
+        "Gemma 3",
+        {"head_dim": 8, "sliding_window": 3},
+        VISION | {"model_type": "siglip_vision_model"},
+    ),
+    "llava": (
+        "LlavaForConditionalGeneration",
+        "Llama",
+        {"model_type": "llama"},
+        VISION | {"model_type": "clip_vision_model", "projection_dim": 8},
+    ),
+    "mistral3": (
+        "Mistral3ForConditionalGeneration",
+        "Mistral",
+        {"model_type": "mistral", "head_dim": 8, "sliding_window": None},
+        PIXTRAL,
+    ),
+    "qwen2_vl": (
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2",
+        {"rope_parameters": SECTIONS},
+        QWEN | {"hidden_size": 24},
+    ),
+    "qwen2_5_vl": (
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen2",
+        {"rope_parameters": SECTIONS},
+        QWEN,
+    ),
+    "qwen3_vl": (
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3",
+        {"head_dim": 8, "rope_parameters": SECTIONS | {"mrope_section": [2, 1, 1]}},
+        QWEN,
+    ),
+    "idefics3": ("Idefics3ForConditionalGeneration", "Llama", {"model_type": "llama"}, VISION),
+    "smolvlm": ("SmolVLMForConditionalGeneration", "Llama", {"model_type": "llama"}, VISION),
+    "llama4": ("Llama4ForConditionalGeneration", "Llama 4", LLAMA4, VISION | SIGHT),
+}
+
+
+def make(kind: str) -> PreTrainedModel:
+    name, _, text, vision = CASES[kind]
+    config = AutoConfig.for_model(kind, text_config=LLAMA | text, vision_config=vision)
+    torch.manual_seed(0)
+    module = getattr(transformers, name)._from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            noise = torch.randn_like(parameter) * 0.3
+            parameter.copy_(noise if parameter.ndim > 1 else parameter + noise)
+    whole: PreTrainedModel = module.eval()
+    return whole
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_the_language_part(kind: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """Against the whole model's own modules and its logits for text, from the file and live."""
+    module = make(kind)
+    module.save_pretrained(tmp_path)
+    live = Model.from_module(module).view("raw")
+    saved = Model.from_pretrained(tmp_path).view("raw")
+    assert live.family.title == saved.family.title == CASES[kind][1]
+    logits = run(module, IDS).logits[0]
+    for source, model in {"live": live, "disk": saved}.items():
+        for oracle in ("OV", "FF", "unembedding", "folding", "disk=memory"):
+            with subtests.test(oracle=oracle, source=source):
+                ORACLES[oracle](module, live, model)
+        with subtests.test(source=source):
+            trace = model.trace(IDS[0].tolist())
+            close(trace.logits, logits)
+            found = trace.contributions(7)
+            assert abs(found.total - found.logit) < 2e-4 * (1 + abs(found.logit))

@@ -1,0 +1,58 @@
+"""An unknown type: the family whose rules fit its tensors best is named, and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lexray.errors import LexrayError
+from lexray.families.resemble import explain, find_nearest
+from lexray.model.model import Model
+from tests.families.zoo import VARIANTS, build
+
+BUILT_ALIKE = {"gpt2", "olmo2", "deepseek-v3", "mixtral", "qwen3", "gemma2", "falcon-new", "bert"}
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_ALIKE))
+def test_a_renamed_model_is_known_again(name: str) -> None:
+    """Its own rules, or those of a family that names and lays out the same tensors, fit best."""
+    module = build(name)
+    config = module.config.to_dict() | {"model_type": "brand_new"}
+    names = list(module.state_dict())
+    nearest = find_nearest(config, names)
+    assert nearest is not None
+    own = next(v.model_type for v in VARIANTS if v.name == name)
+    described = nearest.family.architecture(config, names)
+    assert own in nearest.family.model_types or len(described.blocks) == 2
+    assert nearest.share > 0.9
+    assert not nearest.missing
+
+
+def test_the_error_says_how_to_go_on(tmp_path: Path) -> None:
+    build("llama").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"model_type": "brand_new"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(LexrayError) as error:
+        Model.from_pretrained(tmp_path)
+    said = str(error.value)
+    assert "unknown model type 'brand_new'" in said
+    assert "It resembles " in said
+    assert " of its 21 tensors" in said
+    family = said.rpartition("Try family='")[2].partition("'")[0]
+    assert Model.from_pretrained(tmp_path, family=family).n_layers == 2
+
+
+def test_what_is_missing_and_left_is_named() -> None:
+    module = build("llama")
+    names = [n for n in module.state_dict() if "1.mlp.up" not in n] + ["model.odd.weight"]
+    nearest = find_nearest(module.config.to_dict() | {"model_type": "odd"}, names)
+    assert nearest is not None
+    assert "miss 1 (model.layers.1.mlp.up_proj.weight)" in str(nearest)
+    assert "leave 1 (model.odd.weight)" in str(nearest)
+
+
+def test_nothing_is_near() -> None:
+    assert explain({"model_type": "odd"}, ["a.weight", "b.weight"]) == ""
+    assert explain({"model_type": "odd"}, []) == ""
