@@ -28,7 +28,7 @@ from lexray.roles.ends import (
     later_ends,
     strengths,
 )
-from lexray.space.kinds import Kind
+from lexray.space.kinds import EXPECTS, Kind
 from lexray.space.space import space_of
 
 WORDS = 6
@@ -196,13 +196,19 @@ def _directions(link: Found) -> tuple[Tensor, Tensor]:
 def _words(
     weights: Weights, places: Sequence[tuple[Kind, int]], vectors: Sequence[Tensor]
 ) -> list[tuple[str, ...]]:
-    """Top tokens of many vectors; those that are read with one side together."""
+    """Top tokens of many vectors; those that are read with one side together.
+
+    What reads is read as what it expects, where the view has two ways: in the words of those who
+    write for it, so that both ends of a link can be compared.
+    """
     found: dict[int, tuple[str, ...]] = {}
     alike: dict[tuple[Kind, bool], list[int]] = {}
     for i, (kind, layer) in enumerate(places):
         alike.setdefault((kind, layer == 0), []).append(i)
     for (kind, first), at in alike.items():
-        space = space_of(weights, 0 if first else None)
+        expects = kind in EXPECTS and weights.options.sees_and_expects
+        seen = weights.view(reading="output") if expects else weights
+        space = space_of(seen, 0 if first else None)
         X = torch.stack([vectors[i] for i in at])
         for i, reading in zip(at, space.readings(X, kind, [""] * len(at), WORDS), strict=True):
             found[i] = tuple(reading.tokens)
