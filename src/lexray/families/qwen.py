@@ -24,12 +24,7 @@ MOE = {"decoder_sparse_step": 1, "norm_topk_prob": False}
 @family("qwen2", *VISION, title="Qwen2", defaults=DEFAULTS)
 @family("qwen3", "qwen3_vl_text", title="Qwen3", defaults=QWEN3)
 @family("qwen2_moe", title="Qwen2-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 4})
-@family(
-    "qwen3_moe",
-    "qwen3_vl_moe_text",
-    title="Qwen3-MoE",
-    defaults=DEFAULTS | MOE | {"num_experts_per_tok": 8},
-)
+@family("qwen3_moe", title="Qwen3-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 8})
 def describe(c: Config, t: Names) -> Architecture:
     return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
 
