@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from lexray.checkpoint import safetensors
 from lexray.checkpoint.base import Box, runs
 from lexray.checkpoint.opening import open_checkpoint
 from lexray.checkpoint.plain import MOST_VALUES
@@ -116,6 +117,20 @@ def test_a_read_is_a_copy(tmp_path: Path) -> None:
     checkpoint = SafetensorsFolder(tmp_path, [tmp_path / "model.safetensors"])
     checkpoint.read("w").fill_(1)
     assert checkpoint.read("w").equal(torch.zeros(4))
+
+
+def test_a_large_tensor_stays_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"w": torch.arange(12.0).view(3, 4), "v": torch.zeros(2)}, path)
+    monkeypatch.setattr(safetensors, "MAPPED_FROM", 48)
+    checkpoint = SafetensorsFolder(tmp_path, [path])
+    whole = checkpoint.read("w")
+    assert whole.equal(torch.arange(12.0).view(3, 4))
+    assert whole.data_ptr() == checkpoint.read("w").data_ptr()
+    whole[0] = 7  # in memory alone: the file keeps what it has
+    assert load_file(path)["w"].equal(torch.arange(12.0).view(3, 4))
+    checkpoint.read("v").fill_(1)
+    assert checkpoint.read("v").equal(torch.zeros(2))
 
 
 @pytest.mark.parametrize(

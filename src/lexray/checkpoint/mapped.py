@@ -34,7 +34,7 @@ class Mapped:
         self._bytes = torch.frombuffer(self.buffer, dtype=torch.uint8)
 
     def part(self, start: int, stop: int) -> Tensor:
-        """The bytes from `start` up to `stop`, still in the file: to be copied at once."""
+        """The bytes from `start` up to `stop`, still in the file: copied at once, unless many."""
         self.refuse_shorter(stop)
         return self._bytes[start:stop]
 

@@ -43,6 +43,9 @@ DTYPES = {
     "U64": torch.uint64,
     "BOOL": torch.bool,
 }
+MAPPED_FROM = 2**29
+"""Bytes from which on a whole tensor is used as it lies in the file: a copy might not fit. Nobody
+writes to it; the file has to stay as long as the model is used."""
 MAX_HEADER = 100_000_000
 """The format's own limit."""
 MAX_AXES = 64
@@ -223,6 +226,8 @@ class SafetensorsFile:
         part = self._part(entry.start, entry.stop)
         if entry.start % entry.dtype.itemsize == 0:
             tensor = part.view(entry.dtype).view(shape)
+            if entry.stop - entry.start >= MAPPED_FROM and _is_whole(box, shape):
+                return tensor
             return tensor[_slices(box)].clone(memory_format=torch.contiguous_format)
         # Misaligned in the file, where torch can only view bytes: one more axis, until copied.
         bytewise = part.view(*shape, entry.dtype.itemsize)[_slices(box)]
@@ -235,6 +240,10 @@ class SafetensorsFile:
                 raise LexrayError(f"{self.path} cannot be read any more: it is gone")
             self._mapped = Mapped(self.path)
         return self._mapped.part(start, stop)
+
+
+def _is_whole(box: Box, shape: tuple[int, ...]) -> bool:
+    return all(part == (0, size) for part, size in zip(box, shape, strict=True))
 
 
 def _slices(box: Box) -> tuple[slice, ...]:
