@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lexray.model.model import Model
     from lexray.result import plots
     from lexray.result.load import load
+    from lexray.trace.trace import Trace
     from lexray.view import View
     from lexray.vocabulary import filters
     from lexray.vocabulary.vocabulary import Vocabulary
@@ -36,6 +37,7 @@ _WHERE = {
     "Atlas": "lexray.atlas.atlas",
     "Dictionary": "lexray.dictionary.dictionary",
     "Model": "lexray.model.model",
+    "Trace": "lexray.trace.trace",
     "View": "lexray.view",
     "Vocabulary": "lexray.vocabulary.vocabulary",
     "align": "lexray.compare.align.align",
@@ -64,6 +66,7 @@ __all__ = [
     "Dictionary",
     "LexrayError",
     "Model",
+    "Trace",
     "View",
     "Vocabulary",
     "align",

@@ -259,3 +259,22 @@ def test_long_tables_are_cut_in_notebooks_and_whole_elsewhere() -> None:
     assert len(Long().to_csv().splitlines()) == 1 + 1000
     short = Table(("n",), ((1,),))
     assert shorten(short) is short
+
+
+def test_columns_for_other_tables(tmp_path: Path) -> None:
+    """Arrow, polars and Parquet hold what pandas does."""
+    pyarrow, polars = pytest.importorskip("pyarrow"), pytest.importorskip("polars")
+    one = Table(("token", "score", "mixed"), (("=a", 1.5, 1), ("b", 2, None)))
+    two = Table(("token", "other"), (("c", True),))
+    result = Example((one, two))
+    columns = {
+        "token": ["=a", "b", "c"],
+        "score": [1.5, 2.0, None],
+        "mixed": [1, None, None],
+        "other": [None, None, True],
+    }
+    assert result.to_arrow().to_pydict() == columns
+    assert result.to_polars().to_dict(as_series=False) == columns
+    result.to_parquet(tmp_path / "x.parquet")
+    assert polars.read_parquet(tmp_path / "x.parquet").to_dict(as_series=False) == columns
+    assert pyarrow.table(result.to_arrow()).num_rows == len(result.to_pandas())

@@ -75,6 +75,9 @@ def show(
     if form is None and output is not None and _is_drawn(result, output):
         result.plot().save(output)  # type: ignore[attr-defined]
         return
+    if form is None and output is not None and output.suffix.lower() == ".parquet":
+        result.to_parquet(output)
+        return
     form = form or format_of(output)
     if form is Format.TABLE and limit is not None:
         from lexray.cli.shorten import Shortened
@@ -104,7 +107,7 @@ def format_of(output: Path | None) -> Format:
     if ending in PICTURES:
         raise LexrayError(
             f"{output}: this result is written as text, not as .{ending}; end the name in .html, "
-            ".json, .csv or .txt (pictures, where there are any: --plot FILE)"
+            ".json, .csv, .parquet or .txt (pictures, where there are any: --plot FILE)"
         )
     ending = "html" if ending == "htm" else ending
     return Format(ending) if ending in {form.value for form in Format} else Format.TABLE

@@ -33,7 +33,7 @@ from lexray.trace.evidence.result import Evidence
 from lexray.trace.evidence.vectors import feature_evidence, sample
 from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace
-from lexray.vocabulary.filters import Filter
+from lexray.vocabulary.filters import Filter, FilterLike, read_filter
 
 FEATURES_AT_ONCE = 1024
 Part = Literal["key", "value"]
@@ -60,8 +60,9 @@ class FeatureVector:
     def space(self) -> FeatureSpace:
         return self.dictionary.space
 
-    def top(self, k: int = 30, *, filter: Filter | None = None) -> Reading:
+    def top(self, k: int = 30, *, filter: FilterLike = None) -> Reading:
         """Its k largest and k smallest tokens."""
+        filter = read_filter(filter)
         x = self.tensor[None]
         (found,) = self.space.readings(x, self.kind, [self.address], k, filter)
         return found
@@ -92,8 +93,9 @@ class Feature:
         """The decoder's vector."""
         return FeatureVector(self.dictionary, self.index, "value")
 
-    def top(self, k: int = 30, *, filter: Filter | None = None) -> NamedReadings:
+    def top(self, k: int = 30, *, filter: FilterLike = None) -> NamedReadings:
         """Key and value as tokens."""
+        filter = read_filter(filter)
         there = [self.value] if self.dictionary.stored.encoder is None else [self.key, self.value]
         read = tuple(vector.top(k, filter=filter) for vector in there)
         return NamedReadings(self.dictionary.space.source(self.address, filter), read)
@@ -259,9 +261,10 @@ class Dictionary:
         *,
         of: Part = "value",
         features: Sequence[int] | None = None,
-        filter: Filter | None = None,
+        filter: FilterLike = None,
     ) -> Readings:
         """Many features' values (or keys), a line each; all of them unless `features` are named."""
+        filter = read_filter(filter)
         chosen = range(len(self)) if features is None else features
         read = partial(self._read, of, k, filter)
         lines = tuple(track(map(read, chosen), len(chosen), f"reading {len(chosen)} features"))

@@ -14,7 +14,7 @@ from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Reading, Readings
 from lexray.space.kinds import GROUPS, Kind
 from lexray.space.space import space_of
-from lexray.vocabulary.filters import Filter
+from lexray.vocabulary.filters import FilterLike, read_filter
 
 
 def read_given(
@@ -24,7 +24,7 @@ def read_given(
     layer: int | None = None,
     *,
     k: int = 30,
-    filter: Filter | None = None,
+    filter: FilterLike = None,
     name: str = "vector",
 ) -> Reading | Readings:
     """Directions of the residual stream as tokens; a matrix is a vector a row.
@@ -33,7 +33,7 @@ def read_given(
     what it promotes, what reads by what it responds to.
     """
     rows, single = rows_of(model, x)
-    read_as = kind_named(kind)
+    read_as, filter = kind_named(kind), read_filter(filter)
     if layer is not None:
         model.layers[layer]
     names = [name] if single else [f"{name} {i}" for i in range(len(rows))]

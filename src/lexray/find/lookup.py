@@ -31,7 +31,7 @@ from lexray.space.correlation import Kernels
 from lexray.space.kinds import Kind, kind_of
 from lexray.space.legibility import WINDOW
 from lexray.space.space import EmbeddingSpace
-from lexray.vocabulary.filters import Filter
+from lexray.vocabulary.filters import Filter, FilterLike, read_filter
 
 By = Literal["standard", "dot", "cosine"]
 LOOKED_AT = 1000
@@ -58,7 +58,7 @@ class Lookup:
         k: int = 10,
         *,
         tokens: int = 10,
-        filter: Filter | None = None,
+        filter: FilterLike = None,
         layers: Sequence[int] | None = None,
         legible: float | None = None,
     ) -> Hits:
@@ -69,6 +69,7 @@ class Lookup:
         thousand.
         """
         at_least_one(k)
+        filter = read_filter(filter)
         order = self._order(layers)
         if legible is None:
             hits = tuple(self._hits(order[:k], tokens, filter))

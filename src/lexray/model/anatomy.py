@@ -73,6 +73,12 @@ class Anatomy(Weights):
         neuron = ff.neurons[at.neuron]
         return neuron if at.vector is None else getattr(neuron, at.vector)
 
+    def _ipython_key_completions_(self) -> list[str]:
+        """What `model["L<tab>` offers: layers and heads, and of each layer how neurons begin."""
+        parts = [f"{layer.address}{end}" for layer in self.layers for end in ("", "N0")]
+        heads = [str(head.address) for layer in self.layers for head in layer.heads]
+        return [*parts, *heads]
+
     def head(self, address: str | Address) -> Head:
         """The head at an address: `model.head("L3H7")`."""
         return self._part_of(address, Head, "head", "L3H7")

@@ -27,7 +27,7 @@ from lexray.space.kinds import Kind
 from lexray.space.side import Side
 from lexray.space.space import EmbeddingSpace, space_of
 from lexray.space.topk.pairs import Sign, Standing, TopPairs, Watch, top_pairs
-from lexray.vocabulary.filters import Filter
+from lexray.vocabulary.filters import Filter, FilterLike, read_filter
 
 Same = Literal["none", "same", "inflected"]
 INFLECTION = re.compile(r"(?<=..)('s|ies|es|s|ing|ed|ly|er|y|e)$")
@@ -107,9 +107,9 @@ class Circuit:
         *,
         sign: Sign = "largest",
         exclude_same: bool | Literal["inflected"] = False,
-        filter: Filter | None = None,
-        rows: Filter | None = None,
-        cols: Filter | None = None,
+        filter: FilterLike = None,
+        rows: FilterLike = None,
+        cols: FilterLike = None,
         budget: float | None = None,
     ) -> Pairs:
         """The k best token pairs among those admitted: exact, not a filtered longer list.
@@ -122,6 +122,7 @@ class Circuit:
         >>> model["L2H1"].vo.top(50)
         >>> model["L2H1"].qk.top(50, exclude_same=True, sign="absolute", filter=filters.ascii)
         """
+        filter, rows, cols = map(read_filter, (filter, rows, cols))
         row_filter, col_filter = _both(filter, rows), _both(filter, cols)
         note = describe(filter, rows, cols, exclude_same)
         return self.search(
@@ -224,16 +225,16 @@ class Circuit:
         groups = vocabulary.groups(n)
         return groups if exclude is True else _merge_inflections(groups, vocabulary.folded)
 
-    def row(self, token: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+    def row(self, token: str | int, k: int = 30, *, filter: FilterLike = None) -> Reading:
         """One row: for VO what attending to the token writes, for QK which keys it asks for."""
         return self._line(token, 0, k, filter)
 
-    def col(self, token: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+    def col(self, token: str | int, k: int = 30, *, filter: FilterLike = None) -> Reading:
         """One column: for VO what writes the token, for QK which queries ask for it."""
         return self._line(token, 1, k, filter)
 
-    def _line(self, token: str | int, axis: int, k: int, filter: Filter | None) -> Reading:
-        space = self.space
+    def _line(self, token: str | int, axis: int, k: int, given: FilterLike) -> Reading:
+        space, filter = self.space, read_filter(given)
         token_id = space.id(token)
         sides = [space.side(kind, filter) for kind in self.kinds]
         sides[axis] = space.whole(self.kinds[axis]).only(torch.tensor([token_id]))
@@ -246,11 +247,12 @@ class Circuit:
         source = space.source(f"{self.address} {shown} {name}", filter)
         return Reading(source, name, top, bottom, legibility)
 
-    def svd(self, n: int = 10, k: int = 10, *, filter: Filter | None = None) -> Directions:
+    def svd(self, n: int = 10, k: int = 10, *, filter: FilterLike = None) -> Directions:
         """The n largest singular directions of the d×d matrix, read at both ends.
 
         >>> model["L2H1"].vo.svd(5)
         """
+        filter = read_filter(filter)
         if n < 1:
             raise LexrayError(f"asked for {n} singular directions; n must be at least 1")
         left, right = self.matrices
@@ -291,11 +293,11 @@ class VO(Circuit):
     def __init__(self, head: HeadMatrices) -> None:
         super().__init__(head, "VO")
 
-    def of(self, token: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+    def of(self, token: str | int, k: int = 30, *, filter: FilterLike = None) -> Reading:
         """What attending to a token writes: `model["L19H4"].vo.of(" Paris")`."""
         return self.row(token, k, filter=filter)
 
-    def writing(self, token: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+    def writing(self, token: str | int, k: int = 30, *, filter: FilterLike = None) -> Reading:
         """Which attended-to tokens write a token."""
         return self.col(token, k, filter=filter)
 
@@ -306,11 +308,11 @@ class QK(Circuit):
     def __init__(self, head: HeadMatrices) -> None:
         super().__init__(head, "QK")
 
-    def attends_to(self, query: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+    def attends_to(self, query: str | int, k: int = 30, *, filter: FilterLike = None) -> Reading:
         """Which keys a query token attends to: `model["L19H4"].qk.attends_to(" his")`."""
         return self.row(query, k, filter=filter)
 
-    def attended_by(self, key: str | int, k: int = 30, *, filter: Filter | None = None) -> Reading:
+    def attended_by(self, key: str | int, k: int = 30, *, filter: FilterLike = None) -> Reading:
         """Which query tokens attend to a key token: `model["L19H4"].qk.attended_by(" his")`."""
         return self.col(key, k, filter=filter)
 

@@ -23,7 +23,7 @@ from lexray.model.weights import Weights
 from lexray.result.readings import NamedReadings
 from lexray.space.kinds import Kind
 from lexray.space.space import space_of
-from lexray.vocabulary.filters import Filter
+from lexray.vocabulary.filters import FilterLike, read_filter
 
 
 class Neuron(Wired):
@@ -83,8 +83,9 @@ class Neuron(Wired):
         """The value as a readable vector."""
         return self.ff.values[self.index]
 
-    def top(self, k: int = 30, *, filter: Filter | None = None) -> NamedReadings:
+    def top(self, k: int = 30, *, filter: FilterLike = None) -> NamedReadings:
         """Key, gate and value, each as tokens; key and gate twice where the view has two ways."""
+        filter = read_filter(filter)
         vectors = [self.key, *([self.gate] if self.ff.spec.w_gate else []), self.value]
         read = [reading for vector in vectors for reading in vector.every(k, filter=filter)]
         space = space_of(self.weights, self.address.layer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lexray.address import Address
-from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.edits.lasting import overlay
 from lexray.edits.parse import read_edits
 from lexray.edits.values import Edits
@@ -24,9 +23,8 @@ from lexray.find.given import is_vector, kind_named, read_given, rows_of
 from lexray.find.lookup import By, Lookup, lookup, lookup_vector
 from lexray.find.nearest import Nearest, nearest
 from lexray.find.related import Related, related
-from lexray.model.anatomy import Anatomy
 from lexray.model.info import Info, info
-from lexray.model.open import open_source
+from lexray.model.opened import Opened
 from lexray.result.check import Check
 from lexray.result.links import Links
 from lexray.result.readings import Reading, Readings
@@ -45,12 +43,12 @@ from lexray.trace.evidence.evidence import evidence as find_evidence
 from lexray.trace.evidence.result import Evidence
 from lexray.trace.record.plan import Some
 from lexray.trace.trace import Trace, trace_prompt
+from lexray.trace.traces import Traces
 from lexray.vocabulary.chat import Message
-from lexray.vocabulary.filters import Filter
-from lexray.vocabulary.vocabulary import Vocabulary
+from lexray.vocabulary.filters import FilterLike
 
 
-class Model(Anatomy):
+class Model(Opened):
     """A language model whose parameters are read when they are asked for.
 
     >>> model = lx.Model.from_pretrained("demo")
@@ -58,50 +56,6 @@ class Model(Anatomy):
     torch.Size([160, 32])
     >>> model.layers[3].ff.neurons[17].W_out     # the same as model["L3N17"].W_out
     """
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        source: str | Path,
-        *,
-        revision: str | None = None,
-        token: str | None = None,
-        remote: bool = False,
-        adapter: str | Path | None = None,
-        family: str | None = None,
-        config: Mapping[str, Any] | None = None,
-        device: str | torch.device = "cpu",
-        dtype: torch.dtype | None = None,
-    ) -> Model:
-        """Opens a model without loading it.
-
-        `source` is a folder, a `.safetensors`, `.bin` or `.gguf` file, a PEFT LoRA adapter's
-        folder, a Hub id, or the name of a model that comes along (`demo`, `smollm2`).
-
-        - `remote=True` downloads nothing: needed byte ranges are read over HTTP.
-        - `adapter=…` puts a LoRA adapter on top of `source`.
-        - `family=…` reads the model by the rules of another family.
-        - `config={…}` overrides entries of `config.json`.
-        """
-        checkpoint = open_source(
-            source, revision=revision, token=token, remote=remote, adapter=adapter
-        )
-        return cls(checkpoint, family=family, config=config, device=device, dtype=dtype)
-
-    @classmethod
-    def from_module(
-        cls,
-        module: nn.Module,
-        tokenizer: Any = None,
-        *,
-        family: str | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> Model:
-        """A live transformers model; its weights are not copied."""
-        checkpoint = ModuleCheckpoint(module)
-        vocabulary = None if tokenizer is None else Vocabulary.from_transformers(tokenizer)
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
-        return cls(checkpoint, vocabulary=vocabulary, family=family, config=config, device=device)
 
     def lookup(
         self,
@@ -146,7 +100,7 @@ class Model(Anatomy):
         layer: int | None = None,
         *,
         k: int = 30,
-        filter: Filter | None = None,
+        filter: FilterLike = None,
     ) -> Reading | Readings:
         """Any direction of the residual stream as tokens: a probe, a steering vector, a difference.
 
@@ -378,7 +332,7 @@ class Model(Anatomy):
         device: str | torch.device | None = None,
         special: bool = True,
         edits: Edits | None = None,
-    ) -> list[Trace]: ...
+    ) -> Traces: ...
 
     def trace(
         self,
@@ -392,12 +346,12 @@ class Model(Anatomy):
         special: bool = True,
         edits: Edits | None = None,
         **unknown: Unknown,
-    ) -> Trace | list[Trace]:
+    ) -> Trace | Traces:
         """Runs a prompt through transformers' own model and records it.
 
         `prompt` is a text, its token ids, or messages (`[{"role": "user", "content": "…"}]`), which
         go through the tokenizer's own chat template; a list of these is run as one batch and gives
-        a list.
+        a list with means over prompts (`lexray.trace.traces.Traces`).
 
         - `new_tokens=n` first continues the prompt by up to n of the most probable tokens.
         - `layers`, `positions` choose where: numbers (negative: from the end) or slices.
@@ -409,7 +363,7 @@ class Model(Anatomy):
         >>> model.trace("This movie was", edits=["ablate L2H3", "scale L3N17 by 2"])
         """
         refuse_unknown("a trace", unknown, self.trace)
-        return trace_prompt(
+        found = trace_prompt(
             self,
             prompt,
             new_tokens=new_tokens,
@@ -420,3 +374,4 @@ class Model(Anatomy):
             special=special,
             edits=edits,
         )
+        return found if isinstance(found, Trace) else Traces(found)

@@ -17,7 +17,7 @@ from lexray.progress import track
 from lexray.result.readings import NamedReadings, Reading, Readings
 from lexray.space.kinds import EXPECTS, WRITES, Kind
 from lexray.space.space import EmbeddingSpace, space_of
-from lexray.vocabulary.filters import Filter
+from lexray.vocabulary.filters import FilterLike, read_filter
 
 VECTORS_AT_ONCE = 1024
 
@@ -44,7 +44,7 @@ class Vector:
         """Where it is read as words."""
         return space_of(self.weights, self.layer)
 
-    def top(self, k: int = 30, *, filter: Filter | None = None) -> Reading:
+    def top(self, k: int = 30, *, filter: FilterLike = None) -> Reading:
         """Its k largest and k smallest tokens.
 
         >>> model["L3N17"].value.top(30)
@@ -59,12 +59,12 @@ class Vector:
         two = self.kind in EXPECTS and self.weights.options.sees_and_expects
         return ("sees", "expects") if two else ("top",)
 
-    def sees(self, k: int = 30, *, filter: Filter | None = None) -> Reading:
+    def sees(self, k: int = 30, *, filter: FilterLike = None) -> Reading:
         """The tokens it responds to, through the effective embedding."""
         self._refuse_writers("see")
         return self._read_as(self.weights.view(reading="effective"), k, filter, self.name)
 
-    def expects(self, k: int = 30, *, filter: Filter | None = None) -> Reading:
+    def expects(self, k: int = 30, *, filter: FilterLike = None) -> Reading:
         """The tokens to come where it responds, through the output embedding.
 
         >>> model["L2N77"].key.expects(10)
@@ -73,8 +73,9 @@ class Vector:
         name = f"{self.name or self.kind} expects"
         return self._read_as(self.weights.view(reading="output"), k, filter, name)
 
-    def every(self, k: int = 30, *, filter: Filter | None = None) -> NamedReadings:
+    def every(self, k: int = 30, *, filter: FilterLike = None) -> NamedReadings:
         """Each of its `readings`."""
+        filter = read_filter(filter)
         made = tuple(getattr(self, way)(k, filter=filter) for way in self.readings)
         return NamedReadings(space_of(self.weights, self.layer).source(self.address, filter), made)
 
@@ -86,7 +87,8 @@ class Vector:
         if self.kind in WRITES:
             raise LexrayError(f"{self.address} writes: it does not {verb} tokens; try .top()")
 
-    def _read_as(self, weights: Weights, k: int, filter: Filter | None, name: str) -> Reading:
+    def _read_as(self, weights: Weights, k: int, given: FilterLike, name: str) -> Reading:
+        filter = read_filter(given)
         (reading,) = space_of(weights, self.layer).readings(
             self.tensor[None], self.kind, [self.address], k, filter, name
         )
@@ -162,19 +164,21 @@ class VectorGroup(Sequence[Vector]):
             return self.groups[0].tensor
         return torch.cat([group.tensor for group in self.groups])
 
-    def stream(self, k: int = 10, *, filter: Filter | None = None) -> Iterator[Reading]:
+    def stream(self, k: int = 10, *, filter: FilterLike = None) -> Iterator[Reading]:
         """A reading of each vector, made while it is asked for."""
+        filter = read_filter(filter)
         whole, space = self.tensor, space_of(self.weights, self.layer)
         for start in range(0, self.n, VECTORS_AT_ONCE):
             block = whole[start : start + VECTORS_AT_ONCE]
             addresses = [self.address_of(start + i) for i in range(len(block))]
             yield from space.readings(block, self.kind, addresses, k, filter)
 
-    def top(self, k: int = 10, *, filter: Filter | None = None) -> Readings:
+    def top(self, k: int = 10, *, filter: FilterLike = None) -> Readings:
         """Every vector's k largest and smallest tokens.
 
         >>> model.layers[2].values.top(10).by_legibility()
         """
+        filter = read_filter(filter)
         what = f"{self.address} {self.kind}"
         read = tuple(track(self.stream(k, filter=filter), self.n, f"reading {what}"))
         source = space_of(self.weights, self.layer).source(self.address, filter)

@@ -13,6 +13,8 @@ import json
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -20,6 +22,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from lexray.clean import clean, clean_json
+from lexray.errors import LexrayError
+from lexray.files import writing
 from lexray.result.format import show_number
 from lexray.result.page import page
 from lexray.result.state import is_same, pack
@@ -27,6 +31,8 @@ from lexray.result.theme import LIGHT
 
 if TYPE_CHECKING:
     import pandas
+    import polars
+    import pyarrow
 
 Cell = str | int | float | bool | None
 STATE = "lexray"
@@ -131,6 +137,53 @@ class Result(ABC):
 
         frames = [pd.DataFrame(t.rows, columns=list(t.columns)) for t in self.csv_tables()]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def by_column(self) -> dict[str, list[Cell]]:
+        """The rows as columns by name; where tables have others, None stands in them."""
+        tables = self.csv_tables()
+        names = dict.fromkeys(name for table in tables for name in table.columns)
+        found: dict[str, list[Cell]] = {name: [] for name in names}
+        for table in tables:
+            at = {name: i for i, name in enumerate(table.columns)}
+            for row in table.rows:
+                for name, cells in found.items():
+                    cells.append(row[at[name]] if name in at else None)
+        return found
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The rows as an Arrow table (`pip install pyarrow`)."""
+        arrow = _need("pyarrow")
+        return arrow.table({name: _alike(cells) for name, cells in self.by_column().items()})
+
+    def to_polars(self) -> polars.DataFrame:
+        """The rows as a polars data frame (`pip install polars`)."""
+        frame = _need("polars")
+        return frame.DataFrame({name: _alike(cells) for name, cells in self.by_column().items()})
+
+    def to_parquet(self, path: str | Path) -> None:
+        """The rows as a Parquet file, written whole or not at all (`pip install pyarrow`)."""
+        table = self.to_arrow()
+        with writing(Path(path)) as part:
+            _need("pyarrow.parquet").write_table(table, part, compression="zstd")
+
+
+def _need(package: str) -> Any:
+    """A package that need not be there."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        name = package.partition(".")[0]
+        raise LexrayError(f"this needs {name}, which is not there: pip install {name}") from error
+
+
+def _alike(cells: list[Cell]) -> list[Cell]:
+    """One kind of values in a column: numbers of both kinds are floats, other mixtures text."""
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if len(kinds) < 2:
+        return cells
+    if kinds <= {int, float}:
+        return [None if cell is None else float(cell) for cell in cells]
+    return [None if cell is None else str(cell) for cell in cells]
 
 
 class _Sheet(io.StringIO):

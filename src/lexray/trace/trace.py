@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from lexray.flow.options import Measure, Options, Ranking
 from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Token
 from lexray.trace.attribute.contributions import Contributions, contributions
+from lexray.trace.keep import load_recording, read_about, read_origin, save_recording
 from lexray.trace.read.attention import AttentionPatterns, attention_patterns
 from lexray.trace.read.lens import Lens
 from lexray.trace.read.look import lens
@@ -27,7 +30,7 @@ from lexray.trace.read.targets import Wanted
 from lexray.trace.record.plan import Some
 from lexray.trace.record.prompt import read_prompts
 from lexray.trace.recording import Recording
-from lexray.vocabulary.filters import Filter
+from lexray.vocabulary.filters import FilterLike, read_filter
 
 
 class Trace(Recording):
@@ -41,6 +44,25 @@ class Trace(Recording):
     @classmethod
     def of(cls, recording: Recording) -> Trace:
         return cls(**{field.name: getattr(recording, field.name) for field in fields(recording)})
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the pass to a file, as safetensors with JSON inside; `Trace.load` opens it.
+
+        >>> trace.save("film.safetensors")              # doctest: +SKIP
+        """
+        return save_recording(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path, model: Anatomy | None = None) -> Trace:
+        """A pass from a file. Its model is opened from where it came, unless it is given.
+
+        >>> lx.Trace.load("film.safetensors").lens()    # doctest: +SKIP
+        """
+        file, about = read_about(path)
+        if model is None:
+            opened = import_module("lexray.model.model").Model  # a floor up
+            model = opened.reopen(*read_origin(about, path))
+        return cls.of(load_recording(path, file, about, model))
 
     def lens(
         self,
@@ -57,7 +79,7 @@ class Trace(Recording):
         k: int = 5,
         norm: bool = True,
         transform: bool = False,
-        filter: Filter | None = None,
+        filter: FilterLike = None,
         text: str | None = None,
         **unknown: Unknown,
     ) -> Lens:
@@ -104,7 +126,7 @@ class Trace(Recording):
             k=k,
             norm=norm,
             transform=transform,
-            filter=filter,
+            filter=read_filter(filter),
             text=text,
         )
 
@@ -115,7 +137,7 @@ class Trace(Recording):
         heads: Some = None,
         position: int = -1,
         k: int = 5,
-        filter: Filter | None = None,
+        filter: FilterLike = None,
         **unknown: Unknown,
     ) -> AttentionPatterns:
         """Where every head looks over the whole prompt, and what it writes at one position.
@@ -129,7 +151,7 @@ class Trace(Recording):
         """
         refuse_unknown("attention patterns", unknown, self.attention)
         return attention_patterns(
-            self, layers=layers, heads=heads, position=position, k=k, filter=filter
+            self, layers=layers, heads=heads, position=position, k=k, filter=read_filter(filter)
         )
 
     def contributions(
@@ -189,7 +211,7 @@ class Trace(Recording):
         rotary: bool = True,
         static: bool | None = None,
         k: int = 10,
-        filter: Filter | None = None,
+        filter: FilterLike = None,
         text: str | None = None,
         **unknown: Unknown,
     ) -> Flow:
@@ -233,7 +255,7 @@ class Trace(Recording):
             rotary=rotary,
             static=static,
             k=k,
-            filter=filter,
+            filter=read_filter(filter),
             text=text,
         )
         graph = build(

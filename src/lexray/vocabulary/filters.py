@@ -79,6 +79,10 @@ class Filter(ABC):
         return self.describe()
 
 
+FilterLike = Filter | Iterable[str | int] | Callable[[str], bool] | Path | None
+"""What `filter=` takes."""
+
+
 @dataclass(frozen=True)
 class _All(Filter):
     filters: tuple[Filter, ...]
@@ -204,6 +208,37 @@ def _fold(token: str | int, vocabulary: Vocabulary) -> str:
 
 def _label(token: str | int) -> str:
     return str(token) if isinstance(token, int) else shown(unshown(token))
+
+
+@dataclass(frozen=True)
+class _Test(Filter):
+    test: Callable[[str], bool]
+
+    def _find_kept(self, vocabulary: Vocabulary) -> Bool[Tensor, "n_ids"]:
+        return torch.tensor([bool(self.test(text)) for text in vocabulary.all_texts])
+
+    def describe(self) -> str:
+        return f"by {getattr(self.test, '__name__', 'a test').replace('<lambda>', 'a test')}"
+
+
+def read_filter(given: FilterLike) -> Filter | None:
+    """A filter as people give it: one, a list of words, or a test of a token's text.
+
+    >>> read_filter([" Paris", " London"]).describe()
+    'among ·Paris, ·London'
+    >>> model["L2H1"].vo.top(5, filter=str.istitle)
+    >>> model["L2H1"].vo.top(5, filter=lambda text: text.startswith(" a"))
+    """
+    if given is None or isinstance(given, Filter):
+        return given
+    if callable(given):
+        return _Test(given)
+    if isinstance(given, str):
+        raise LexrayError(
+            f"a filter is filters.ascii and the like, a list of words, or a test of a text; the "
+            f"one word {given!r} is [{given!r}]"
+        )
+    return among(given)
 
 
 # ------------------------------------------------------------------ a corpus

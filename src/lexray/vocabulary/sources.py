@@ -82,6 +82,9 @@ class JsonSource(TokenSource):
         self._read = read
         self._config = config or {}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _read_again, (self.name, self._read(), dict(self._config))
+
     @cached_property
     def _description(self) -> dict[str, Any]:
         with without_collector():
@@ -222,6 +225,11 @@ def rust_encode(
         return [ends[0] + one.ids + ends[1] for one in found]
 
     return encode
+
+
+def _read_again(name: str, data: bytes, config: dict[str, Any]) -> JsonSource:
+    """What was pickled: the file's bytes instead of where they are."""
+    return JsonSource(name, lambda: data, config)
 
 
 class LiveSource(TokenSource):

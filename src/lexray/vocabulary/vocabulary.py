@@ -62,6 +62,9 @@ class Vocabulary:
         self._template = template or (lambda: None)
         self._remembered: dict[Hashable, Tensor] = {}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (self._source, self._template())
+
     # ------------------------------------------------------------------ where it comes from
 
     @classmethod
@@ -380,3 +383,8 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _made_again(source: TokenSource, template: Any) -> Vocabulary:
+    """What was pickled."""
+    return Vocabulary(source, lambda: template)

@@ -32,7 +32,7 @@ from lexray.model.model import Model
 from lexray.progress import track
 from lexray.space.correlation import FEATURES, Kernel, Kernels, absolute_sum
 from lexray.space.kinds import GROUPS, Kind
-from lexray.vocabulary.filters import Filter
+from lexray.vocabulary.filters import FilterLike, read_filter
 
 KINDS: tuple[Kind, ...] = ("key", "gate", "value", "Q", "K", "V", "O")
 HELD = 2**29
@@ -48,7 +48,7 @@ def align(
     groups: Sequence[str] | str | None = None,
     *,
     control: bool = True,
-    filter: Filter | None = None,
+    filter: FilterLike = None,
 ) -> Alignment:
     """Which layer of `b` does what each layer of `a` does, for each group of parameters.
 
@@ -62,7 +62,7 @@ def align(
     """
     a, b = open_as_papers_do(a, b)
     kinds = choose_kinds(a, b, groups)
-    tokens = shared_tokens(a, b, filter)
+    tokens = shared_tokens(a, b, read_filter(filter))
     kernels = Kernels(a.space, b.space, tokens.a, tokens.b)
     no_control = _no_control(a, b) if control else "no control was asked for"
     aligned = []

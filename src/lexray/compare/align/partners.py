@@ -44,7 +44,7 @@ from lexray.result.readings import Reading
 from lexray.space.correlation import Kernels
 from lexray.space.kinds import Kind
 from lexray.space.topk.arithmetic import full_precision
-from lexray.vocabulary.filters import Filter
+from lexray.vocabulary.filters import Filter, FilterLike, read_filter
 
 LARGEST_MATCHING = 2**27
 """Entries of the matrix that a one-to-one matching of two layers needs at once (1 GB)."""
@@ -61,7 +61,7 @@ def partners(
     one_to_one: bool = False,
     layers: Sequence[int] | None = None,
     tokens: int = 10,
-    filter: Filter | None = None,
+    filter: FilterLike = None,
 ) -> Partners:
     """The n parameters of `b` that are most like one of `a`, with both sides' tokens.
 
@@ -77,6 +77,7 @@ def partners(
     a, b = open_as_papers_do(a, b)
     at = Address.parse(address) if isinstance(address, str) else address
     target = a[at]
+    filter = read_filter(filter)
     shared = shared_tokens(a, b, filter)
     comparison = _comparison(a, b, target, at, Kernels(a.space, b.space, shared.a, shared.b))
     wanted = own_address(a, str(at))

@@ -33,7 +33,7 @@ from lexray.compare.diff.stacks import CIRCUITS, choose_groups
 from lexray.compare.open import Given, open_other
 from lexray.errors import LexrayError
 from lexray.model.model import Model
-from lexray.vocabulary.filters import Filter
+from lexray.vocabulary.filters import Filter, FilterLike, read_filter
 
 MOST_MOVED = 50
 """How many vectors of each group are read, at least; the count of sentiment words looks at them."""
@@ -49,7 +49,7 @@ def diff(
     k: int = 10,
     each: int = 3,
     groups: Sequence[str] = (),
-    filter: Filter | None = None,
+    filter: FilterLike = None,
     through: Literal["base", "tuned"] = "base",
     lexicon: Lexicon | Literal["auto"] | None = "auto",
     seed: int = 0,
@@ -66,6 +66,7 @@ def diff(
     - `lexicon` adds the count of ES App. D: how many of the words are words of praise and blame.
       By itself it is made for models that tell "positive" from "negative"; None leaves it out.
     """
+    filter = read_filter(filter)
     if n < 1 or k < 1 or each < 0:
         raise LexrayError(f"asked for {n} changes with {k} tokens; both must be at least 1")
     if through not in ("base", "tuned"):
