@@ -20,6 +20,7 @@ from lexray.effects.knowledge import work_out
 from lexray.errors import LexrayError, Unknown, refuse_unknown
 from lexray.find.aside import SetAside, set_aside
 from lexray.find.given import is_vector, kind_named, read_given, rows_of
+from lexray.find.heads import HeadLookup, Heads
 from lexray.find.lookup import By, Lookup, lookup, lookup_vector
 from lexray.find.nearest import Nearest, nearest
 from lexray.find.related import Related, related
@@ -57,6 +58,18 @@ class Model(Opened):
     >>> model.layers[3].ff.neurons[17].W_out     # the same as model["L3N17"].W_out
     """
 
+    @property
+    def heads(self) -> Heads:
+        """All heads, and a search among them.
+
+        >>> model.heads.top(5, rows=[" he", " his"], cols=[" she", " her"])
+        """
+        return Heads(self)
+
+    @overload
+    def lookup(self, words: Any, among: Literal["heads"]) -> HeadLookup: ...
+
+    @overload
     def lookup(
         self,
         words: Any,
@@ -64,13 +77,24 @@ class Model(Opened):
         *,
         by: By = "standard",
         kind: str = "value",
-    ) -> Lookup:
+    ) -> Lookup: ...
+
+    def lookup(
+        self,
+        words: Any,
+        among: str | Sequence[str] = "values",
+        *,
+        by: By = "standard",
+        kind: str = "value",
+    ) -> Lookup | HeadLookup:
         """Which parameters know about these words: `model.lookup(["cm", "kg", "inches"])`.
 
-        `among` is values, keys, gates, Q, K, V or O, or several of them. A vector of the user's
-        (see `read`) in place of words finds the parameters that read like it, as a `kind`. See
-        `lexray.find.lookup.lookup`.
+        `among` is values, keys, gates, Q, K, V or O, or several of them, or heads. A vector of the
+        user's (see `read`) in place of words finds the parameters that read like it, as a `kind`.
+        See `lexray.find.lookup.lookup`.
         """
+        if among == "heads":
+            return HeadLookup(self, [words] if isinstance(words, (str, int)) else words)
         if is_vector(words):
             rows, single = rows_of(self, words)
             if not single:
