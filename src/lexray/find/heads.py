@@ -162,10 +162,10 @@ def find_heads(
             scores = _standardise(A.double(), B.double(), *wanted) * (-1 if negative else 1)
             hits.append(_hit(circuit, scores, every, wanted, negative))
     hits.sort(key=lambda hit: -hit.score)
-    names = ["any token" if f is None else f.describe() for f in filters]
+    row, col = ("any token" if f is None else f.describe() for f in filters)
     if negative:
         hits = [HeadHit(hit.address, -hit.score, hit.pairs) for hit in hits]
-    return HeadHits(space.source("heads"), matrix, *names, len(hits), tuple(hits[:n]))
+    return HeadHits(space.source("heads"), matrix, row, col, len(hits), tuple(hits[:n]))
 
 
 def _factors(circuits: list[Circuit], tokens: int) -> Iterator[tuple[Circuit, Tensor, Tensor]]:
