@@ -1,4 +1,4 @@
-# make demo · make quick · make test · make check · make bench · make browser · make fuzz · make hooks
+# make demo · make quick · make test · make check · make docs · make bench · make browser · make fuzz · make hooks
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 SPREAD := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo quick test check bench browser fuzz hooks clean
+.PHONY: setup demo quick test check docs bench browser fuzz hooks clean
 
 setup: $(STAMP)
 
@@ -34,6 +34,11 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/biome ci .
+
+# The site, from what runs: a broken link or a page outside the navigation fails. It works from a file system.
+docs: setup
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 bench: setup
 	$(BIN)/python -m benchmarks

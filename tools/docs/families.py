@@ -15,9 +15,9 @@ def families_page() -> str:
         [
             "# Families",
             "",
-            "Each is proven against transformers' own modules on tiny random models, from the file and "
-            "live: attention outputs, attention weights with rotation, feed-forwards, logits, folding. "
-            "What is not here is refused by name, with the family that it resembles.",
+            "Each is proven against transformers' own modules on tiny random models, from the file "
+            "and live: attention outputs, attention weights with rotation, feed-forwards, logits, "
+            "folding. What is not here is refused by name, with the family that it resembles.",
             "",
             "| family | `model_type` |",
             "|---|---|",

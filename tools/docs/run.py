@@ -1,7 +1,7 @@
 """Runs the Python of a page and writes what it shows below each block: `python -m tools.docs.run`.
 
-A block's output is what it prints and the value of its last line, as a terminal shows it. Outputs stand
-in blocks of their own, ```text, right behind the code; they are replaced each time.
+A block's output is what it prints and the value of its last line, as a terminal shows it. Outputs
+stand in blocks of their own, ```text, right behind the code; they are replaced each time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 PAGES = Path(__file__).parents[2] / "docs" / "tutorials"
-FILES = PAGES / "files"
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n?^```text\n(?P<out>.*?)^```\n)?", re.MULTILINE | re.DOTALL
 )
@@ -64,9 +64,9 @@ def shorten(text: str) -> str:
 
 def write(page: Path) -> None:
     """The page with what its blocks show now."""
-    FILES.mkdir(exist_ok=True)
     text = page.read_text(encoding="utf-8")
-    outputs = iter(list(run(text, FILES)))
+    with TemporaryDirectory() as folder:
+        outputs = iter(list(run(text, Path(folder))))
 
     def block(found: re.Match[str]) -> str:
         shows = next(outputs).shows

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from lexray.flow import schema
-from lexray.flow.caption import caption
+from lexray.flow.caption import caption as write_caption
 from lexray.flow.graph import STREAM, FlowGraph, Node
 from lexray.result.format import show_model
 from lexray.result.table import Cell, Result, Table
@@ -41,11 +41,16 @@ class Flow(FlowGraph, Result):
     def of(cls, graph: FlowGraph) -> Flow:
         return cls(**{field.name: getattr(graph, field.name) for field in fields(graph)})
 
+    @property
+    def caption(self) -> str:
+        """What happened, in a sentence or two, from the numbers."""
+        return write_caption(self)
+
     def tables(self) -> list[Table]:
         """What the stream read as, and what each kind of node came to."""
         stream = [n for n in self.nodes if n.kind in STREAM]
         size = f"{len(self.nodes)} nodes, {len(self.edges)} edges"
-        note = " · ".join(filter(None, [caption(self), show_model(self.run.model), size]))
+        note = " · ".join(filter(None, [self.caption, show_model(self.run.model), size]))
         return [
             Table(
                 ("node", "top", "P(target)", "rank", "norm"),
