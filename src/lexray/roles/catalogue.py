@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isnan
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,7 +107,8 @@ def _say_measured(did: Did) -> dict[str, float]:
     }
 
 
-class Told(NamedTuple):
+@dataclass(frozen=True)
+class Told:
     """How static scores of a role go along with what was measured."""
 
     area: float
