@@ -20,6 +20,7 @@ def all_finite(X: Shaped[Tensor, "..."]) -> bool:
     """Whether no entry is NaN or infinite; no copy of the tensor is made."""
     if not X.is_floating_point() or X.numel() == 0:
         return True
+    X = X.mT if X.ndim == 2 and X.mT.is_contiguous() else X  # as it lies: aminmax copies otherwise
     low, high = torch.aminmax(X.detach() if X.dtype.itemsize > 1 else X.detach().float())
     return bool(low.isfinite()) and bool(high.isfinite())
 
