@@ -93,10 +93,10 @@ class Served:
 
     @property
     def model(self) -> Model:
-        with self.lock:
-            if self._model is None:
-                self._model = self.opening.open()
-            return self._model
+        if self._model is None:  # a page that looks at it does not wait for one that computes
+            with self.lock:
+                self._model = self._model or self.opening.open()
+        return self._model
 
     @property
     def title(self) -> str:

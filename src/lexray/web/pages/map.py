@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,8 @@ COLOURS = {
 }
 """What heads are coloured by, and how that is called."""
 NEURONS = {"legibility": "legibility", "norm": "size"}
+MANY = 100
+"""Heads whose roles take more than a moment."""
 FROM_CATALOGUE = ("role", "copying", "previous", "induction")
 
 
@@ -33,7 +34,7 @@ def read_map(library: Library, place: Place, query: Query) -> Sheet:
     """The map; `colour` is what heads are coloured by, `neurons` the same for neurons, `layer` says
     which layer's neurons a section reads."""
     model = place.model
-    colour = query.choice("colour", tuple(COLOURS))
+    colour = query.choice("colour", _colours(place))
     by = query.choice("neurons", tuple(NEURONS))
     layer = query.number("layer", 0, 0, model.n_layers - 1)
     heads, command = _heads(place, colour)
@@ -56,6 +57,15 @@ def read_map(library: Library, place: Place, query: Query) -> Sheet:
             ("layers", [layout(model, i).to_dict() for i in range(model.n_layers)]),
         ),
     )
+
+
+def _colours(place: Place) -> tuple[str, ...]:
+    """What heads can be coloured by, the default first: their roles, or where these would have to
+    be worked out for many heads, their sizes."""
+    model = place.model
+    many = sum(len(layer.heads) for layer in model.layers) > MANY
+    first = "norm" if place.atlas is None and many else "role"
+    return (first, *(colour for colour in COLOURS if colour != first))
 
 
 def _strip(place: Place, by: str, layer: int) -> Expression:
@@ -165,22 +175,16 @@ def _large(n: int) -> str:
 def _switch(
     said: str, place: Place, facts: dict[str, Any], key: str, ways: dict[str, str]
 ) -> Markup:
-    now = {"colour": facts["colour"], "neurons": facts["neurons"]}
-    default = next(iter(ways))
+    """Links to the same map by something else; the address says what is not the default."""
+    usual = {"colour": _colours(place)[0], "neurons": next(iter(NEURONS))}
     links = []
     for way, text in ways.items():
-        query = {k: v for k, v in {**now, key: way}.items() if v not in _DEFAULTS and v != default}
+        wanted = {"colour": facts["colour"], "neurons": facts["neurons"], key: way}
+        query = {name: value for name, value in wanted.items() if value != usual[name]}
         here = "true" if facts[key] == way else None
         links.append(el("a", text, href=place.link("map", **query), aria_current=here))
-    return el(
-        "span",
-        el("span", said, class_="quiet"),
-        el("span", *links, class_="switch"),
-        class_="choice",
-    )
-
-
-_DEFAULTS = ("role",)
+    chosen = el("span", *links, class_="switch")
+    return el("span", el("span", said, class_="quiet"), chosen, class_="choice")
 
 
 def _row(place: Place, index: int, shape: LayerShape) -> Markup:
@@ -213,9 +217,3 @@ def _row(place: Place, index: int, shape: LayerShape) -> Markup:
     )
     name_of = el("th", el("a", f"L{index}", href=place.link(f"L{index}")), scope="row")
     return el("tr", name_of, *heads, strip)
-
-
-def sum_up_layers(shapes: Sequence[LayerShape]) -> tuple[int, int]:
-    """How many heads and neurons in all."""
-    heads = sum(shape.heads for shape in shapes)
-    return heads, sum(n for shape in shapes for _, n in shape.neurons)

@@ -103,15 +103,13 @@ def _sections(
 def _stored(place: Place, query: Query, among: str, known: list[str | int]) -> Section:
     """The lists of the atlas that have most of the words."""
     layers, least = read_layers(query.text("layers", 60)), query.choice("legible", LEGIBLE)
-    options: dict[str, object] = {}
-    if len(KINDS[among]) == 1:
-        options["kind"] = kind_of(KINDS[among][0])
+    options: dict[str, object] = {"end": "top", "kind": kind_of(KINDS[among][0])}
     if layers is not None and len(layers) == 1:
         options["layer"] = layers[0]
     if least:
         options["legibility"] = float(least)
     call = name("atlas").call("search", known, FOUND, **options)
-    says = "Lists of the atlas that have most of these words, high up."
+    says = f"Stored lists of {KINDS[among][0]} that have most of these words, high up."
     return Section("stored", "Lists with these words", call, "", says)
 
 

@@ -353,5 +353,5 @@ for (const strip of strips) {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const strip of strips) paintStrip(strip);
 });
-readHeads();
+await readHeads();
 readNeurons();
