@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import (
     align,
+    app,
     atlas,
     cold_start,
     effects,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "vectors": vectors.run,
     "atlas": atlas.run,
     "align": align.run,
+    "app": app.run,
     "lens": lens.run,
     "flow": flow.run,
     "effects": effects.run,

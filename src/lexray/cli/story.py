@@ -80,6 +80,9 @@ def tell(console: Console) -> None:
     Teller(console).whole()
     console.print()
     console.print(Text(f"This took {perf_counter() - started:.0f} seconds.", style="dim"))
+    console.print()
+    console.print(Text("All of it in the browser, a map, every head and neuron, prompts:"))
+    console.print(Text("  lexray serve demo", style="cyan"))
 
 
 class Teller:

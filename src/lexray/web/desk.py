@@ -131,8 +131,12 @@ class Desk:
         if self._by_key.get(run.key) is run:
             del self._by_key[run.key]
 
-    def cancel(self, run: Run) -> None:
-        """One who wanted a run wants it no longer; when nobody does, it ends wherever it is."""
+    def cancel(self, run: Run, *, gently: bool = False) -> None:
+        """One who wanted a run wants it no longer; when nobody does, it ends wherever it is.
+
+        `gently`: what is running already goes on, for whoever comes back to the page: to end it
+        may mean to start the worker anew.
+        """
         with self._lock:
             run.wanted -= 1
             if run.wanted > 0 or run.ended.is_set():
@@ -141,7 +145,7 @@ class Desk:
                 self._waiting.remove(run)
                 self._drop(run)
                 run.finish("cancelled")
-            elif run is self._now:
+            elif run is self._now and not gently:
                 self._drop(run)
                 self._stop.set()
 

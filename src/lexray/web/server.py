@@ -139,7 +139,7 @@ class App:
             while not run.ended.is_set():
                 await asyncio.sleep(LOOK)
                 if await request.is_disconnected():
-                    self.desk.cancel(run)
+                    self.desk.cancel(run, gently=True)
                     raise LexrayError("nobody waits for this any more")
             if run.state != "done":
                 raise LexrayError(run.words or "this was cancelled")
@@ -186,7 +186,7 @@ class App:
 
     async def cancel(self, request: Request) -> Response:
         run = self.desk[request.path_params["run"]]
-        self.desk.cancel(run)
+        self.desk.cancel(run, gently="gently" in request.query_params)
         return _json(run.to_dict())
 
 

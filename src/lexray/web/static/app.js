@@ -1,6 +1,6 @@
 // What all pages share: sections that fill by themselves, copying, keys. Nothing is sent elsewhere.
 
-import { ask, run, waitingLine, withEnding } from "./run.js";
+import { ask, LEFT, run, waitingLine, withEnding } from "./run.js";
 
 const said = document.getElementById("said");
 
@@ -28,7 +28,7 @@ async function load(section) {
   section.querySelector("[data-run]")?.remove();
   section.setAttribute("aria-busy", "true");
   body.append(line);
-  addEventListener("pagehide", () => controller.abort(), { signal: controller.signal });
+  addEventListener("pagehide", () => controller.abort(LEFT), { signal: controller.signal });
   try {
     await run(section.dataset.part, { see, signal: controller.signal });
     await swap(section);

@@ -1,6 +1,6 @@
 // The map: heads and neurons are coloured as they are read; hovering reads, clicking opens.
 
-import { ask, askJson, run, waitingLine, withEnding } from "./run.js";
+import { ask, askJson, LEFT, run, waitingLine, withEnding } from "./run.js";
 
 const map = document.getElementById("map");
 const legend = document.getElementById("map-legend");
@@ -133,7 +133,7 @@ async function readHeads() {
   const controller = new AbortController();
   const { line, see } = waitingLine(controller);
   legend.replaceChildren(line);
-  addEventListener("pagehide", () => controller.abort(), { signal: controller.signal });
+  addEventListener("pagehide", () => controller.abort(LEFT), { signal: controller.signal });
   try {
     await run(map.dataset.heads, { see, signal: controller.signal });
     const { content } = await askJson(withEnding(map.dataset.heads, "json"));

@@ -1,5 +1,6 @@
 // What takes long: begun by the page, looked at while it runs, ended when nobody wants it.
 
+export const LEFT = new DOMException("the page was left", "AbortError");
 const OFTEN = 350; // milliseconds between two looks
 
 export async function ask(address, options = {}) {
@@ -28,7 +29,8 @@ const pause = (time) => new Promise((done) => setTimeout(done, time));
 export async function run(address, { see = () => {}, signal = null, body = null } = {}) {
   let state = await askJson(address, { method: "POST", body, signal });
   const end = () => {
-    if (state.run) fetch(`/runs/${state.run}/cancel`, { method: "POST", keepalive: true });
+    const how = signal.reason === LEFT ? "?gently" : "";
+    if (state.run) fetch(`/runs/${state.run}/cancel${how}`, { method: "POST", keepalive: true });
   };
   signal?.addEventListener("abort", end, { once: true });
   while (state.state === "waiting" || state.state === "running") {
