@@ -229,3 +229,14 @@ def test_the_widget_carries_the_page_data() -> None:
     assert len(json.loads(widget.data)["graph"]["nodes"]) == len(graph.nodes)
     assert widget.target == "·Tokyo"
     assert "application/vnd.jupyter.widget-view+json" in str(widget._repr_mimebundle_())
+
+
+@pytest.mark.parametrize("odd", ["NaN", "1e999", "[-Infinity]"])
+def test_options_that_are_no_numbers(odd: str) -> None:
+    """Else the page, which is JSON too, could not be written."""
+    text = synthetic.graph().to_json()
+    spoiled = text.replace('"options":{', f'"options":{{"odd":{odd},', 1)
+    spoiled = spoiled.replace('"options": {', f'"options": {{"odd": {odd},', 1)
+    assert spoiled != text
+    with pytest.raises(LexrayError, match="this flow graph is damaged"):
+        Flow.from_json(spoiled)

@@ -32,6 +32,7 @@ Numbers that JSON does not know are written as "NaN", "Infinity" and "-Infinity"
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -145,7 +146,7 @@ def _graph_from(data: dict[str, Any]) -> FlowGraph:
         layers=tuple(_at_least(0, layer) for layer in data["layers"]),
         nodes=tuple(_node_from(node, shown) for node in data["nodes"]),
         edges=tuple(_edge_from(edge) for edge in data["edges"]),
-        options=dict(data["options"].items()),
+        options=_options_from(data["options"]),
         other=_run_from(data["other"]) if "other" in data else None,
         pins=tuple(
             Pin(tuple(map(str, pin["nodes"])), _as(text, pin.get("name", "")))
@@ -310,6 +311,13 @@ def _shares_to(shares: tuple[float, ...] | None) -> list[Any] | None:
 
 def _shares_from(shares: Any) -> tuple[float, ...] | None:
     return None if shares is None else tuple(float(share) for share in shares)
+
+
+def _options_from(given: Any) -> dict[str, Any]:
+    """How the graph was built, as it stands in the file; a page that says it again is JSON too."""
+    options = dict(given.items())
+    json.dumps(options, allow_nan=False)  # raises a ValueError for what is no number
+    return options
 
 
 def _number_to(value: float | None) -> float | str | None:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
 from lexray.space.side import Side
 
@@ -51,7 +52,13 @@ def gram(a: Side, b: Side, *, centred: bool = False) -> Float[Tensor, "d_a d_b"]
 
 def root(own: Float[Tensor, "d d"]) -> tuple[Float[Tensor, "d r"], Float[Tensor, "r d"]]:
     """L with L Lᵀ = E C Eᵀ and as many columns as that has rank, and L⁺."""
-    values, vectors = torch.linalg.eigh(own)
+    try:
+        values, vectors = torch.linalg.eigh(own)
+    except torch.linalg.LinAlgError as error:
+        raise LexrayError(
+            "these vectors differ too much in size to be compared by their correlation "
+            f"({str(error)[:100]}); leave out those that are damaged"
+        ) from error
     kept = values > RANK_TOLERANCE * values.max().clamp(min=1e-300)
     roots, vectors = values[kept].sqrt(), vectors[:, kept]
     return vectors * roots, (vectors / roots).T
