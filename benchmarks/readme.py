@@ -1,10 +1,10 @@
-"""The README's table of figures, made from results.json."""
+"""The table of figures in docs/speed.md, made from results.json."""
 
 import json
 import re
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
 ROWS = [
     (
         "pairs.median_ratio",
@@ -96,11 +96,11 @@ def table(results: dict[str, dict[str, float]]) -> str:
 
 
 def update(results: dict[str, dict[str, float]]) -> None:
-    """Writes the table between the README's marks."""
+    """Writes the table between the page's marks."""
     marks = r"(<!-- benchmarks -->\n).*?(<!-- /benchmarks -->)"
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     filled = re.sub(marks, lambda m: f"{m[1]}{table(results)}\n{m[2]}", text, flags=re.DOTALL)
-    README.write_text(filled, encoding="utf-8")
+    PAGE.write_text(filled, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,6 @@ def test_how_to_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_every_page_is_in_the_navigation() -> None:
     nav = (DOCS.parent / "mkdocs.yml").read_text()
-    written = {"reference/commands.md", "reference/families.md"}
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
     assert {page for page in pages if f"- {page}" not in nav} == set()
-    assert all(f"- {page}" in nav for page in written)
+    assert "- reference/commands.md" in nav

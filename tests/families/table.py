@@ -1,4 +1,4 @@
-"""The README's table of families, made of the registry, the zoo and what GGUF files are written of.
+"""The table of families in docs/opens.md, made of the registry, the zoo and the GGUF files written.
 
 `python -m tests.families.table` prints it.
 """

@@ -1,4 +1,4 @@
-"""Pages that the code writes when the site is built: the commands, and the table of families."""
+"""The page that the code writes when the site is built: the commands."""
 
 from __future__ import annotations
 
@@ -17,13 +17,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 def on_files(files: Files, config: Any) -> Files:
     from tools.docs.commands import commands_page
-    from tools.docs.families import families_page
 
-    for path, text in (
-        ("reference/commands.md", commands_page()),
-        ("reference/families.md", families_page()),
-    ):
-        files.append(File.generated(config, path, content=text))
+    files.append(File.generated(config, "reference/commands.md", content=commands_page()))
     return files
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_readme_lists_every_format() -> None:
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "opens.md").read_text()
     table = text.split("| quantised by |")[1].split("\n\n")[0]
     rows = re.findall(r"^\| ([^|]+?) \|", table, re.MULTILINE)
     assert sorted(row for row in rows if "---" not in row) == known_methods()
