@@ -78,19 +78,19 @@ def test_a_new_structure_is_taken_by_itself() -> None:
     """Where a family brings a field that the description did not have, and where a number is."""
 
     @dataclass(frozen=True)
-    class Sinking(Attention):
-        sinks: str | None = None
+    class Anchored(Attention):
+        anchors: str | None = None
 
     module = build("llama")
     a = Model.from_module(module).architecture
     first, *rest = a.blocks
-    sinking = Sinking(**vars(first.attention), sinks="model.layers.0.self_attn.sinks")
-    grown = replace(a, blocks=(replace(first, attention=sinking), *rest))
+    anchored = Anchored(**vars(first.attention), anchors="model.layers.0.self_attn.anchors")
+    grown = replace(a, blocks=(replace(first, attention=anchored), *rest))
     scaled = replace(a, logit_scale=0.5, embed_scale=3.0)
     some = {"llama": structure(a, module), "again": structure(a, module)}
     some |= {"grown": structure(grown, module), "scaled": structure(scaled, module)}
     assert span(some) == ("llama", "grown", "scaled")
-    assert any("sinks: a tensor" in trait for trait in some["grown"])
+    assert any("anchors: a tensor" in trait for trait in some["grown"])
 
 
 def test_sizes_are_no_structure() -> None:

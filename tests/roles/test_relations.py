@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.families import Latent
 from lexray.model.model import Model
 from lexray.result.charts.panels import Heat
 from lexray.roles import hits
@@ -103,6 +104,8 @@ def test_a_planted_relation_comes_first(name: str) -> None:
     before = model.relations([PLANTED, OTHER], shuffled=200)
     assert min(float(tested.q.min()) for tested in before.tested) > 0.01
     layer, head = model.n_layers - 1, 1
+    if isinstance(model.architecture.blocks[layer].attention.v.linear, Latent):
+        pytest.skip("its values come through a latent, so that not every map can be written")
     plant(model, layer, head)
     found = reopened(model).relations([PLANTED, OTHER], shuffled=200)
     best, second = found.best("planted", 2)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import lexray as lx
 from lexray import edits
 from lexray.trace.keep import ABOUT
-from tests.families.zoo import build
+from tests.families.zoo import build, find, make
 
 MODEL = lx.Model.from_pretrained("demo")
 
@@ -77,7 +77,7 @@ def test_models_and_passes_pickle() -> None:
     assert again.options == model.options
     assert again["L2H1"].vo.top(3) == model["L2H1"].vo.top(3)
     assert len(pickle.dumps(model)) < 2000, "where it is, not what is in it"
-    live = lx.Model.from_module(build("llama"))
+    live = lx.Model.from_module(make(find("llama")))
     other = pickle.loads(pickle.dumps(live))
     assert other["L1N3"].top(3).to_dict() == live["L1N3"].top(3).to_dict()
     trace = pickle.loads(pickle.dumps(MODEL.trace("This film")))

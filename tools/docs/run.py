@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 PAGES = Path(__file__).parents[2] / "docs" / "tutorials"
 BLOCK = re.compile(
@@ -37,7 +39,8 @@ class Ran:
 def run(text: str, folder: Path) -> Iterator[Ran]:
     """Every block of a page, in order, in one namespace; files are written to `folder`."""
     names: dict[str, Any] = {"__name__": "tutorial"}
-    with chdir(folder):
+    commands = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    with chdir(folder), patch.dict(os.environ, PATH=commands):
         for found in BLOCK.finditer(text):
             yield Ran(found["code"], found["out"] or "", shorten(execute(found["code"], names)))
 

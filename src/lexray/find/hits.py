@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.address import Address
@@ -226,12 +226,25 @@ def ranks_in(
     if not words:
         return [()] * len(X)
     listed, side = space.list_ids(filter), space.whole(kind)
+    aside = None
+    if listed is not None:
+        aside = torch.ones(space.n_rows, dtype=torch.bool)
+        aside[listed.cpu()] = False
+        aside = aside.nonzero()[:, 0]
     found: list[tuple[int, ...]] = []
     for start in range(0, len(X), LISTS_AT_ONCE):
         scores = side.project(space.shift(X[start : start + LISTS_AT_ONCE], kind))
         if suppressed:
             scores = -scores
-        others = scores if listed is None else scores[:, listed.to(scores.device)]
-        places = [1 + (others > scores[:, i : i + 1]).sum(1) for i in words]
-        found += [tuple(row) for row in torch.stack(places, 1).tolist()]
+        hidden = None if aside is None else scores[:, aside.to(scores.device)]
+        places = [_count_above(scores, hidden, scores[:, i : i + 1]) for i in words]
+        found += [tuple(row) for row in (1 + torch.stack(places, 1)).tolist()]
     return found
+
+
+def _count_above(
+    scores: Float[Tensor, "n tokens"], hidden: Float[Tensor, "n some"] | None, own: Tensor
+) -> Int[Tensor, "n"]:
+    """How many tokens score above one, less those that no list shows: these are few, mostly."""
+    above = (scores > own).sum(1)
+    return above if hidden is None else above - (hidden > own).sum(1)
