@@ -47,7 +47,9 @@ def atlas(
     layers: Annotated[
         str | None, option("Only these layers: 3, 20-29 or 0,5,-1.", metavar="LAYERS")
     ] = None,
-    k: Annotated[int, option("Tokens at either end of a list, pairs of a head.", None, "-k", "--k")] = 50,
+    k: Annotated[
+        int, option("Tokens at either end of a list, pairs of a head.", None, "-k", "--k")
+    ] = 50,
     text: Annotated[
         Path | None,
         option("Running text: where neurons and heads are strongest in it.", metavar="FILE"),
