@@ -163,6 +163,7 @@ def test_an_atlas_without_its_index_answers_the_same(
     assert part.like("L1N7.value").column("address") == atlas.like("L1N7.value").column("address")
 
 
+@pytest.mark.slow
 def test_compare_two_checkpoints(llama: Path, atlas: lx.Atlas, tmp_path: Path) -> None:
     """Two neurons that change places are what changed; by words they are found again."""
     model = lx.Model.from_pretrained(llama)

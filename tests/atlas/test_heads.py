@@ -6,6 +6,8 @@ import pytest
 
 import lexray as lx
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("circuit", ["VO", "QK"])
 def test_pairs_and_directions(model: lx.Model, atlas: lx.Atlas, circuit: str) -> None:

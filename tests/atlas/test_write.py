@@ -50,6 +50,7 @@ def test_processes_write_the_same_bytes(llama: Path, few: Path, tmp_path: Path) 
     assert content(tmp_path / "two") == content(few)
 
 
+@pytest.mark.slow
 def test_an_error_at_every_chunk_leaves_what_is_done(
     model: Model, llama: Path, few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,7 @@ def test_a_device_stays_one(llama: Path, devices: tuple[Path, Path]) -> None:
     assert f"cannot write {devices[1]}: No space left on device" in ran.err
 
 
+@pytest.mark.slow
 def test_a_plan_reads_no_weights(llama: Path, tmp_path: Path) -> None:
     plan = answer("heads", llama, "--plan")
     model = Model.from_pretrained(llama)

@@ -12,6 +12,7 @@ MODEL = Model.from_pretrained("demo")
 HE, SHE = [" he", " his", " him"], [" she", " her"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matrix", ["VO", "QK"])
 @pytest.mark.parametrize("negative", [False, True])
 def test_against_all_entries(matrix: str, negative: bool) -> None:

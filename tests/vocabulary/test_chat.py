@@ -93,6 +93,7 @@ def test_hostile_templates_are_refused(template: str, said: str) -> None:
         render_chat(template, ASKED, {})
 
 
+@pytest.mark.slow
 def test_a_template_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "PATIENCE", 1)
     loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

@@ -80,6 +80,7 @@ def run(python: str, library: Library, monkeypatch: pytest.MonkeyPatch) -> Any:
     return eval(last, scope)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PAGES)
 def test_what_is_copied_gives_what_is_shown(
     client: TestClient, library: Library, path: str, monkeypatch: pytest.MonkeyPatch
@@ -232,6 +233,7 @@ def test_mistakes_are_told_in_words(client: TestClient, path: str, status: int, 
     assert "<h1>" in page.text
 
 
+@pytest.mark.slow
 def test_hostile_tokens_stay_text(tmp_path: Path) -> None:
     """Markup in every token: shown as it is, in pages, parts and errors."""
     client = open_client(hostile_library(tmp_path))

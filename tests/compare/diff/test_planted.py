@@ -118,6 +118,7 @@ def test_bytes_and_pieces_do_not_open_the_list() -> None:
     assert found.changes[1].absolute > 2 * found.changes[0].absolute
 
 
+@pytest.mark.slow
 def test_the_most_telling_changes_of_a_fine_tune_read_as_words() -> None:
     found = diff("demo", "demo-sentiment", groups=["keys", "values", "Q", "K", "V", "O"])
     vocabulary = lx.Model.from_pretrained("demo").vocabulary
