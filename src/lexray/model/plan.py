@@ -23,7 +23,7 @@ from lexray.space.topk.scan import Tiling
 from lexray.space.topk.sieve import multiply
 
 TYPICAL, STANDARDISED = 0.02, 0.08
-"""The share of a head's token pairs that has to be multiplied: the mean over SmolLM2's heads, whose
+"""Roughly the share of a head's token pairs that has to be multiplied, from some heads of SmolLM2;
 scores have shorter tails where they are standardised."""
 CALIBRATION = 0.5
 """Seconds for each of the two products that are timed."""
