@@ -16,7 +16,7 @@ from lexray.trace.apply.rerun import Rerun
 from lexray.trace.apply.resolve import Changes
 from lexray.trace.trace import Trace
 from tests.families.oracles import close
-from tests.families.span import spanning
+from tests.families.span import every_variant
 from tests.trace.test_proof import IDS, case, state_of
 
 TARGET, AGAINST = 7, 11
@@ -27,7 +27,7 @@ def demo() -> Trace:
     return Model.from_pretrained("demo", dtype=torch.float32).trace("This movie was a very")
 
 
-@spanning
+@every_variant
 def test_part_of_a_run_is_the_whole_run(name: str) -> None:
     """Edits of every kind at the last layer, run from there, in one batch and alone."""
     c = case(name)
@@ -48,7 +48,7 @@ def test_part_of_a_run_is_the_whole_run(name: str) -> None:
     assert state_of(c.module) == before
 
 
-@spanning
+@every_variant
 def test_a_run_that_was_changed_itself_is_run_on(name: str) -> None:
     c = case(name)
     n = c.model.n_layers - 1

@@ -108,3 +108,4 @@ def _share(part: int, whole: int) -> str:
 STAND_INS = KINDS if is_quick() else span({v.name: traits(v.name) for v in VARIANTS})
 """The names of variants that have between them every trait of the zoo."""
 spanning = pytest.mark.parametrize("name", STAND_INS)
+every_variant = pytest.mark.parametrize("name", [variant.name for variant in VARIANTS])

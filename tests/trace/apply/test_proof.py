@@ -22,7 +22,7 @@ from lexray.trace.apply.editor import EDITING
 from lexray.trace.record.run import Runner
 from lexray.trace.trace import Trace
 from tests.families.oracles import close, run
-from tests.families.span import STAND_INS, spanning
+from tests.families.span import STAND_INS, every_variant
 from tests.families.zoo import build, find
 from tests.trace.test_proof import IDS, NAMES, case, same, state_of
 
@@ -50,7 +50,7 @@ def zero(module: nn.Module, linear: Linear, inputs: slice) -> None:
     (plane if linear.in_first else plane.T)[inputs] = 0
 
 
-@spanning
+@every_variant
 def test_no_edit_changes_no_bit(name: str) -> None:
     c = case(name)
     plain, none = c.model.trace(IDS), c.model.trace(IDS, edits=[])
@@ -59,7 +59,7 @@ def test_no_edit_changes_no_bit(name: str) -> None:
     assert none.edits == ()
 
 
-@spanning
+@every_variant
 def test_a_head_is_its_rows_of_the_output_matrix(name: str) -> None:
     c = case(name)
     for layer, head in ((0, 1), (c.model.n_layers - 1, 2)):
@@ -74,7 +74,7 @@ def test_a_head_is_its_rows_of_the_output_matrix(name: str) -> None:
         assert (trace.logits - c.trace.logits).abs().max() > 1e-4
 
 
-@spanning
+@every_variant
 def test_a_neuron_is_its_value(name: str) -> None:
     c = case(name)
     last = c.model.layers[-1]
@@ -89,7 +89,7 @@ def test_a_neuron_is_its_value(name: str) -> None:
         )
 
 
-@spanning
+@every_variant
 def test_sub_blocks_and_layers(name: str) -> None:
     """Without what it adds, a sub-block leaves the stream; a layer is both."""
     c = case(name)
@@ -146,7 +146,7 @@ def _shared(trace: Trace, n: int) -> Tensor:
     return torch.stack(found)
 
 
-@spanning
+@every_variant
 def test_coefficients_are_scaled_and_clamped(name: str) -> None:
     c = case(name)
     n = next((i for i, t in enumerate(c.model.layers) if c.trace[i].coefficients is not None), None)
@@ -167,7 +167,7 @@ def test_coefficients_are_scaled_and_clamped(name: str) -> None:
     close(text.z[:, 1], other(name)[n].z[:, 1].mean(0).expand_as(text.z[:, 1]))
 
 
-@spanning
+@every_variant
 def test_everything_from_another_run_is_that_run(name: str) -> None:
     c, there = case(name), other(name)
     same_ends(c.model.trace(IDS, edits=[patch("L0.pre", there)]), there)
@@ -186,7 +186,7 @@ def same_ends(ours: Trace, theirs: Trace) -> None:
     close(ours.logits, theirs.logits)
 
 
-@spanning
+@every_variant
 def test_attention_from_another_run(name: str) -> None:
     """Queries and keys bring its weights; weights and values bring what it wrote."""
     c, there = case(name), other(name)
@@ -229,7 +229,7 @@ def test_cutting_all_attention_to_a_position_is_masking_it(name: str) -> None:
     assert not trace[0].pattern[:, :, AT].any()
 
 
-@spanning
+@every_variant
 def test_cut_weights_are_gone_and_the_rest_stays(name: str) -> None:
     c = case(name)
     n = c.model.n_layers - 1
@@ -246,7 +246,7 @@ def test_cut_weights_are_gone_and_the_rest_stays(name: str) -> None:
         close(full.pattern[1, -1, :5], was[1, -1, :5] / (1 - was[1, -1, 5:].sum()))
 
 
-@spanning
+@every_variant
 def test_steering_adds_exactly_the_vector(name: str) -> None:
     c = case(name)
     vector = torch.linspace(-1, 1, c.model.d_model)
@@ -264,7 +264,7 @@ def test_steering_adds_exactly_the_vector(name: str) -> None:
     close(two[0].resid_post, c.trace[0].resid_post + apart)
 
 
-@spanning
+@every_variant
 def test_padding_changes_nothing(name: str) -> None:
     c = case(name)
     n = c.model.n_layers - 1
@@ -279,7 +279,7 @@ def test_padding_changes_nothing(name: str) -> None:
     same(short, c.model.trace(IDS[:4], edits=edits))
 
 
-@spanning
+@every_variant
 def test_contributions_still_add_up(name: str) -> None:
     c = case(name)
     n = c.model.n_layers - 1
@@ -296,7 +296,7 @@ def test_contributions_still_add_up(name: str) -> None:
     assert found[f"L{n}.attn.edited"] != 0
 
 
-@spanning
+@every_variant
 def test_nothing_stays_behind(name: str) -> None:
     """After a run, after an error inside it, and after ctrl-C."""
     c = case(name)
