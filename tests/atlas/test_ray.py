@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,17 @@ from lexray.atlas.store import Store
 from lexray.errors import LexrayError
 from tests.atlas.test_write import FEW, content
 
-ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
+def ray() -> Any:
+    """Imported when a test runs: it takes seconds, and most runs leave these tests out."""
+    return pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster(ray: Any) -> Iterator[None]:
     """Two workers here. Ray gives its own processes half a minute; on a busy machine that may be
     too little, and is tried again."""
     os.environ["RAY_agent_register_timeout_ms"] = "300000"  # noqa: SIM112
@@ -104,7 +110,7 @@ def test_a_worker_with_another_model_is_refused(
 
 
 def test_a_cluster_that_is_not_there(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ray: Any, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(LexrayError, match="no Ray cluster"):
