@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,8 @@ def test_compare_two_checkpoints(llama: Path, atlas: lx.Atlas, tmp_path: Path) -
     same = atlas.compare(edited, 100, kind="VO")
     assert set(same.column("shared")) == {1.0}
     assert len(same) == 8
+
+
+def test_rows_as_json(atlas: lx.Atlas) -> None:
+    rows = atlas.tokens()
+    assert len(json.loads(rows.to_json())["rows"]) == len(rows)

@@ -49,6 +49,8 @@ RESULTS: dict[str, Callable[[Model, Trace], Result]] = {
     "backward": lambda m, t: t.backward(" good", layers=[2], positions=-1),
     "score": lambda m, t: t.score(" good"),
     "generation": lambda m, t: m.generate("This film", 2, edits=[edits.ablate("L2H3")]),
+    "catalogue": lambda m, t: m.catalogue(measure=False),
+    "partners": lambda m, t: lx.partners(m, "L3H2", "demo-b"),
     "study": lambda m, t: find("isotropy")(m.view("raw")),
 }
 

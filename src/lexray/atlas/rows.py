@@ -84,6 +84,10 @@ class Rows(Result, Sequence[dict[str, Any]]):
         assert isinstance(found, polars.DataFrame)
         return found
 
+    def to_json(self, *, state: bool = False) -> str:
+        """What the rows say. To keep them for later there is the atlas itself, or Parquet."""
+        return super().to_json(state=state)
+
     def to_dict(self) -> dict[str, Any]:
         """With the words of every token beside its id."""
         return {"title": self.title, "note": self.note, "rows": [self._say(row) for row in self]}

@@ -104,6 +104,10 @@ class Result(ABC):
         between = "" if said == "{}" else ","
         return clean_json(f'{said[:-1].rstrip()}{between}\n  "{STATE}": {packed}\n}}')
 
+    def __init_subclass__(cls) -> None:
+        """A dataclass keeps an equality that is there: this one knows tensors and NaN."""
+        cls.__eq__ = Result.__eq__  # type: ignore[method-assign]
+
     def __eq__(self, other: object) -> bool:
         return is_same(self, other)
 
