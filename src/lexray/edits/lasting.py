@@ -12,8 +12,8 @@ from lexray.edits.site import Site
 from lexray.edits.values import Ablate, Edit, Placed, RankOne, Replace, Scale
 from lexray.errors import LexrayError
 from lexray.families import Linear
+from lexray.families.linear import ALL
 from lexray.families.shapes import dense_parts
-from lexray.families.spec import ALL
 from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import Neuron
 from lexray.model.groups import Group, head_group, neuron_group

@@ -35,6 +35,7 @@ from lexray.families import (
     ungated,
     xglm,
 )
+from lexray.families.linear import Heads, Latent, Linear, Norm
 from lexray.families.registry import Config, Family, Names, families, family, find_family
 from lexray.families.spec import (
     Architecture,
@@ -42,11 +43,7 @@ from lexray.families.spec import (
     Block,
     Experts,
     FeedForward,
-    Heads,
     HeadTransform,
-    Latent,
-    Linear,
-    Norm,
     QKNorm,
 )
 

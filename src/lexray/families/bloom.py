@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from lexray.errors import LexrayError
 from lexray.families.gguf import names as gguf
+from lexray.families.linear import interleaved
 from lexray.families.parts import Sizes, attention, unembedding
 from lexray.families.registry import Config, Names, family
-from lexray.families.spec import Architecture, Block, FeedForward, interleaved
+from lexray.families.spec import Architecture, Block, FeedForward
 
 DEFAULTS = {"tie_word_embeddings": True, "layer_norm_epsilon": 1e-5}
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lexray.families import gptj
+from lexray.families.linear import Heads
 from lexray.families.parts import Projections, Sizes
 from lexray.families.registry import Config, Names, family
-from lexray.families.spec import Architecture, Block, Heads
+from lexray.families.spec import Architecture, Block
 
 CORES = 4
 

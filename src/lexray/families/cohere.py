@@ -8,18 +8,11 @@ from __future__ import annotations
 
 from lexray.families.experts import mixture
 from lexray.families.gguf import names as gguf
+from lexray.families.linear import Norm
 from lexray.families.parts import attention, decoder, gated, projections, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
-from lexray.families.spec import (
-    Architecture,
-    Block,
-    Experts,
-    FeedForward,
-    Norm,
-    QKNorm,
-    Routing,
-)
+from lexray.families.spec import Architecture, Block, Experts, FeedForward, QKNorm, Routing
 
 DEFAULTS = {
     "tie_word_embeddings": True,

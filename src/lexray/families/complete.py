@@ -12,18 +12,10 @@ from math import prod
 from lexray.checkpoint import Checkpoint
 from lexray.checkpoint.quant.find import hint_at
 from lexray.errors import LexrayError
+from lexray.families.linear import Latent, Linear, Norm
 from lexray.families.registry import CORRECT
 from lexray.families.shapes import block_shapes, check, refuse_packed
-from lexray.families.spec import (
-    Architecture,
-    Attention,
-    Block,
-    Experts,
-    Latent,
-    Linear,
-    Norm,
-    QKNorm,
-)
+from lexray.families.spec import Architecture, Attention, Block, Experts, QKNorm
 from lexray.families.walk import linears
 
 Vectors = Iterator[tuple[str | None, int]]

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any, Literal
 
 from lexray.families.experts import DEEPSEEK, deepseek_feed_forward
+from lexray.families.linear import Heads, Latent, Linear, in_order
 from lexray.families.parts import Projections, Sizes, attention, decoder
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import Rotary, rope_parameters, rotary
-from lexray.families.spec import Architecture, Block, Heads, Latent, Linear, in_order
+from lexray.families.spec import Architecture, Block
 
 DEFAULTS = DEEPSEEK | {
     "tie_word_embeddings": False,

@@ -8,10 +8,11 @@ from dataclasses import replace
 from lexray.families import llama
 from lexray.families.experts import mixture
 from lexray.families.gguf import names as gguf
+from lexray.families.linear import Norm
 from lexray.families.parts import decoder, gated, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
-from lexray.families.spec import Architecture, Block, Experts, Norm, Routing
+from lexray.families.spec import Architecture, Block, Experts, Routing
 
 DEFAULTS = {
     "tie_word_embeddings": True,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from lexray.families.linear import Linear, Norm
 from lexray.families.parts import gated
 from lexray.families.registry import Config, Names
-from lexray.families.spec import Experts, FeedForward, Linear, Norm, Routing
+from lexray.families.spec import Experts, FeedForward, Routing
 
 GATE_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 W1_W3_W2 = ("w1", "w3", "w2")

@@ -8,10 +8,11 @@
 from __future__ import annotations
 
 from lexray.families.gguf import names as gguf
+from lexray.families.linear import Heads, interleaved
 from lexray.families.parts import Projections, Sizes, attention, unembedding
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
-from lexray.families.spec import Architecture, Block, FeedForward, Heads, interleaved
+from lexray.families.spec import Architecture, Block, FeedForward
 
 DEFAULTS = {
     "tie_word_embeddings": True,

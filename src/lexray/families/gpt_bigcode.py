@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lexray.families.gguf import names as gguf
+from lexray.families.linear import interleaved
 from lexray.families.parts import (
     Projections,
     Sizes,
@@ -13,7 +14,7 @@ from lexray.families.parts import (
     unembedding,
 )
 from lexray.families.registry import Config, Names, family
-from lexray.families.spec import Architecture, Block, interleaved
+from lexray.families.spec import Architecture, Block
 
 DEFAULTS = {
     "tie_word_embeddings": True,

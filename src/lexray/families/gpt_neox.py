@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from lexray.families.gguf import names as gguf
+from lexray.families.linear import interleaved
 from lexray.families.parts import Sizes, attention, sizes, unembedding
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
-from lexray.families.spec import Architecture, Block, FeedForward, interleaved
+from lexray.families.spec import Architecture, Block, FeedForward
 
 DEFAULTS = {
     "tie_word_embeddings": False,

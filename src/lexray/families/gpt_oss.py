@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 from lexray.families import llama
+from lexray.families.linear import Linear, Norm
 from lexray.families.parts import decoder
 from lexray.families.registry import Config, Names, family
-from lexray.families.spec import Architecture, Block, Experts, FeedForward, Linear, Norm
+from lexray.families.spec import Architecture, Block, Experts, FeedForward
 
 YARN = {
     "rope_type": "yarn",

@@ -8,9 +8,10 @@ from dataclasses import replace
 from lexray.families import llama
 from lexray.families.experts import in_stacks
 from lexray.families.gguf import names as gguf
+from lexray.families.linear import Linear, Norm
 from lexray.families.parts import decoder
 from lexray.families.registry import Config, Names, family
-from lexray.families.spec import Architecture, Block, Experts, FeedForward, Linear, Norm
+from lexray.families.spec import Architecture, Block, Experts, FeedForward
 
 DEFAULTS = {
     "tie_word_embeddings": False,

@@ -8,19 +8,11 @@ from functools import partial
 from typing import Any
 
 from lexray.families import llama
+from lexray.families.linear import Linear, Norm
 from lexray.families.parts import decoder, gated, same_for_all, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
-from lexray.families.spec import (
-    Architecture,
-    Block,
-    Experts,
-    FeedForward,
-    Linear,
-    Norm,
-    Routing,
-    Temperature,
-)
+from lexray.families.spec import Architecture, Block, Experts, FeedForward, Routing, Temperature
 
 DEFAULTS = {
     "tie_word_embeddings": False,

@@ -11,10 +11,11 @@ from typing import Any
 
 from lexray.families import llama
 from lexray.families.experts import W1_W3_W2, mixture
+from lexray.families.linear import Norm
 from lexray.families.parts import decoder, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
-from lexray.families.spec import Architecture, Block, Experts, Norm, QKNorm, Routing
+from lexray.families.spec import Architecture, Block, Experts, QKNorm, Routing
 
 DEFAULTS = {
     "tie_word_embeddings": False,

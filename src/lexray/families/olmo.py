@@ -13,10 +13,11 @@ from typing import Any
 from lexray.errors import LexrayError
 from lexray.families.experts import mixture
 from lexray.families.gguf import names as gguf
+from lexray.families.linear import Norm
 from lexray.families.parts import attention, decoder, gated, projections, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import Rotary, rotary
-from lexray.families.spec import Architecture, Block, Experts, FeedForward, Norm, QKNorm
+from lexray.families.spec import Architecture, Block, Experts, FeedForward, QKNorm
 
 DEFAULTS = {"tie_word_embeddings": False, "hidden_act": "silu", "max_position_embeddings": 2048}
 BARE = Norm("layer", None, None, 1e-5)

@@ -5,9 +5,10 @@ OPT-350m is post-norm, has no final norm, and projects between embedding and mod
 
 from __future__ import annotations
 
+from lexray.families.linear import Norm
 from lexray.families.parts import Sizes, attention, projections, unembedding
 from lexray.families.registry import Config, Names, family
-from lexray.families.spec import Architecture, Block, FeedForward, Norm
+from lexray.families.spec import Architecture, Block, FeedForward
 
 DEFAULTS = {
     "tie_word_embeddings": True,

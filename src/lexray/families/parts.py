@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypedDict
 
+from lexray.families.linear import Heads, Linear, Norm, in_order
 from lexray.families.registry import Config, Names
 from lexray.families.rotary import Rotary
-from lexray.families.spec import (
-    Architecture,
-    Attention,
-    Block,
-    FeedForward,
-    Heads,
-    Linear,
-    Norm,
-    QKNorm,
-    in_order,
-)
+from lexray.families.spec import Architecture, Attention, Block, FeedForward, QKNorm
 
 
 class Sizes(TypedDict):

@@ -9,10 +9,11 @@ from typing import Any
 
 from lexray.families.experts import mixture
 from lexray.families.gguf import names as gguf
+from lexray.families.linear import Linear, Norm
 from lexray.families.parts import attention, decoder, gated, projections, qk_norms, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
-from lexray.families.spec import Architecture, Block, Experts, FeedForward, Linear, Norm
+from lexray.families.spec import Architecture, Block, Experts, FeedForward
 
 DEFAULTS = {"tie_word_embeddings": False, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
 QWEN3 = DEFAULTS | {"head_dim": 128}

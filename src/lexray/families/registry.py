@@ -17,7 +17,8 @@ from lexray.checkpoint.fields import brief, check
 from lexray.checkpoint.plain import without_collector
 from lexray.errors import LexrayError
 from lexray.families.kinds import KINDS
-from lexray.families.spec import Architecture, Linear, Norm
+from lexray.families.linear import Linear, Norm
+from lexray.families.spec import Architecture
 
 CORRECT = "correct config.json (GGUF: the metadata), pass config={...}, or another family=…"
 

@@ -7,16 +7,9 @@ from collections.abc import Iterator
 from lexray.checkpoint import Checkpoint, TensorInfo
 from lexray.checkpoint.quant.find import hint_at
 from lexray.errors import LexrayError
+from lexray.families.linear import Latent, Linear
 from lexray.families.registry import CORRECT
-from lexray.families.spec import (
-    Architecture,
-    Attention,
-    Block,
-    Experts,
-    FeedForward,
-    Latent,
-    Linear,
-)
+from lexray.families.spec import Architecture, Attention, Block, Experts, FeedForward
 
 Shapes = dict[str, tuple[int, int]]
 """The inputs and outputs of each weight."""

@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 from lexray.families import llama
+from lexray.families.linear import Norm
 from lexray.families.parts import decoder, plain, qk_norms, same_for_all, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
-from lexray.families.spec import Architecture, Block, Norm
+from lexray.families.spec import Architecture, Block
 
 DEFAULTS = {"tie_word_embeddings": False, "rms_norm_eps": 1e-5, "hidden_act": "relu2"}
 NEMOTRON = DEFAULTS | {"norm_eps": 1e-5, "partial_rotary_factor": 0.5}

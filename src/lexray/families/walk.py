@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from lexray.families.spec import Latent, Linear, Norm
+from lexray.families.linear import Latent, Linear, Norm
 
 TENSORS = (
     *("embed", "unembed", "unembed_bias", "positions", "token_types"),

@@ -12,7 +12,7 @@ from torch import Tensor
 from lexray.address import Address
 from lexray.checkpoint import Checkpoint
 from lexray.families import Attention, Heads, Latent, Linear, Norm, QKNorm
-from lexray.families.spec import ALL
+from lexray.families.linear import ALL
 from lexray.model.component import Wired
 from lexray.model.groups import head_group
 from lexray.model.weights import Weights

@@ -21,9 +21,9 @@ from lexray.checkpoint.quant.find import SETTINGS, known_methods, method_name
 from lexray.errors import LexrayError, Unknown
 from lexray.families import Architecture, Family, Linear, Norm, find_family
 from lexray.families.complete import check_complete
+from lexray.families.linear import ALL
 from lexray.families.resemble import explain
 from lexray.families.shapes import Shapes, block_shapes, check
-from lexray.families.spec import ALL
 from lexray.finite import all_finite, require_finite
 from lexray.model import fold
 from lexray.model.cache import Cache, Drawer

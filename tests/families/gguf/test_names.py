@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from lexray.checkpoint.gguf.file import GGUFCheckpoint
 from lexray.errors import LexrayError
 from lexray.families.gguf.names import ARCHITECTURES, GGUFModel, hf_named
-from lexray.families.spec import ALL, Linear
+from lexray.families.linear import ALL, Linear
 from lexray.model.model import Model
 from lexray.model.open import shipped_path
 from tests.families import oracles, zoo

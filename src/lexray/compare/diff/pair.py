@@ -20,7 +20,7 @@ from lexray.checkpoint.base import TensorInfo
 from lexray.checkpoint.lora import LoraCheckpoint
 from lexray.compare.diff.stacks import Round, Stack
 from lexray.errors import LexrayError
-from lexray.families.spec import ALL
+from lexray.families.linear import ALL
 from lexray.finite import require_finite
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model

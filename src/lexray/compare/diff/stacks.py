@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.families.linear import ALL, Heads, Linear, Norm
 from lexray.families.shapes import block_shapes, check
-from lexray.families.spec import ALL, Heads, Linear, Norm, QKNorm
+from lexray.families.spec import QKNorm
 from lexray.families.walk import linears
 from lexray.model import fold
 from lexray.model.feedforward import Mixture
