@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.roles.catalogue import catalogue
-from lexray.roles.induction import induction, lone, match_of, sample
+from lexray.roles.induction import match_of
 from lexray.roles.patterns import all_looks, by_chance, looks, pattern, repeated_tokens, states_of
 from lexray.roles.spectrum import copying, eigenvalues
 from lexray.space.area import area
 from tests.dense import NAMES as DENSE
 from tests.dense import Dense, dense
+from tests.families.span import spanning
 from tests.families.zoo import build
 from tests.roles.planting import fresh, reopened, write_head
 from tests.vocabulary.vocabularies import worded
-
-EVERY_KIND = [
-    *("gpt2", "gptj", "gpt-neo", "neox", "opt", "bloom", "llama", "llama-yarn", "mistral"),
-    *("qwen3", "qwen2-moe", "gemma2", "falcon-rw", "olmo2", "stablelm-parallel"),
-]
 
 
 @cache
@@ -72,12 +68,11 @@ def test_heads_that_copy_and_heads_that_suppress() -> None:
     assert "copying" in [role.name for role in found["L1H2"].roles] or copies.z < 3
 
 
-@pytest.mark.parametrize("name", EVERY_KIND)
+@spanning
 def test_the_first_layer_looks_where_transformers_does(name: str) -> None:
     """There lone tokens at their places are all there is, so the pattern is the real one."""
     model = opened(name)
-    text = repeated_tokens(model)
-    ids = text.ids[0]
+    ids = repeated_tokens(model).ids[0][:30]  # LongRoPE's frequencies change after 32 places
     x = states_of(model, ids, first=True)
     real = model.trace(ids.tolist(), what=["attention"], special=False)[0].pattern
     for head in model.view(folded=True).layers[0].heads:
@@ -99,73 +94,13 @@ def test_repeated_text() -> None:
     assert seen.double == 0
     back = torch.diag_embed(torch.ones(text.n - 1), offset=-1)[None]
     assert looks(back, text).previous == pytest.approx(1)
-    equal = by_chance(text, causal=True)
+    spec = model.architecture.blocks[0].attention
+    equal = by_chance(text, spec, causal=True)
     assert 0 < equal.previous < 0.2
-
-
-def test_a_planted_head_that_looks_one_place_back() -> None:
-    """Learned positions: queries of a place answer to keys of the one before."""
-    model = fresh("gpt2")
-    with torch.no_grad():
-        table = model.checkpoint.module.transformer.wpe.weight  # type: ignore[attr-defined]
-        r = model.d_head
-        angles = torch.arange(len(table), dtype=torch.float64)[:, None] * torch.tensor(
-            [0.5 ** (i / 2) * 2.0 for i in range(r // 2)], dtype=torch.float64
-        )
-        places = torch.zeros(len(table), model.d_model, dtype=torch.float64)
-        places[:, : r // 2], places[:, r // 2 : r] = angles.cos(), angles.sin()
-        table.copy_(20 * places)
-    step = torch.tensor([0.5 ** (i / 2) * 2.0 for i in range(r // 2)], dtype=torch.float64)
-    K = torch.zeros(model.d_model, r, dtype=torch.float64)
-    K[range(r), range(r)] = 4
-    turn = torch.zeros(r, r, dtype=torch.float64)
-    half = range(r // 2)
-    other = range(r // 2, r)
-    turn[half, half] = turn[other, other] = step.cos()
-    turn[half, other], turn[other, half] = -step.sin(), step.sin()
-    write_head(model, 1, 2, Q=K @ turn * 3, K=K)
-    again = reopened(model)
-    found = catalogue(again, measure=False)
-    scores = {entry.address: entry.looks.previous for entry in found.entries}
-    assert max(scores, key=lambda address: scores[address]) == "L1H2"
-    (role,) = [r for r in found["L1H2"].roles if r.name == "previous token"]
-    assert role.q < 0.01
-    assert role.score > 5 * role.chance
-    assert [entry.address for entry in found.having("previous token")] == ["L1H2"]
-    plain = catalogue(fresh("gpt2"), measure=False)
-    assert plain.having("previous token") == []
-
-
-def unfolded(model: Model, layer: int, W: Tensor) -> Tensor:
-    """What is to be stored so that the norm's gain makes W of it."""
-    norm = model.architecture.blocks[layer].attention.pre_norm
-    gain = None if norm is None else norm.read_gain(model.checkpoint)
-    return W if gain is None else W / gain[:, None]
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2-moe", "phi", "neox", "bloom"])
-def test_a_planted_induction_pair(name: str) -> None:
-    """The first head moves a code of each token; the second one's queries are the same code."""
-    model, generator = fresh(name), torch.Generator().manual_seed(1)
-    heads = [str(head.address) for layer in model.layers for head in layer.heads]
-    looked = [0.9 if address == "L0H1" else 0.01 for address in heads]
-    before, _ = induction(model, looked)
-    r, d, last = model.d_head, model.d_model, model.n_layers - 1
-    ids = sample(model)
-    V, G = torch.randn(d, r, generator=generator), torch.randn(r, d, generator=generator)
-    G = G - G.mean(1, keepdim=True)
-    write_head(model, 0, 1, V=unfolded(model, 0, V), O=G)
-    seen = reopened(model)
-    entering, later = (lone(seen, ids, first=first) for first in (True, False))
-    Q, K = torch.linalg.pinv(later) @ (entering @ V), torch.linalg.pinv(G)
-    write_head(model, last, 2, Q=unfolded(model, last, Q), K=unfolded(model, last, K))
-    through, _ = induction(reopened(model), looked)
-    best = max(range(len(heads)), key=lambda i: through[i].effect)
-    found = through[heads.index(f"L{last}H2")]
-    assert heads[best] == f"L{last}H2"
-    assert found.mover == "L0H1"
-    assert found.z > 4
-    assert found.effect > 2 * max(match.effect for match in before)
+    assert by_chance(text, replace(spec, window=3), causal=True).previous == pytest.approx(1 / 3)
+    assert float(equal.errors[1]) == pytest.approx(
+        np.std([1 / (i + 1) for i in range(9, text.n)]) / (text.n - 9) ** 0.5
+    )
 
 
 def test_a_match_is_that_of_its_definition() -> None:
@@ -175,8 +110,13 @@ def test_a_match_is_that_of_its_definition() -> None:
     S = S - S.mean(1, keepdims=True)
     others = S[~np.eye(12, dtype=bool)]
     expected = (np.diag(S).mean() - others.mean()) / others.std(ddof=1)
-    assert match_of(q, k).effect == pytest.approx(expected)
+    found = match_of(q, k)
+    assert found.effect == pytest.approx(expected)
     assert match_of(q, q * 0).effect == 0
+    # keys turned at random, many times: the same spread of effects as the formula has
+    turns = torch.linalg.qr(torch.randn(4000, 5, 5, generator=generator, dtype=torch.float64)).Q
+    own = torch.einsum("nr,mrs,ns->mn", q, turns, k - k.mean(0)).mean(1) / others.std(ddof=1)
+    assert found.z == pytest.approx(expected / np.sqrt(1 / 12 + float(own.var())), rel=0.05)
 
 
 def test_areas() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
@@ -20,13 +19,14 @@ from lexray.roles.chance import q_values
 from lexray.roles.induction import Match, induction
 from lexray.roles.measured import Did, all_did
 from lexray.roles.patterns import OFFSETS, Looks, Repeated, all_looks, by_chance, repeated_tokens
+from lexray.roles.places import first_chance, place_chances, stands_out, tail
 from lexray.roles.scores import SIGNS, Relations, Score
 from lexray.roles.spectrum import Copying, all_copying
 from lexray.space.area import area
 
 SURE = 0.01
-COPIES, LOOKS, FINDS = 0.25, 0.2, 1.0
-"""What a role takes beside a small q: of the eigenvalues, of the attention, in effect sizes."""
+COPIES, FINDS = 0.25, 1.0
+"""What a role takes beside a small q: of the eigenvalues, in effect sizes."""
 DOES = 0.3
 """The attention from which on a head is measured to have a role."""
 COPIED = 2.0
@@ -277,15 +277,20 @@ def _roles(
     did: Sequence[Did | None],
 ) -> list[list[Role]]:
     """Of every head the roles it has: large enough, and with q < 0.01 over all heads."""
-    equal = by_chance(text, causal=model.architecture.causal)
-    up, down = (q_values(_tail([sign * each.z for each in copied])) for sign in (1, -1))
-    places = q_values(np.array([_place_p(each, equal) for each in seen]))
-    first = q_values(np.array([_first_p(each, equal) for each in seen]))
-    doubles = q_values(_tail([match.z for match in direct]))
-    pairs = q_values(_tail([match.z for match in through]))
+    causal = model.architecture.causal
+    by_layer = [
+        by_chance(text, block.attention, causal=causal) for block in model.architecture.blocks
+    ]
+    even = [by_layer[head.layer] for layer in model.layers for head in layer.heads]
+    up, down = (q_values(tail([sign * each.z for each in copied])) for sign in (1, -1))
+    places = q_values(np.array([place_chances(*each) for each in zip(seen, even, strict=True)]))
+    first = q_values(np.array([first_chance(*each) for each in zip(seen, even, strict=True)]))
+    doubles = q_values(tail([match.z for match in direct]))
+    tried = np.array([match.tried for match in through])
+    pairs = q_values(np.minimum(1, tried * tail([match.z for match in through])))
     found: list[list[Role]] = []
     for i, looked in enumerate(seen):
-        done = did[i]
+        done, equal = did[i], even[i]
         roles = []
 
         def measured(name: str, done: Did | None = done) -> float | None:
@@ -298,11 +303,11 @@ def _roles(
             roles.append(role)
         for offset in range(OFFSETS):
             share = float(looked.offsets[offset])
-            if places[i, offset] < SURE and share > LOOKS:
-                q, level = float(places[i, offset]), float(equal.offsets[offset])
+            q, level = float(places[i, offset]), float(equal.offsets[offset])
+            if q < SURE and stands_out(share, level, equal):
                 really = None if done is None else float(done.looks.offsets[offset])
                 roles.append(Role(_place_name(offset), share, level, q, really))
-        if first[i] < SURE and looked.first > LOOKS:
+        if first[i] < SURE and stands_out(looked.first, equal.first, equal):
             q = float(first[i])
             roles.append(Role("first token", looked.first, equal.first, q, measured("first")))
         if doubles[i] < SURE and direct[i].effect > FINDS:
@@ -316,43 +321,8 @@ def _roles(
     return found
 
 
-def _tail(z: Sequence[float]) -> NDArray[np.float64]:
-    from scipy import stats  # which starts slowly
-
-    return np.asarray(stats.norm.sf(np.array(z)), dtype=np.float64)
-
-
 def _place_name(offset: int) -> str:
     return {0: "current token", 1: "previous token"}.get(offset, f"token {offset} before")
-
-
-def _place_p(looked: Looks, equal: Looks) -> NDArray[np.float64]:
-    """For each offset: is its weight, as a multiple of equal weights, out of line with those at
-    other offsets? A t-test; its neighbours and the token itself do not count among the others."""
-    times = _times(looked, equal)
-    places = np.arange(len(times))
-    others = [times[(np.abs(places - i) > 1) & (places > 0)] for i in places]
-    return np.array([_apart(x, rest) for x, rest in zip(times, others, strict=True)])
-
-
-def _first_p(looked: Looks, equal: Looks) -> float:
-    """The same for the first token, against the tokens just before."""
-    return _apart(looked.first / max(equal.first, 1e-12), _times(looked, equal)[2:])
-
-
-def _times(looked: Looks, equal: Looks) -> NDArray[np.float64]:
-    return np.asarray(looked.offsets / equal.offsets.clamp(min=1e-12), dtype=np.float64)
-
-
-def _apart(value: float, others: NDArray[np.float64]) -> float:
-    """How often one more of such numbers would be at least so large."""
-    from scipy import stats  # which starts slowly
-
-    n = len(others)
-    spread = float(others.std(ddof=1)) * np.sqrt(1 + 1 / n)
-    if spread == 0:
-        return 1.0
-    return float(stats.t.sf((value - others.mean()) / spread, n - 1))
 
 
 def _known(value: float) -> float | None:

@@ -10,7 +10,7 @@ followed the current token. For a pair of heads P, I and random tokens t, u the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
-from lexray.roles.patterns import states_of
+from lexray.roles.patterns import lone_of
 
 MOVERS = 6
 """So many of the heads that look one place back are tried as the first of a pair."""
@@ -33,23 +33,32 @@ class Match:
 
     effect: float
     z: float
-    """In standard errors of tokens that do not match."""
+    """In standard deviations of what chance gives: a sample of tokens, and a head whose queries
+    are turned against its keys at random."""
     mover: str = ""
     """The earlier head that the keys pass through."""
+    tried: int = 1
+    """Of how many it is the best."""
 
 
 def match_of(queries: Float[Tensor, "n r"], keys: Float[Tensor, "n r"], mover: str = "") -> Match:
-    """Scores of tokens with themselves against those with others, rows centred."""
-    scores = queries.double() @ keys.double().T
-    scores = scores - scores.mean(1, keepdim=True)
-    n = len(scores)
+    """Scores of tokens with themselves against those with others, rows centred.
+
+    With any rotation R between queries and keys a head would look as random as one without, and
+    the mean own score is the trace of R C, C the r×r cross-covariance: its variance over all R is
+    ‖C‖² / r. Few dimensions, or tokens that lie in few, make large traces by chance.
+    """
+    queries, keys = queries.double(), keys.double()
+    keys = keys - keys.mean(0)
+    scores, n = queries @ keys.T, len(queries)
     own = scores.diagonal()
     others = scores[~torch.eye(n, dtype=torch.bool)]
     spread = float(others.std())
     if spread == 0:
         return Match(0.0, 0.0, mover)
     effect = (float(own.mean()) - float(others.mean())) / spread
-    return Match(effect, effect * sqrt(n), mover)
+    turned = float((queries.T @ keys / n).norm()) / sqrt(keys.shape[1]) / spread
+    return Match(effect, effect / sqrt(1 / n + turned**2), mover)
 
 
 def sample(model: Anatomy, seed: int = 0) -> Int[Tensor, "n"]:
@@ -58,13 +67,6 @@ def sample(model: Anatomy, seed: int = 0) -> Int[Tensor, "n"]:
     listed = torch.arange(model.space.n_rows) if listed is None else listed
     generator = torch.Generator().manual_seed(seed + 1)
     return listed[torch.randperm(len(listed), generator=generator)[:TOKENS]]
-
-
-def lone(model: Anatomy, ids: Int[Tensor, "n"], *, first: bool) -> Float[Tensor, "n d_model"]:
-    """Tokens at no place in particular."""
-    if model.architecture.positions is None:
-        return states_of(model, ids, first=first)
-    return torch.cat([states_of(model, ids[i : i + 1], first=first) for i in range(len(ids))])
 
 
 def induction(
@@ -76,7 +78,7 @@ def induction(
     heads = [head for layer in seen.layers for head in layer.heads]
     order = sorted(range(len(heads)), key=lambda i: -previous[i])[:MOVERS]
     ids = sample(model, seed)
-    x = {first: lone(model, ids, first=first) for first in (True, False)}
+    x = {first: lone_of(model, ids, first=first) for first in (True, False)}
     moved = {i: _move(heads[i], x[heads[i].layer == 0]) for i in order}
     through, direct = [], []
     for head in heads:
@@ -89,7 +91,8 @@ def induction(
             for i in order
             if heads[i].layer < head.layer
         ]
-        through.append(max(found, key=lambda match: match.effect, default=Match(0.0, 0.0)))
+        best = max(found, key=lambda match: match.effect, default=Match(0.0, 0.0))
+        through.append(replace(best, tried=max(1, len(found))))
     return through, direct
 
 

@@ -17,17 +17,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lexray.families import Attention
 from lexray.model.anatomy import Anatomy
-from lexray.model.cache import Drawer
 from lexray.model.head import Head
 from lexray.space.effective import effective_rows, reader_norm
+from lexray.trace.record.attention import visible
+from lexray.trace.record.lone import placed_states
 
 LENGTH = 24
 """Random tokens before they are repeated."""
 TEXTS = 4
 OFFSETS = 9
 """0 is the token itself, 8 the one eight places before."""
-STATES: Drawer[bool, Tensor] = Drawer(most=2)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def repeated_tokens(model: Anatomy, seed: int = 0, *, texts: int = TEXTS) -> Rep
     special = [int(i) for i in listed if model.vocabulary.is_special(int(i))]
     usable = listed[~torch.isin(listed, torch.tensor(special, dtype=listed.dtype))]
     longest = model.architecture.n_ctx or 2 * LENGTH
-    if model.architecture.positions is not None and (W_pos := model.W_pos) is not None:
+    if (W_pos := model.W_pos) is not None:
         longest = min(longest, len(W_pos))
     length = max(2, min(LENGTH, longest // 2, max(2, len(usable))))
     generator = torch.Generator().manual_seed(seed)
@@ -70,17 +71,18 @@ def repeated_tokens(model: Anatomy, seed: int = 0, *, texts: int = TEXTS) -> Rep
 
 def states_of(model: Anatomy, ids: Int[Tensor, "n"], *, first: bool) -> Float[Tensor, "n d_model"]:
     """What the first layer, or any later one, reads of lone tokens at positions 0, 1, …: normed."""
-    if model.architecture.positions is None:
-        rows, _ = effective_rows(model, first=first)
-        if rows is None:
-            rows = model.W_E.cpu()
-        return rows[ids].float()
-    states = STATES.get(model.cache, first, lambda: model.lone_states(entering=first))
-    W_pos = model.W_pos
-    assert W_pos is not None
-    x = states[ids] + (W_pos[: len(ids)] - W_pos.mean(0)).cpu().float()
+    a = model.architecture
+    if a.positions is None and a.sinusoids is None:
+        return lone_of(model, ids, first=first)
+    x = placed_states(model, ids, entering=first)
     norm = reader_norm(model, first)
     return x if norm is None else norm.bare(x)
+
+
+def lone_of(model: Anatomy, ids: Int[Tensor, "n"], *, first: bool) -> Float[Tensor, "n d_model"]:
+    """What they read of tokens at no place in particular."""
+    rows, _ = effective_rows(model, first=first)
+    return (model.W_E.cpu() if rows is None else rows)[ids].float()
 
 
 def pattern(head: Head, x: Float[Tensor, "n d_model"], *, causal: bool) -> Float[Tensor, "n n"]:
@@ -93,13 +95,13 @@ def pattern(head: Head, x: Float[Tensor, "n d_model"], *, causal: bool) -> Float
     if (gains := head.turned_gains) is not None:
         q = q * gains.double()
     distance = (at[None] - at[:, None]).double()
-    scores = spec.scale * (q @ k.T).cpu() + head.alibi_slope * distance
+    scores = spec.scale * (q @ k.T).cpu()
+    if spec.temperature is not None:
+        scores = scores * spec.temperature(at)[:, None]
+    scores = scores + head.alibi_slope * distance
     if spec.cap is not None:
         scores = spec.cap * (scores / spec.cap).tanh()
-    if causal:
-        scores = scores.masked_fill(distance > 0, -torch.inf)
-    if spec.window is not None:
-        scores = scores.masked_fill(distance.abs() >= spec.window, -torch.inf)
+    scores = scores.masked_fill(~visible(spec, at, at, causal), -torch.inf)
     if (sink := head.sink) is None:
         return scores.softmax(1)
     return torch.cat([scores, scores.new_full((len(x), 1), sink)], 1).softmax(1)[:, :-1]
@@ -111,6 +113,8 @@ class Looks:
 
     offsets: Float[Tensor, "offsets"]
     """On the token 0, 1, … places before."""
+    errors: Float[Tensor, "offsets"]
+    """The standard errors of these means over all places and texts."""
     first: float
     double: float
     """On the same token's first occurrence."""
@@ -124,32 +128,38 @@ class Looks:
 
 def looks(patterns: Float[Tensor, "texts n n"], text: Repeated) -> Looks:
     """The mean over texts and positions; the first few positions have little choice."""
-    mean = patterns.mean(0).double()
+    each = patterns.double()
     late = torch.arange(text.n) >= min(OFFSETS, text.length)
 
-    def on(offset: int) -> float:
-        at = text.cells(offset) & late[:, None]
-        return float(mean[at].mean()) if bool(at.any()) else 0.0
+    def on(offset: int) -> Float[Tensor, "weights"]:
+        found = each[:, text.cells(offset) & late[:, None]].flatten()
+        return found if len(found) else each.new_zeros(1)
 
-    offsets = torch.tensor([on(d) for d in range(OFFSETS)], dtype=torch.float64)
-    return Looks(offsets, float(mean[late, 0].mean()), on(text.length), on(text.length - 1))
+    near = [on(d) for d in range(OFFSETS)]
+    return Looks(
+        torch.stack([weights.mean() for weights in near]),
+        torch.stack([weights.std(correction=0) / len(weights) ** 0.5 for weights in near]),
+        float(each[:, late, 0].mean()),
+        float(on(text.length).mean()),
+        float(on(text.length - 1).mean()),
+    )
 
 
-def by_chance(text: Repeated, *, causal: bool) -> Looks:
-    """What equal weights would give."""
-    n = text.n
-    equal = torch.ones(n, n, dtype=torch.float64)
-    equal = equal.tril() if causal else equal
+def by_chance(text: Repeated, spec: Attention, *, causal: bool) -> Looks:
+    """What equal weights on all that can be seen would give."""
+    at = torch.arange(text.n)
+    equal = visible(spec, at, at, causal).double()
     return looks((equal / equal.sum(1, keepdim=True))[None], text)
 
 
 def all_looks(model: Anatomy, text: Repeated) -> list[Looks]:
     """Of every head, from weights alone."""
     seen, causal = model.view(folded=True), model.architecture.causal
+    x = {first: [states_of(model, ids, first=first) for ids in text.ids] for first in (True, False)}
     found = []
     for layer in seen.layers:
-        x = [states_of(model, ids, first=layer.index == 0) for ids in text.ids]
         for head in layer.heads:
-            patterns = torch.stack([pattern(head, each, causal=causal) for each in x])
+            own = x[layer.index == 0]
+            patterns = torch.stack([pattern(head, each, causal=causal) for each in own])
             found.append(looks(patterns, text))
     return found

@@ -50,7 +50,10 @@ def _norm_rows(weights: Weights, first: bool) -> Float[Tensor, "e d_model"]:
 
 
 def reader_norm(weights: Weights, first: bool) -> Norm | None:
-    """The norm before the readers: that of the first block, or of the one after it."""
+    """The norm before a block's attention: the first block's, or that of the one after it.
+
+    ModernBERT has none there in its first block. Its feed-forward has one, which only scales what
+    a token reads: what it centres is folded into the weights.
+    """
     blocks = weights.architecture.blocks
-    block = blocks[0 if first or len(blocks) == 1 else 1]
-    return block.attention.pre_norm or block.ff.pre_norm
+    return blocks[0 if first or len(blocks) == 1 else 1].attention.pre_norm

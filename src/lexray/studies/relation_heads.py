@@ -49,11 +49,12 @@ VIEWS = {
     "effective": View(folded=True, reading="effective"),
     "standard": STANDARD,
 }
+NO_CONTEXT = "{}"
 TEMPLATES = (
-    "{}",
     "This is a document about {}",
     "She had often heard of {}",
     "Before we go on, a word about {}",
+    "The next entry on the list is {}",
 )
 PUT, FREE = "attention on the source", "free"
 ALONE = "the source alone"
@@ -84,7 +85,7 @@ class RelationHeads(Options):
         "Which relations: names, files or typed pairs, with semicolons.",
     )
     pairs: int = option(24, "So many pairs of each are run.", min=4)
-    templates: int = option(4, "So many templates, the first without context.", min=1)
+    templates: int = option(4, "So many templates, beside the source alone.", min=1)
     remove: int = option(10, "So many of the best heads are removed.", min=1)
     draws: int = option(3, "How often as many others are drawn.", min=1)
 
@@ -95,7 +96,8 @@ def run(model: Model, options: RelationHeads) -> Evidence:
     static = {name: _static(model.with_view(view), wanted) for name, view in VIEWS.items()}
     dynamic = {
         task.relation.name: [
-            measure_written(model, task, template) for template in TEMPLATES[: options.templates]
+            measure_written(model, task, template)
+            for template in (NO_CONTEXT, *TEMPLATES[: options.templates])
         ]
         for task in track(tasks, len(tasks), "what heads write")
     }

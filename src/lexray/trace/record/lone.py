@@ -1,7 +1,7 @@
 """What the first block makes of every token alone: transformers' own block, run on lone tokens.
 
 A token alone attends to itself, so neither rotation nor mask matters; where positions are learned,
-it stands at the mean position: at none in particular.
+it stands at the mean position: at none in particular. The tokens of a text stand each at its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lexray.model.weights import Weights
@@ -34,25 +34,48 @@ def lone_states(
 ) -> Float[Tensor, "e d_model"]:
     """Each token's residual stream as it enters the first block, or as it leaves it; `finish` is
     what is kept of so many of them, so that never all lie there in full precision."""
-    first = _first_block_alone(weights)
-    module = _ready(weights, first) or build_first_block(first)
-    block = block_modules(first, module)[0]
-    device = next(module.parameters()).device
+    first, module = _one_block(weights)
     n = module.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     starts = range(0, n, TOKENS_AT_ONCE)
     found: Tensor | None = None
-    with _watch(first, module, block, entering) as seen:
+    with _watch(first, module, entering) as seen, _everywhere(first, module):
         for start in track(starts, len(starts), WHAT):
-            ids = torch.arange(start, min(n, start + TOKENS_AT_ONCE), device=device)[:, None]
-            options = {"use_cache": False} if weights.architecture.causal else {}
-            with suppress(_EnoughError):
-                module(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
-            part = seen.pop().float().cpu()
+            _run(module, torch.arange(start, min(n, start + TOKENS_AT_ONCE))[:, None], first)
+            part = seen.pop()[:, -1].float().cpu()
             part = part if finish is None else finish(part)
             found = part.new_empty(n, part.shape[1]) if found is None else found
             found[start : start + len(part)] = part
     assert found is not None  # a vocabulary has tokens
     return found
+
+
+def placed_states(
+    weights: Weights, ids: Int[Tensor, "n"], *, entering: bool
+) -> Float[Tensor, "n d_model"]:
+    """The same for the tokens of a text: each alone, and at its place in the text."""
+    first, module = _one_block(weights)
+    places, at = _places(first, module), []
+    if places is not None:
+        with _watch(first, module, True), _after(places, lambda out: at.append(out)):
+            _run(module, ids[None], first)
+    with _watch(first, module, entering) as seen, ExitStack() as undo:
+        if places is not None:
+            undo.enter_context(_after(places, lambda out: at[0].reshape(len(ids), 1, -1)))
+        _run(module, ids[:, None], first)
+    return seen.pop()[:, -1].float().cpu()
+
+
+def _one_block(weights: Weights) -> tuple[Weights, nn.Module]:
+    """A model of the first block alone, and the module that runs it."""
+    first = _first_block_alone(weights)
+    return first, _ready(weights, first) or build_first_block(first)
+
+
+def _run(module: nn.Module, ids: Int[Tensor, "texts n"], first: Weights) -> None:
+    ids = ids.to(next(module.parameters()).device)
+    options = {"use_cache": False} if first.architecture.causal else {}
+    with suppress(_EnoughError):
+        module(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
 
 
 def _ready(weights: Weights, first: Weights) -> nn.Module | None:
@@ -71,18 +94,17 @@ def _first_block_alone(weights: Weights) -> Weights:
 
 
 @contextmanager
-def _watch(
-    first: Weights, module: nn.Module, block: nn.Module, entering: bool
-) -> Iterator[list[Tensor]]:
+def _watch(first: Weights, module: nn.Module, entering: bool) -> Iterator[list[Tensor]]:
     """Inside, a forward pass ends at the block and leaves what it saw in the list."""
     seen: list[Tensor] = []
+    block = block_modules(first, module)[0]
 
     def see_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append((args[0] if args else kwargs["hidden_states"])[:, -1])
+        seen.append(args[0] if args else kwargs["hidden_states"])
         raise _EnoughError
 
     def see_output(_: nn.Module, __: Any, out: Any) -> None:
-        seen.append((out[0] if isinstance(out, tuple) else out)[:, -1])
+        seen.append(out[0] if isinstance(out, tuple) else out)
         raise _EnoughError
 
     with RECORDING, ExitStack() as undo:
@@ -92,15 +114,38 @@ def _watch(
         else:
             handle = block.register_forward_hook(see_output)
         undo.callback(handle.remove)
-        if (places := _places(first, module)) is not None:
-            mean = places.weight[first.architecture.position_offset :].mean(0)  # type: ignore[index]
-            nowhere = places.register_forward_hook(lambda _, __, out: mean.expand_as(out))
-            undo.callback(nowhere.remove)
         yield seen
 
 
+@contextmanager
+def _after(module: nn.Module, see: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+    """Inside, what the module gives is seen, and replaced if `see` says by what."""
+    handle = module.register_forward_hook(lambda _, __, out: see(out))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _everywhere(first: Weights, module: nn.Module) -> Iterator[None]:
+    """Inside, learned positions are their mean."""
+    places = _places(first, module)
+    if places is None or first.architecture.positions is None:
+        yield
+        return
+    mean = places.weight[first.architecture.position_offset :].mean(0)  # type: ignore[index]
+    with _after(places, lambda out: mean.expand_as(out)):
+        yield
+
+
 def _places(first: Weights, module: nn.Module) -> nn.Module | None:
-    """The module of learned positions, if there is one."""
-    positions = first.architecture.positions
-    name = None if positions is None else module_names(first, module).get(positions)
+    """The module that adds positions, learned or calculated, if there is one."""
+    a = first.architecture
+    if a.sinusoids is not None:
+        own = a.sinusoids.rpartition(".")[2]
+        found: nn.Module
+        found = next(m for name, m in module.named_modules() if name.rpartition(".")[2] == own)
+        return found
+    name = None if a.positions is None else module_names(first, module).get(a.positions)
     return None if name is None else module.get_submodule(name.rpartition(".")[0])
