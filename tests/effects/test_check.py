@@ -22,6 +22,7 @@ from lexray.trace.apply.gradients import gradients
 from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING
 from lexray.trace.trace import Trace
+from tests.families.apart import with_own_layers
 from tests.families.oracles import close
 from tests.families.span import spanning
 from tests.families.zoo import build
@@ -120,7 +121,7 @@ def test_imprints_rebuild_the_gradients_of_the_matrices(name: str) -> None:
     """Σ over positions of the outer products is autograd's gradient of W_out and W_in."""
     if name == "xglm":
         pytest.skip("transformers' own XGLM cannot run in float64: its mask overflows")
-    module = copy.deepcopy(build(name)).double()
+    module = with_own_layers(copy.deepcopy(build(name)).double())
     model = Model.from_module(module).view("raw")
     n = model.n_layers - 1
     ff = model.architecture.blocks[n].ff

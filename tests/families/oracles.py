@@ -23,22 +23,35 @@ from tests.families import forward
 IDS = torch.tensor([[5, 11, 3, 29, 36, 7, 20]])
 
 
+class Calls(dict[str, list[tuple[Tensor, Tensor]]]):
+    """The first input and the output of modules, call by call."""
+
+    def __getitem__(self, name: str) -> tuple[Tensor, Tensor]:
+        """Of the first call."""
+        return self.at(name, 0)
+
+    def at(self, name: str, call: int) -> tuple[Tensor, Tensor]:
+        return self.get(name, [])[call]
+
+
 @contextmanager
-def recorded(module: PreTrainedModel, *names: str) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+def recorded(module: PreTrainedModel, *names: str) -> Iterator[Calls]:
     """The first input and the output of each named module during the forward passes inside."""
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    seen = Calls()
 
     def keep(name: str) -> Any:
         def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
             x = args[0] if args else kwargs["hidden_states"]
             out = out[0] if isinstance(out, tuple) else out
             # cloned, since some blocks go on to add to the output in place
-            seen[name] = x.flatten(0, -2).detach().clone(), out.flatten(0, -2).detach().clone()
+            calls = seen.setdefault(name, [])
+            calls.append(tuple(y.flatten(0, -2).detach().clone() for y in (x, out)))
 
         return hook
 
     handles = [
-        module.get_submodule(n).register_forward_hook(keep(n), with_kwargs=True) for n in names
+        module.get_submodule(n).register_forward_hook(keep(n), with_kwargs=True)
+        for n in dict.fromkeys(names)
     ]
     try:
         yield seen
@@ -95,7 +108,7 @@ def attention_scores(model: Model, layer: int, x: Tensor, positions: list[int]) 
             for offset in offsets.unique().tolist():
                 turned = q @ head.rotation(offset).to(q) @ k.T
                 score = torch.where(offsets == offset, turned, score)
-        score = score * spec.scale + head.alibi_slope * at
+        score = score * spec.scale + head.alibi_slope * at + head.distance_scores(q, k, at)
         if spec.temperature is not None:
             score = score * spec.temperature(at)[:, None]
         scores.append(score if spec.cap is None else spec.cap * (score / spec.cap).tanh())
@@ -113,13 +126,14 @@ def qk_at(
         out = run(module, IDS[:, : len(positions)], output_attentions=eager, **inputs)
     weights = out.attentions or [None] * len(specs)
     for n, (spec, theirs) in enumerate(zip(specs, weights, strict=True)):
-        x, visible = seen[spec.q.linear.reader][0], allowed(model, n, len(positions))
+        reader, call = spec.q.linear.reader, [s.q for s in specs[:n]].count(spec.q)
+        x, visible = seen.at(reader, call)[0], allowed(model, n, len(positions))
         scores = attention_scores(model, n, x, positions)
         ours = attention_weights(model, n, scores.masked_fill(~visible, -torch.inf))
         if theirs is not None:
             assert torch.equal(theirs[0] > 0, visible.expand_as(theirs[0])), f"layer {n}: mask"
             close(ours, theirs[0])
-        close(attention_output(model, n, x, ours), seen[spec.o.module][1])
+        close(attention_output(model, n, x, ours), seen.at(spec.o.module, call)[1])
 
 
 def attention_output(model: Model, layer: int, x: Tensor, weights: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from lexray.families import Architecture, Experts, Family, Latent, families
+from lexray.families.relative import DistanceBias, DistanceVectors
 from tests.families.gguf.writer import ARCHITECTURES
 from tests.families.zoo import VARIANTS, Variant
 
@@ -42,6 +43,9 @@ def traits(a: Architecture) -> list[str]:
         "latent attention": any(isinstance(x.v.linear, Latent) for x in heads),
         "sinks": any(x.sinks is not None for x in heads),
         "ALiBi": any(x.alibi for x in heads),
+        "biases by distance": any(isinstance(x.relative, DistanceBias) for x in heads),
+        "disentangled attention": any(isinstance(x.relative, DistanceVectors) for x in heads),
+        "shared layers": bool(a.unrolled),
         "windows": any(x.window is not None for x in heads),
         "layers without positions": len({x.rotary is None for x in heads}) == 2,
         "experts": any(isinstance(ff, Experts) for ff in ffs),

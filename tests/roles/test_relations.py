@@ -103,7 +103,9 @@ def test_a_planted_relation_comes_first(name: str) -> None:
     model = fresh(name)
     before = model.relations([PLANTED, OTHER], shuffled=200)
     assert min(float(tested.q.min()) for tested in before.tested) > 0.01
-    layer, head = model.n_layers - 1, 1
+    layer, head = model.architecture.own_layers[-1], 1
+    if layer == 0 and model.architecture.projects_last:
+        pytest.skip("what enters its one layer is as narrow as the embedding: too narrow for all")
     plant(model, layer, head)
     found = reopened(model).relations([PLANTED, OTHER], shuffled=200)
     best, second = found.best("planted", 2)

@@ -15,6 +15,7 @@ from lexray.families import Norm
 from lexray.model.model import Model
 from lexray.trace.attribute.contributions import Contributions
 from lexray.trace.trace import Trace
+from tests.families.apart import decode
 from tests.families.span import spanning
 from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded
@@ -78,6 +79,9 @@ class Linearised:
             self.leaf(f"embedding.{name}", x[self.row]) for name, x in trace.embed_parts.items()
         ]
         x = self.norm(a.embed_norm, torch.stack(parts).sum(0), "embedding.norm_bias")
+        if a.projects_last and a.project_in is not None:
+            P, b = (getattr(a.project_in, f)(self.model.checkpoint) for f in ("read", "read_bias"))
+            x = x @ P.double() + self.leaf("embedding.project_bias", b)
         for index in range(self.model.n_layers):
             x = self.feed_forward(index, self.attention(index, x))
         x = self.norm(a.final_norm, x, "final_norm.bias")
@@ -126,8 +130,7 @@ def test_they_sum_to_the_models_own_logit(name: str, sources: bool) -> None:
         assert total == pytest.approx(float(trace.logits_uncapped[-1, TARGET]), abs=2e-4)
         assert "decoder alone" not in found.note
     else:
-        decoder = module.get_output_embeddings()
-        own = decoder(trace.normed[-1])[TARGET].item()
+        own = decode(module, trace.normed[-1])[TARGET].item()
         assert total == pytest.approx(own, abs=2e-4)
         assert "decoder alone" in found.note
         assert "decoder alone" in str(found).replace("\n", " ")

@@ -118,6 +118,7 @@ def test_attention_weights(name: str) -> None:
         for head in layer.heads:
             q, k = x.q_rotated[:, head.index], x.k_rotated[:, head.kv_index]
             scores = q @ k.T * head.spec.scale + head.alibi_slope * at
+            scores = scores + head.distance_scores(q, k, at)
             if (cap := head.spec.cap) is not None:
                 scores = cap * (scores / cap).tanh()
             scores = scores.masked_fill(~seen, -torch.inf)
@@ -187,7 +188,12 @@ def test_pre_activations(name: str) -> None:
 def test_embedding_adds_up(name: str) -> None:
     c = case(name)
     parts, a = c.trace.embed_parts, c.model.architecture
-    close(normed(a.embed_norm, sum(parts.values()), c.model), c.trace.embed)
+    if a.projects_last:
+        P, b = (getattr(a.project_in, f)(c.model.checkpoint) for f in ("read", "read_bias"))
+        close(normed(a.embed_norm, sum(parts.values()), c.model) @ P + b, c.trace.embed)
+        parts = {name: part @ P for name, part in parts.items()}
+    else:
+        close(normed(a.embed_norm, sum(parts.values()), c.model), c.trace.embed)
     close(parts["token"], c.model.W_E[IDS] * a.embed_scale)
     assert ("position" in parts) == bool(a.positions or a.sinusoids)
     if (W_pos := c.model.W_pos) is not None:

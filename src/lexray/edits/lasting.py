@@ -58,11 +58,20 @@ def _find_scaled(model: Anatomy, edit: Scale | Ablate) -> Iterator[Found]:
             "everywhere"
         )
     edit.site.check(model)
+    _refuse_shared(model, edit.site.address)
     factor = edit.factor if isinstance(edit, Scale) else 0.0
     for linear, inputs, whole in _writers(model, edit):
         yield linear.weight, Scaled(_box(model, linear, inputs, ALL), factor)
         if whole and linear.bias is not None:
             yield linear.bias, Scaled(_bias_box(model, linear), factor)
+
+
+def _refuse_shared(model: Anatomy, address: Address) -> None:
+    if model.architecture.unrolled:
+        raise LexrayError(
+            f"{address} shares its weights with other layers of {model.name}, so that no change of "
+            "weights is one of this layer alone; change a run: model.trace(…, edits=[…])"
+        )
 
 
 def _writers(model: Anatomy, edit: Placed) -> Iterator[tuple[Linear, slice, bool]]:
@@ -89,6 +98,7 @@ def _writers(model: Anatomy, edit: Placed) -> Iterator[tuple[Linear, slice, bool
 
 
 def _find_replaced(model: Anatomy, edit: Replace) -> Iterator[Found]:
+    _refuse_shared(model, edit.address)
     vector = edit.vector.read(model, edit.address.layer, _no_run) * edit.strength
     group, i = locate(model, edit.address)
     at = slice(group.start + i, group.start + i + 1)

@@ -56,32 +56,46 @@ def lm_head(c: Config, t: Names, dense: str, norm: str, act: str) -> HeadTransfo
 def encoder(
     c: Config, t: Names, body: str, *, unembed: str, biases: tuple[str, str], **rest: Any
 ) -> Architecture:
-    """`biases` are the LM head's own and its decoder's, which are one unless it is untied."""
+    """`biases` are the LM head's own and its decoder's, which are one unless it is untied; `rest`
+    is what a relative has otherwise."""
     tied, embed = c["tie_word_embeddings"], f"{body}embeddings.word_embeddings.weight"
-    layers = range(c["num_hidden_layers"])
+    if "blocks" not in rest:
+        stems = (f"{body}encoder.layer.{n}." for n in range(c["num_hidden_layers"]))
+        layer = rest.pop("block", block)
+        rest["blocks"] = tuple(layer(c, t, stem) for stem in stems)
+    usual: dict[str, Any] = {
+        "positions": f"{body}embeddings.position_embeddings.weight",
+        "token_types": t.pick(f"{body}embeddings.token_type_embeddings.weight"),
+        "embed_norm": t.norm("layer", f"{body}embeddings.LayerNorm", c["layer_norm_eps"]),
+        "causal": bool(c.get("is_decoder")),
+    }
     return Architecture(
         **sizes(c),
-        blocks=tuple(block(c, t, f"{body}encoder.layer.{n}.") for n in layers),
         embed=embed,
         unembed=embed if tied else unembed,
         unembed_bias=t.pick(*(biases if tied else reversed(biases))),
         tied=tied,
-        positions=f"{body}embeddings.position_embeddings.weight",
-        token_types=t.pick(f"{body}embeddings.token_type_embeddings.weight"),
-        embed_norm=t.norm("layer", f"{body}embeddings.LayerNorm", c["layer_norm_eps"]),
-        causal=bool(c.get("is_decoder")),
-        **rest,
+        **usual | rest,
     )
 
 
-def block(c: Config, t: Names, stem: str) -> Block:
+def block(
+    c: Config,
+    t: Names,
+    stem: str,
+    *,
+    names: tuple[str, str, str, str] = ("self.query", "self.key", "self.value", "output.dense"),
+    norm: str = "output.LayerNorm",
+    **changed: Any,
+) -> Block:
+    """`changed`: what a relative has otherwise in its attention."""
     s, eps = sizes(c), c["layer_norm_eps"]
-    names = ("self.query", "self.key", "self.value", "output.dense")
     return Block(
         attention(
             projections(t, f"{stem}attention.", s, names),
             s,
-            sum_norm=t.norm("layer", f"{stem}attention.output.LayerNorm", eps),
+            sum_norm=t.norm("layer", f"{stem}attention.{norm}", eps),
+            **changed,
         ),
         FeedForward(
             w_in=t.linear(f"{stem}intermediate.dense"),

@@ -14,6 +14,7 @@ from lexray.checkpoint.quant.find import hint_at
 from lexray.errors import LexrayError
 from lexray.families.linear import Latent, Linear, Norm
 from lexray.families.registry import CORRECT
+from lexray.families.relative import DistanceBias
 from lexray.families.shapes import block_shapes, check, refuse_packed
 from lexray.families.spec import Architecture, Attention, Block, Experts, QKNorm
 from lexray.families.walk import linears
@@ -41,26 +42,35 @@ def check_complete(a: Architecture, checkpoint: Checkpoint) -> None:
             _check_vector(name, size, checkpoint)
         if isinstance(block.ff, Experts):
             _check_experts(a, block.ff, checkpoint)
+        _check_distances(a, block.attention, checkpoint)
 
 
 def _check_ends(a: Architecture, checkpoint: Checkpoint) -> None:
     """Embeddings, positions, and what stands before the first and after the last layer."""
-    width = _inner_width(a.project_in, a, checkpoint)
-    _check_matrix(a.embed, width, checkpoint)
+    inner, outer = (_inner_width(p, a, checkpoint) for p in (a.project_in, a.project_out))
+    _check_matrix(a.embed, inner, checkpoint)
     if a.unembed in checkpoint.names():
-        _check_matrix(a.unembed, _inner_width(a.project_out, a, checkpoint), checkpoint)
+        _check_matrix(a.unembed, outer, checkpoint)
         rows = checkpoint.peek(a.unembed)
         _check_vector(a.unembed_bias, rows.shape[0] if rows else None, checkpoint)
-    for name, width in ((a.positions, a.d_model), (a.token_types, a.d_model)):
+    entering = inner if a.projects_last else a.d_model
+    for name in (a.positions, a.token_types):
         if name is not None:
-            _check_matrix(name, width, checkpoint)
-    norms = [a.embed_norm, a.final_norm, *([a.head.norm] if a.head else [])]
-    for norm in norms:
-        for vector in _of(norm, a.d_model):
+            _check_matrix(name, entering, checkpoint)
+    head = a.head
+    norms = (
+        (a.embed_norm, entering),
+        (a.final_norm, a.d_model),
+        (head.norm if head else None, outer),
+    )
+    for norm, width in norms:
+        for vector in _of(norm, width):
             _check_vector(*vector, checkpoint)
-    if a.head is not None:
-        _check_matrix(a.head.dense.weight, a.d_model, checkpoint, a.d_model)
-        _check_vector(a.head.dense.bias, a.d_model, checkpoint)
+    if head is not None:
+        _check_matrix(head.dense.weight, a.d_model, checkpoint, outer)
+        _check_vector(head.dense.bias, outer, checkpoint)
+    if a.projects_last and a.project_in is not None:
+        _check_vector(a.project_in.bias, a.d_model, checkpoint)
 
 
 def _inner_width(project: Linear | None, a: Architecture, checkpoint: Checkpoint) -> int:
@@ -111,6 +121,15 @@ def _of(norm: Norm | None, size: int) -> Vectors:
     if norm is not None and norm.part is None:
         yield norm.gain, size
         yield norm.bias, size
+
+
+def _check_distances(a: Architecture, x: Attention, checkpoint: Checkpoint) -> None:
+    if isinstance(x.relative, DistanceBias):
+        _check_matrix(x.relative.table, len(x.q.starts), checkpoint, x.relative.buckets)
+    elif x.relative is not None:
+        _check_matrix(x.relative.table, a.d_model, checkpoint)
+        for vector in _of(x.relative.norm, a.d_model):
+            _check_vector(*vector, checkpoint)
 
 
 def _check_experts(a: Architecture, ff: Experts, checkpoint: Checkpoint) -> None:

@@ -225,7 +225,6 @@ UNSUPPORTED = {
     "gemma3n_text": "its per-layer inputs and alternating updates",
     "gemma4": "its per-layer inputs",
     "gemma4_text": "its per-layer inputs",
-    "albert": "one layer shared by all",
     "t5": "an encoder-decoder with relative position biases",
     "mt5": "an encoder-decoder with relative position biases",
     "umt5": "an encoder-decoder with relative position biases",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from lexray.checkpoint import Checkpoint
 from lexray.families.activation import activation
 from lexray.families.linear import Heads, Linear, Norm
+from lexray.families.relative import DistanceBias, DistanceVectors
 from lexray.families.rotary import Rotary
 
 
@@ -65,6 +66,8 @@ class Attention:
     """ALiBi: what the slope times the key's position is multiplied by; 0 without ALiBi."""
     alibi_most: float = 8.0
     """The steepest of n slopes is 2^(−this / n), the flattest 2^−this."""
+    relative: DistanceBias | DistanceVectors | None = None
+    """What distances add to the scores (T5, MPNet, DeBERTa)."""
     cap: float | None = None
     """tanh cap of the attention scores."""
     sinks: str | None = None
@@ -84,6 +87,14 @@ class Attention:
     def turns(self) -> bool:
         """Whether queries and keys are changed by their positions before they meet."""
         return self.rotary is not None or self.temperature is not None
+
+    @property
+    def called_again(self) -> bool:
+        """Whether distances go through the maps of queries and keys too, after these (DeBERTa)."""
+        distances = self.relative if isinstance(self.relative, DistanceVectors) else None
+        return distances is not None and bool(
+            {self.q, self.k} & {distances.as_key, distances.as_query}
+        )
 
     @property
     def module(self) -> str:
@@ -208,6 +219,9 @@ class Architecture:
     project_in: Linear | None = None
     """From the embedding's width to d_model, where they differ (OPT-350m)."""
     project_out: Linear | None = None
+    projects_last: bool = False
+    """`project_in` stands behind positions, types and their norm, which have the embedding's
+    width (ALBERT, ELECTRA), not before them."""
     embed_scale: float = 1.0
     embed_norm: Norm | None = None
     positions: str | None = None
@@ -220,3 +234,16 @@ class Architecture:
     causal: bool = True
     n_ctx: int | None = None
     """The longest context of the config, if it says so."""
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Entries that the config may leave out, and without which it says another model."""
+    unrolled: tuple[tuple[str, Any], ...] = ()
+    """Where layers share their weights (ALBERT): the entries of a config by which each has its
+    own."""
+
+    @property
+    def own_layers(self) -> list[int]:
+        """The layers that have weights of their own, or share them with later ones only."""
+        if not self.unrolled:
+            return list(range(len(self.blocks)))
+        first = {block.module: n for n, block in reversed([*enumerate(self.blocks)])}
+        return sorted(first.values())

@@ -10,7 +10,7 @@ from typing import Any
 from lexray.families.linear import Latent, Linear, Norm
 
 TENSORS = (
-    *("embed", "unembed", "unembed_bias", "positions", "token_types"),
+    *("embed", "unembed", "unembed_bias", "positions", "token_types", "table"),
     *("correction", "curve", "sinks", "others"),
 )
 """The fields of a description that are names of tensors themselves."""

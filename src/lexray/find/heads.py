@@ -102,10 +102,10 @@ class Heads:
     model: Anatomy
 
     def __len__(self) -> int:
-        return sum(len(layer.heads) for layer in self.model.layers)
+        return sum(len(layer.heads) for layer in self.model.own_layers)
 
     def __iter__(self) -> Iterator[Head]:
-        for layer in self.model.layers:
+        for layer in self.model.own_layers:
             yield from layer.heads
 
     def __getitem__(self, index: int) -> Head:
@@ -156,7 +156,7 @@ def find_heads(
     every = torch.arange(space.n_rows) if listed is None else listed
     wanted = [_places(every, space.list_ids(f)) for f in filters]
     hits: list[HeadHit] = []
-    layers = [layer for layer in model.layers if len(layer.heads)]
+    layers = [layer for layer in model.own_layers if len(layer.heads)]
     for layer in track(layers, len(layers), f"searching {matrix} of all heads"):
         for circuit, A, B in _factors([Circuit(head, matrix) for head in layer.heads], len(every)):
             scores = _standardise(A.double(), B.double(), *wanted) * (-1 if negative else 1)

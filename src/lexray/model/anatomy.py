@@ -37,6 +37,11 @@ class Anatomy(Weights):
     def layers(self) -> Parts[Layer]:
         return Parts("layer", "this model", lambda i: Layer(self, i), self.n_layers)
 
+    @property
+    def own_layers(self) -> list[Layer]:
+        """The layers whose weights no earlier one has: all, but where layers share (ALBERT)."""
+        return [self.layers[i] for i in self.architecture.own_layers]
+
     def groups(self, kind: Kind) -> Iterator[VectorGroup]:
         """All vectors of a kind, group after group, layer after layer."""
         return (VectorGroup(str(group.owner), [group]) for group in all_groups(self, kind))

@@ -105,6 +105,6 @@ def layer_groups(weights: Weights, layer: int, kind: Kind) -> list[Group]:
 
 
 def all_groups(weights: Weights, kind: Kind) -> Iterator[Group]:
-    """All vectors of a kind, group after group, layer after layer."""
-    for layer in range(weights.n_layers):
+    """All vectors of a kind, group after group, layer after layer; what layers share once."""
+    for layer in weights.architecture.own_layers:
         yield from layer_groups(weights, layer, kind)

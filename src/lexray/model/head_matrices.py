@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.address import Address
@@ -137,6 +137,17 @@ class HeadMatrices(Wired):
         """What each position of distance takes from the score (ALiBi); 0 elsewhere."""
         spec = self.spec
         return spec.alibi * alibi_slopes(len(spec.q.starts), spec.alibi_most)[self.index]
+
+    def distance_scores(
+        self, q: Float[Tensor, "n d_head"], k: Float[Tensor, "n d_head"], at: Int[Tensor, "n"]
+    ) -> Float[Tensor, "n n"]:
+        """What distances add to the scores of these queries and keys (T5, MPNet, DeBERTa); nothing
+        elsewhere."""
+        if self.spec.relative is None:
+            return q.new_zeros(len(q), len(k))
+        n, checkpoint = len(self.spec.q.starts), self.weights.checkpoint
+        many, other = (x[:, None].expand(-1, n, -1) for x in (q, k))
+        return self.spec.relative.scores(checkpoint, many, other, at, at)[self.index]
 
     def _plain(self, heads: Heads, index: int, bias: bool, limit: float | None) -> Map:
         """A head's projection: affine, or through a latent and its norm (DeepSeek)."""

@@ -137,6 +137,8 @@ def traits(model: Weights) -> dict[str, str]:
         if inner
         else "none",
     }
+    if (own := len(a.own_layers)) < len(a.blocks):
+        found["layers"] = f"{len(a.blocks)}, which share the weights of {own}"
     if not a.causal:
         found["attention"] = "sees both ways"
     if any(x.q_norm for x in attentions):
@@ -188,6 +190,8 @@ def positions(model: Weights) -> str:
         return f"rotary, {dims} of {a.d_head} dimensions as {pairs}{some}"
     if any(block.attention.alibi for block in a.blocks):
         return "ALiBi"
+    if any(block.attention.relative is not None for block in a.blocks):
+        return "by distance" + " and learned" * bool(a.positions)
     return "learned" if a.positions else "none"
 
 
@@ -227,6 +231,10 @@ LABELS = {
     "blocks.attention.k.linear.norm": "norm of the keys' and values' latent",
     "blocks.attention.k.linear.tail": "K, rotary",
     "blocks.attention.sinks": "sinks",
+    "blocks.attention.relative.table": "distances",
+    "blocks.attention.relative.norm": "norm of the distances",
+    "blocks.attention.relative.as_key.linear": "K, of distances",
+    "blocks.attention.relative.as_query.linear": "Q, of distances",
     "blocks.attention.others": "what else attention has, not read",
     "blocks.attention.q_norm": "norm of queries",
     "blocks.attention.k_norm": "norm of keys",

@@ -251,10 +251,10 @@ class Model(Opened):
 
         >>> model.module()
         """
-        from lexray.trace.record.module import module_of  # imports transformers
+        from lexray.trace.record.module import stored_module  # imports transformers
 
         if device_map is None:
-            return module_of(self)
+            return stored_module(self)
         from lexray.trace.record.spread import spread_module
 
         return spread_module(self, device_map, offload)

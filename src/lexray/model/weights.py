@@ -309,7 +309,10 @@ class Weights:
         a = self.architecture
         if a.positions is None:
             return None
-        return self.place(self.checkpoint.read(a.positions, slice(a.position_offset, None)))
+        W = self.place(self.checkpoint.read(a.positions, slice(a.position_offset, None)))
+        if a.projects_last and a.project_in is not None:
+            W = W @ a.project_in.read(self.checkpoint).to(W)
+        return W
 
     def logits(self, residual: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_vocab"]:
         """The model's own way from the last residual to logits: norm, head, E, scale, cap."""
@@ -319,7 +322,8 @@ class Weights:
         if a.head is not None:
             x = a.head(x, self.checkpoint)
         raw = self.view(folded=False)
-        logits = x @ raw.W_U.to(x) * a.logit_scale
+        E = raw.W_U if a.head is None else self.place(self.unembedding().T)
+        logits = x @ E.to(x) * a.logit_scale
         if (b_U := raw.b_U) is not None:
             logits = logits + b_U.to(x)
         return logits if a.logit_cap is None else a.logit_cap * (logits / a.logit_cap).tanh()

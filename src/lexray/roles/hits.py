@@ -100,7 +100,7 @@ def all_hits(
 ) -> Iterator[tuple[Head, HeadHits]]:
     """Every head (or one) with what it hits; layer by layer, so that nothing large is kept."""
     board = Board.of(tasks)
-    for layer in model.layers:
+    for layer in model.own_layers:
         heads = [head for head in layer.heads if only in (None, head.address)]
         if not heads:
             continue

@@ -99,6 +99,8 @@ def pattern(head: Head, x: Float[Tensor, "n d_model"], *, causal: bool) -> Float
     if spec.temperature is not None:
         scores = scores * spec.temperature(at)[:, None]
     scores = scores + head.alibi_slope * distance
+    if spec.relative is not None:
+        scores = scores + head.distance_scores(q, k, at).cpu()
     if spec.cap is not None:
         scores = spec.cap * (scores / spec.cap).tanh()
     scores = scores.masked_fill(~visible(spec, at, at, causal), -torch.inf)

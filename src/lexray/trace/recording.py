@@ -126,8 +126,9 @@ class Recording:
         return self.parts[0, "resid_pre"]
 
     @cached_property
-    def embed_parts(self) -> dict[str, Float[Tensor, "p d_model"]]:
-        """What the embedding is the sum of ("token", "position", "token_type"), before its norm."""
+    def embed_parts(self) -> dict[str, Float[Tensor, "p width"]]:
+        """What the embedding is the sum of ("token", "position", "token_type"), before its norm;
+        as wide as the embedding, where that is made wider behind the norm (ALBERT)."""
         stem = "embed."
         found = {name: x for (_, name), x in self.parts.items() if name.startswith(stem)}
         parts = {name.removeprefix(stem): x for name, x in found.items()}

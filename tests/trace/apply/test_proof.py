@@ -19,8 +19,10 @@ from lexray.errors import LexrayError
 from lexray.families import Experts, Linear
 from lexray.model.model import Model
 from lexray.trace.apply.editor import EDITING
+from lexray.trace.record.module import module_of
 from lexray.trace.record.run import Runner
 from lexray.trace.trace import Trace
+from tests.families.apart import with_own_layers
 from tests.families.oracles import close, run
 from tests.families.span import STAND_INS, every_variant
 from tests.families.zoo import build, find
@@ -37,7 +39,7 @@ def other(name: str) -> Trace:
 
 def changed(name: str, change: Callable[[nn.Module, Model], None]) -> Tensor:
     """transformers' logits after a change of a copy's weights."""
-    module = copy.deepcopy(build(name))
+    module = with_own_layers(copy.deepcopy(build(name)))
     with torch.no_grad():
         change(module, Model.from_module(module).view("raw"))
     return run(module, torch.tensor([IDS])).logits[0]
@@ -219,7 +221,7 @@ def test_cutting_all_attention_to_a_position_is_masking_it(name: str) -> None:
     mask[0, AT] = 0
     options: dict[str, Any] = {}
     if "position_ids" in inspect.signature(c.module.forward).parameters:
-        start = c.model.architecture.position_offset if name == "roberta" else 0
+        start = 0 if c.model.architecture.causal else c.model.architecture.position_offset
         options["position_ids"] = torch.arange(start, start + len(IDS))[None]
     with torch.no_grad():
         theirs = c.module(input_ids=ids, attention_mask=mask, **options).logits[0]
@@ -309,7 +311,8 @@ def test_nothing_stays_behind(name: str) -> None:
         def fail(*_: Any, error: type[BaseException] = error) -> None:
             raise error
 
-        block = c.module.get_submodule(c.model.architecture.blocks[-1].module)
+        weights = Runner(c.model, module_of(c.model)).weights
+        block = module_of(c.model).get_submodule(weights.architecture.blocks[-1].module)
         handle = block.register_forward_pre_hook(fail)
         with pytest.raises(error):
             c.model.trace(IDS, edits=edits)

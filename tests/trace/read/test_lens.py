@@ -23,6 +23,7 @@ from lexray.trace.read.targets import token_id
 from lexray.trace.read.vectors import KINDS, key_readers, query_readers, what_for
 from lexray.trace.record.plan import numbers
 from lexray.trace.trace import Trace
+from tests.families.apart import decode
 from tests.families.span import spanning
 from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded
@@ -58,7 +59,7 @@ def own_probabilities(name: str, h: Tensor) -> Tensor:
     decoder = getattr(module.base_model, "decoder", None)
     if getattr(decoder, "project_out", None) is not None:
         h = decoder.project_out(h)
-    logits = module.get_output_embeddings()(h) * (getattr(module.config, "logit_scale", 1) or 1)
+    logits = decode(module, h) * (getattr(module.config, "logit_scale", 1) or 1)
     logits = logits / getattr(module.config, "logits_scaling", 1)
     cap = getattr(module.config, "final_logit_softcapping", None)
     return (logits if cap is None else cap * (logits / cap).tanh()).softmax(-1)
@@ -70,7 +71,7 @@ def test_every_layer_is_what_transformers_makes_of_its_hidden_states(name: str) 
     with torch.no_grad():
         out = module(input_ids=torch.tensor([IDS]), output_hidden_states=True)
         found = traced(name).lens(target=TARGET, k=4)
-        layers = range(module.config.num_hidden_layers)
+        layers = range(traced(name).model.n_layers)
         assert found.names == ["embed", *(f"L{n}" for n in layers)]
         for line, h in enumerate(out.hidden_states[:-1]):
             probs = own_probabilities(name, h[0])
@@ -90,7 +91,10 @@ def compare(found: Lens, line: int, probs: Tensor) -> None:
     assert ((found.target_ranks[line] - above).abs() < near.sum(-1)).all()
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "modernbert", "bert-untied"])
+TRANSFORMED = ["bert", "roberta", "distilbert", "modernbert", "bert-untied", "electra", "albert"]
+
+
+@pytest.mark.parametrize("name", [*TRANSFORMED, "mpnet", "deberta-v2", "deberta-v3"])
 def test_encoders_through_their_transform(name: str) -> None:
     with torch.no_grad():
         logits = build(name)(input_ids=torch.tensor([IDS])).logits[0]

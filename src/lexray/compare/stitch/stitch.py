@@ -34,7 +34,8 @@ from lexray.compare.stitch.run import Runner, States
 from lexray.errors import LexrayError
 from lexray.files import writing
 from lexray.model.model import Model
-from lexray.trace.record.module import FINAL_NORM, MODULE, quiet
+from lexray.trace.record.module import FINAL_NORM, MODULE
+from lexray.trace.record.quiet import quiet
 
 SETTINGS, WEIGHTS, PARTS = "stitch.json", "stitch.safetensors", ("a", "b")
 From = Float[Tensor, "batch n d_a"]

@@ -150,7 +150,7 @@ class BlockDrawing:
     def _embedding(self) -> None:
         """What the first block's input is made of."""
         if self.moment.weights.architecture.embed_norm is not None:
-            self.draft.node("embed", NodeKind.EMBED, 0, "embedding", self.moment.embed)
+            self.draft.node("embed", NodeKind.EMBED, 0, "embedding", self.moment.embed_as_wide)
             self.draft.link("embed", "L0.in", EdgeKind.NORM)
             return
         for name, part in self.moment.embed_parts.items():

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lexray.checkpoint import Checkpoint
 from lexray.families import Architecture, Experts, FeedForward, Heads
 from lexray.trace.apply.actions import ATTENTION, EXPERTS, STREAM, Action, Point
-from lexray.trace.record.attention import weights_of
+from lexray.trace.record.attention import only_first, weights_of
 
 EDITING: ContextVar[Editor | None] = ContextVar("lexray_editing", default=None)
 """Whose edits apply here."""
@@ -33,6 +34,7 @@ class Editor:
     architecture: Architecture
     """Described in the module's own names."""
     modules: Mapping[str, nn.Module]
+    checkpoint: Checkpoint
     rows: Sequence[Sequence[Action]]
     lengths: Sequence[int]
     interface: bool
@@ -232,7 +234,9 @@ class Editor:
         spec = self.architecture.blocks[n].attention
         projections: dict[Point, Heads] = {"q": spec.q, "k": spec.k, "v": spec.v}
         for point, heads in projections.items():
-            self._after(undo, heads.linear.module, self._projection(n, point, heads))
+            change = self._projection(n, point, heads)
+            once = only_first(change) if spec.called_again else change
+            self._after(undo, heads.linear.module, once)
 
     def _projection(self, n: int, point: Point, heads: Heads) -> Change:
         def change(x: Tensor) -> Tensor:
@@ -266,7 +270,8 @@ class Editor:
                 at = torch.arange(length, device=x.device)
                 if spec.rotary is not None:
                     q, k = spec.rotary.turn(q, at), spec.rotary.turn(k, at)
-                self.patterns[key] = weights_of(spec, q, k, at, self.architecture.causal)[head]
+                whole = weights_of(spec, q, k, at, self.architecture.causal, self.checkpoint)
+                self.patterns[key] = whole[head]
             self.patterns[key] = action(self.patterns[key])
             shared, width = len(spec.q.starts) // v.shape[1], v.shape[2]
             z = self.patterns[key].to(v) @ v[:, head // shared]

@@ -185,7 +185,8 @@ def _change(
     architecture = recording.weights.architecture
     attentions = (modules[block.attention.module] for block in architecture.blocks)
     interface = all(eager_attention(part) is not None for part in attentions)
-    editor = Editor(architecture, modules, [list(actions)], [len(recording)], interface)
+    known = architecture, modules, recording.weights.checkpoint
+    editor = Editor(*known, [list(actions)], [len(recording)], interface)
     with ExitStack() as undo:
         if editor.attends:
             undo.enter_context(watch_attention(module, None, editor))

@@ -90,8 +90,9 @@ class Rerun:
             )
         before = [a for a in self.base if (a.layer, a.point != "pre") >= (first, True)]
         whole = [[*before, *row] for row in rows]
-        architecture, n = self.recording.weights.architecture, len(self.recording)
-        editor = Editor(architecture, self.modules, whole, [n] * len(rows), self._interface)
+        ran, n = self.recording.weights, len(self.recording)
+        known = ran.architecture, self.modules, ran.checkpoint
+        editor = Editor(*known, whole, [n] * len(rows), self._interface)
         with self._change(editor, first, states):
             return self._forward(len(rows), position)
 

@@ -257,6 +257,7 @@ def components(moment: Moment, logit: Logit, sources: bool) -> Iterator[Componen
                 yield from _single("bias", None, "unembedding.bias", own)
             yield from _single("bias", None, "final_norm.bias", stop.bias)
         elif stop.step is None:
+            yield from _single("bias", None, "embedding.project_bias", _projected(moment, stop))
             yield from _single("bias", None, "embedding.norm_bias", stop.bias)
             for name, part in reversed(moment.embed_parts.items()):
                 added = part[None] @ stop.stream
@@ -267,6 +268,14 @@ def components(moment: Moment, logit: Logit, sources: bool) -> Iterator[Componen
                 yield from _single("bias", stop.layer, f"L{stop.layer}.{name}", bias)
             of_part = _attention if stop.part == "attention" else _feed_forward
             yield from of_part(stop, stop.step, sources)
+
+
+def _projected(moment: Moment, stop: Stop) -> Float[Tensor, "1"] | None:
+    """What the bias of the map that makes an embedding as wide as the model adds."""
+    a, g = moment.weights.architecture, stop.behind
+    project = a.project_in if a.projects_last else None
+    bias = None if project is None else project.read_bias(moment.weights.checkpoint)
+    return None if bias is None else bias[None].to(g) @ g
 
 
 def _split_edited(moment: Moment, stop: Stop) -> Iterator[Components]:

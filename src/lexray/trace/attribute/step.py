@@ -62,14 +62,22 @@ class Moment:
         return Step(self, self.weights.layers[layer])
 
     @cached_property
-    def embed_parts(self) -> dict[str, Float[Tensor, "d_model"]]:
+    def embed_parts(self) -> dict[str, Float[Tensor, "width"]]:
         """What the embedding is the sum of, before its norm."""
         return {name: self.at(part) for name, part in self.recording.embed_parts.items()}
 
     @property
-    def embed(self) -> Float[Tensor, "d_model"]:
+    def embed(self) -> Float[Tensor, "width"]:
         """Their sum."""
         return torch.stack(list(self.embed_parts.values())).sum(0)
+
+    @property
+    def embed_as_wide(self) -> Float[Tensor, "d_model"]:
+        """The same in the model's width, where a projection stands behind its norm (ALBERT)."""
+        a, x = self.weights.architecture, self.embed
+        if not a.projects_last or a.project_in is None:
+            return x
+        return x @ a.project_in.read(self.weights.checkpoint).to(x)
 
     @property
     def final(self) -> Float[Tensor, "d_model"]:

@@ -69,7 +69,7 @@ class Stop:
     part: Literal["output", "embedding"] | SubBlock
     step: Step | None
     """The block; None before and after all of them."""
-    stream: Float[Tensor, "d_model"]
+    stream: Float[Tensor, "width"]
     """The direction in which what is added to the stream here moves the logit."""
     bias: Float[Tensor, "1"] | None
     """What the bias of the norm that was passed to come here adds to the logit."""
@@ -81,7 +81,7 @@ class Stop:
         return None if self.step is None else self.step.index
 
     @cached_property
-    def direction(self) -> Float[Tensor, "d_model"]:
+    def direction(self) -> Float[Tensor, "width"]:
         """The same for what a sub-block writes: before the norm of its output, if it has one."""
         if self._post_norm is None:
             return self.stream
@@ -129,15 +129,18 @@ def walk_back(moment: Moment, g: Float[Tensor, "d_model"]) -> Iterator[Stop]:
             if norm is not None:
                 g = before_norm(norm, checkpoint, g, step.total(part))
             yield Stop(part, step, g, bias, behind)
-    bias, behind = norm_bias(a.embed_norm, checkpoint, g), g
+    behind = g
+    if a.projects_last and a.project_in is not None:
+        g = a.project_in.read(checkpoint).to(g) @ g
+    bias = norm_bias(a.embed_norm, checkpoint, g)
     if a.embed_norm is not None:
         g = before_norm(a.embed_norm, checkpoint, g, moment.embed)
     yield Stop("embedding", None, g, bias, behind)
 
 
 def before_norm(
-    norm: Norm, checkpoint: Checkpoint, g: Float[Tensor, "d_model"], x: Float[Tensor, "d_model"]
-) -> Float[Tensor, "d_model"]:
+    norm: Norm, checkpoint: Checkpoint, g: Float[Tensor, "width"], x: Float[Tensor, "width"]
+) -> Float[Tensor, "width"]:
     """A direction behind a norm whose input was x, before it."""
     if (gain := norm.read_gain(checkpoint)) is not None:
         g = g * gain.to(g)
@@ -147,7 +150,7 @@ def before_norm(
 
 
 def norm_bias(
-    norm: Norm | None, checkpoint: Checkpoint, g: Float[Tensor, "d_model"]
+    norm: Norm | None, checkpoint: Checkpoint, g: Float[Tensor, "width"]
 ) -> Float[Tensor, "1"] | None:
     """What a norm's bias has in the direction behind it."""
     bias = None if norm is None else norm.read_bias(checkpoint)

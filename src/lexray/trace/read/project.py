@@ -126,8 +126,8 @@ class LastStep:
         if norm and a.final_norm is not None:
             x = a.final_norm(x, checkpoint)
         if transform:
-            x = pass_head(self.model, x)
-        if self.side.P is not None:
+            x = pass_head(self.model, x)  # into the decoder's width
+        elif self.side.P is not None:
             x = x @ self.side.P.to(x)
         return x * self.scale if self.scale != 1 else x
 
@@ -147,7 +147,7 @@ class LastStep:
         return (~mask).nonzero()[:, 0].to(self.side.rows.device)
 
 
-def pass_head(model: Anatomy, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:
+def pass_head(model: Anatomy, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n width"]:
     """What a non-linear LM head hands to its decoder."""
     head = model.architecture.head
     if head is None:

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from lexray.checkpoint import Checkpoint
 from lexray.families import Attention
 from lexray.model.head_matrices import alibi_slopes
 
@@ -92,6 +93,19 @@ def leave_out(mask: Any, chosen: Tensor | None, n: int) -> Any:
     return mask.masked_fill(left, torch.finfo(mask.dtype).min)
 
 
+def only_first(see: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`see` for a module's first call alone; what later ones are about passes as it is."""
+    done: list[bool] = []
+
+    def look(x: Any) -> Any:
+        if done:
+            return x
+        done.append(True)
+        return see(x)
+
+    return look
+
+
 @contextmanager
 def configure(root: nn.Module, setting: str, value: str) -> Iterator[None]:
     """Inside, every config of the module and its parts has this setting."""
@@ -112,6 +126,7 @@ def weights_of(
     k: Float[Tensor, "n n_kv_heads d_head"],
     at: Int[Tensor, "p"],
     causal: bool,
+    checkpoint: Checkpoint,
 ) -> Float[Tensor, "n_heads p n"]:
     """Attention weights from rotated queries and keys, where the architecture keeps its own back
     (Falcon, whose attention is a fused kernel)."""
@@ -125,6 +140,8 @@ def weights_of(
             torch.tensor(alibi_slopes(q.shape[1], spec.alibi_most), device=k.device) * spec.alibi
         )
         scores = scores + slopes[:, None, None] * seen
+    if spec.relative is not None:
+        scores = scores + spec.relative.scores(checkpoint, q.float(), grouped, at, seen)
     if spec.cap is not None:
         scores = spec.cap * (scores / spec.cap).tanh()
     return scores.masked_fill(~visible(spec, at, seen, causal), -torch.inf).softmax(-1).to(q.dtype)

@@ -28,12 +28,19 @@ from lexray.families import (
 )
 from lexray.trace.apply.actions import Action, Rows
 from lexray.trace.apply.editor import Editor
-from lexray.trace.record.attention import eager_attention, watch_attention, weights_of
+from lexray.trace.record.attention import (
+    eager_attention,
+    only_first,
+    watch_attention,
+    weights_of,
+)
 from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.plan import Plan
 
 Kept = dict[tuple[int | None, str], Tensor]
 """What was recorded of one sequence: by layer (None: the whole model) and name."""
+
+Once = Callable[[Callable[[Any], Any]], Callable[[Any], Any]]
 
 RECORDING = RLock()
 """One recording at a time: configs and transformers' tables of functions are shared."""
@@ -201,7 +208,7 @@ class Recorder:
         a = self.architecture
         if a.positions or a.token_types or a.embed_norm or a.sinusoids:
             names = {"token": a.embed, "position": a.positions, "token_type": a.token_types}
-            if a.project_in is not None:
+            if a.project_in is not None and not a.projects_last:
                 names["token"] = a.project_in.weight
             for part, tensor in names.items():
                 if tensor is not None:
@@ -214,8 +221,9 @@ class Recorder:
 
     def _hook_attention(self, n: int, spec: Attention) -> None:
         what = self.plan.what
+        once: Once = only_first if spec.called_again else _as_it_is
         if "residual" in what:
-            self.before(spec.q.linear.reader, self._keeper(n, "attn_in"))
+            self.before(spec.q.linear.reader, once(self._keeper(n, "attn_in")))
             self.after(spec.o.module, self._keeper(n, "attn_write"))
             if spec.post_norm is not None and spec.post_norm.module is not None:
                 self.after(spec.post_norm.module, self._keeper(n, "attn_out"))
@@ -235,8 +243,10 @@ class Recorder:
                 tail = heads.linear.tail if isinstance(heads.linear, Latent) else None
                 if tail is not None:
                     self.after(tail.module, partial(self._see_tail, n, tail))
-                self.after(heads.linear.module, see)
+                self.after(heads.linear.module, once(see))
             self.after(spec.module, lambda out: self._fill_attention(n, spec, out))
+            if not spec.o.module.startswith(f"{spec.module}."):  # edits act behind it
+                self.after(spec.o.module, lambda _: self._fill_edited(n))
 
     def _keep_projection(
         self, n: int, name: str, heads: Heads, norm: QKNorm | None, clip: float | None, out: Tensor
@@ -279,7 +289,9 @@ class Recorder:
                 kept[n, "k_rotated"] = spec.rotary.turn(kept[n, "k"], everywhere)
             if (n, "pattern") not in kept:
                 q, k = (kept.get((n, f"{x}_rotated"), kept[n, x]) for x in "qk")
-                kept[n, "pattern"] = weights_of(spec, q, k, at, self.architecture.causal)
+                kept[n, "pattern"] = weights_of(
+                    spec, q, k, at, self.architecture.causal, self.checkpoint
+                )
         self._fill_edited(n)
 
     def _fill_edited(self, n: int) -> None:
@@ -339,6 +351,10 @@ def _show_input(
     see: Callable[[Tensor], None], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     see(args[0] if args else kwargs["hidden_states"])
+
+
+def _as_it_is(see: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return see
 
 
 def _first(out: Any) -> Tensor:

@@ -7,8 +7,7 @@ Hugging Face checkpoint has on disk. transformers renames and fuses them as it d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from threading import Lock
@@ -21,12 +20,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.models.auto import modeling_auto
-from transformers.utils import logging
 
 from lexray.checkpoint.base import Checkpoint
 from lexray.checkpoint.lora import CONFIG as ADAPTER
 from lexray.checkpoint.lora import LoraCheckpoint
-from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.checkpoint.module import ModuleCheckpoint, modules_by_name
 from lexray.checkpoint.overlay import beneath
 from lexray.checkpoint.plain import read_json
 from lexray.errors import LexrayError
@@ -34,6 +32,8 @@ from lexray.families.gguf.names import GGUFModel
 from lexray.families.walk import tensor_names
 from lexray.model.cache import Drawer
 from lexray.model.weights import Weights
+from lexray.trace.record.quiet import quiet
+from lexray.trace.record.unroll import unroll
 
 INSIDE = ("language_model.", "text_model.")
 """Where a multimodal checkpoint keeps its text model, whose own class does without it."""
@@ -49,11 +49,22 @@ TASKS = {
 
 
 MODULE: Drawer[None, nn.Module] = Drawer(most=1)
+STORED: Drawer[None, nn.Module] = Drawer(most=1)
 
 
 def module_of(model: Weights) -> nn.Module:
-    """transformers' own model with this checkpoint's weights, made once; a live one as it is."""
-    return MODULE.get(model.cache, None, lambda: build_module(model))
+    """transformers' own model with this checkpoint's weights, made once; a live one as it is.
+
+    Where layers share their weights, each layer is a module of its own, with the same parameters.
+    """
+    return MODULE.get(model.cache, None, lambda: unroll(model, build_module(model)))
+
+
+def stored_module(model: Weights) -> nn.Module:
+    """The same as a file has it: what layers share once."""
+    if not model.architecture.unrolled:
+        return module_of(model)
+    return STORED.get(model.cache, None, lambda: build_module(model))
 
 
 def build_module(model: Weights) -> nn.Module:
@@ -122,7 +133,7 @@ def module_config(model: Weights) -> PreTrainedConfig:
     cls = known[fitting[0]]
     entries = {k: v for k, v in model.config.items() if _belongs(k, cls)}
     entries |= {"model_type": fitting[0]} | _rope(entries) | _labels(model.checkpoint)
-    entries |= _special_tokens(model)
+    entries |= _special_tokens(model) | dict(model.architecture.settings)
     try:
         config: PreTrainedConfig = cls.from_dict(entries)
     except Exception as error:  # each class checks its entries in its own way
@@ -248,7 +259,7 @@ def _is_final(cls: Any, model: Weights, config: PreTrainedConfig) -> bool:
     """
     a, body = model.architecture, modeling_auto.MODEL_MAPPING.get(type(config), None)
     if cls.__name__.endswith("ForPreTraining"):
-        return False
+        return a.head is None  # ELECTRA's discriminator
     return cls is not body or not (a.causal and a.unembed in model.checkpoint.names())
 
 
@@ -327,20 +338,6 @@ def _read_by(model: Weights) -> set[str]:
     return tensor_names(body) & set(model.checkpoint.names())
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Inside, transformers shows no progress bar and no table of tensors: lexray checks them."""
-    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bar:
-            logging.enable_progress_bar()
-
-
 class SkippedNorm(nn.Module):
     """A norm that is not applied; it keeps its parameters, so that the model can be saved."""
 
@@ -371,11 +368,7 @@ def final_norm_path(model: Weights, module: nn.Module) -> str | None:
 
 def block_modules(model: Weights, module: nn.Module) -> list[nn.Module]:
     """The module of each layer, in order."""
-    names = module_names(model, module)
-    found = []
-    for n, block in enumerate(model.architecture.blocks):
-        name = names[block.attention.o.weight]
-        parts = name.split(".")
-        index = next(i for i, part in enumerate(parts) if part == str(n))
-        found.append(module.get_submodule(".".join(parts[: index + 1])))
-    return found
+    entries = model.config | dict(model.architecture.unrolled)
+    there = model.family.architecture(entries, ModuleCheckpoint(module).names())
+    modules = modules_by_name(module)
+    return [modules[block.module] for block in there.blocks[: len(model.architecture.blocks)]]

@@ -75,7 +75,7 @@ def _by_module(
 ) -> dict[str, list[int]]:
     """Which rows change at the output of which module."""
     names = ModuleCheckpoint(module).names()
-    described = model.family.architecture(model.config, names)
+    described = model.family.architecture(model.config | dict(model.architecture.unrolled), names)
     found: dict[str, list[int]] = {}
     for row, removal in enumerate(removals):
         block = described.blocks[removal.layer]

@@ -114,7 +114,8 @@ class Runner:
         some of the module's wait on the disk."""
         model = self.model
         waiting = any(parameter.is_meta for parameter in self.module.parameters())
-        if waiting or isinstance(model.checkpoint, ModuleCheckpoint):
+        live = isinstance(model.checkpoint, ModuleCheckpoint) and not model.architecture.unrolled
+        if waiting or live:
             return model.with_view(RAW)
 
         def make() -> Anatomy:
@@ -122,7 +123,7 @@ class Runner:
                 ModuleCheckpoint(self.module),
                 vocabulary=model.vocabulary,
                 family=model.family.name,
-                config=model.config,
+                config=model.config | dict(model.architecture.unrolled),
                 device=self.device,
             )
             return found.with_view(RAW)
@@ -181,7 +182,8 @@ class Runner:
         if not any(rows):
             return None
         lengths, interface = recorder.plan.lengths, recorder.uses_interface
-        return Editor(recorder.architecture, recorder.modules, rows, lengths, interface)
+        known = recorder.architecture, recorder.modules, recorder.checkpoint
+        return Editor(*known, rows, lengths, interface)
 
     def _continue(self, ids: list[int], new_tokens: int) -> list[int]:
         ends, cache = self._ends(), None

@@ -17,7 +17,8 @@ from lexray.checkpoint.overlay import OverlayCheckpoint
 from lexray.errors import LexrayError
 from lexray.files import writing
 from lexray.model.weights import Weights
-from lexray.trace.record.module import module_names, module_of, quiet
+from lexray.trace.record.module import module_names, stored_module
+from lexray.trace.record.quiet import quiet
 from lexray.vocabulary.gguf import GgufSource
 
 
@@ -25,7 +26,7 @@ def save_model(model: Weights, folder: str | Path) -> Path:
     """Safetensors, config and tokenizer in a new folder, which transformers opens."""
     target = new_folder(folder)
     with writing(target) as whole:
-        module: Any = module_of(model)
+        module: Any = stored_module(model)
         with quiet():
             module.save_pretrained(whole)
         save_tokenizer(model, whole)
@@ -62,7 +63,7 @@ def save_lora(model: Weights, folder: str | Path) -> Path:
     checkpoint = model.checkpoint
     if not isinstance(checkpoint, OverlayCheckpoint):
         raise LexrayError(f"{model.name} has no edits to save; model.edited([…]) makes some")
-    target, names = new_folder(folder), module_names(model, module_of(model))
+    target, names = new_folder(folder), module_names(model, stored_module(model))
     factors: dict[str, tuple[Tensor, Tensor]] = {}
     for name in sorted(checkpoint.touched()):
         found = checkpoint.factors(name)
