@@ -7,7 +7,9 @@ from torch import Tensor
 
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.families import Latent, Linear
-from lexray.families.spec import ALL, Attention, Heads, Rotary
+from lexray.families.linear import ALL, Heads
+from lexray.families.rotary import Rotary
+from lexray.families.spec import Attention
 from lexray.model.model import Model
 from lexray.roles.induction import sample
 from lexray.roles.patterns import lone_of, repeated_tokens, states_of
