@@ -11,8 +11,9 @@ import httpx
 import uvicorn
 
 from lexray.atlas.atlas import Atlas
+from lexray.model.origin import Origin
 from lexray.web.guard import Door
-from lexray.web.library import Library, Opening
+from lexray.web.library import Library
 from lexray.web.server import make_app
 from lexray.web.start import bind
 
@@ -32,7 +33,7 @@ def serve(folder: Path) -> tuple[uvicorn.Server, Door]:
     Atlas.write("demo", folder)
     listening = bind("127.0.0.1", 0)
     door = Door(listening.getsockname()[1])
-    app = make_app(Library.of([Opening(str(folder))]), door)
+    app = make_app(Library.of([Origin(str(folder))]), door)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
     while not server.started:

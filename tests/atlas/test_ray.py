@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,20 +69,21 @@ def workers() -> list[int]:
 def test_the_same_bytes_even_if_a_worker_is_killed(
     cluster: None, llama: Path, few: Path, tmp_path: Path
 ) -> None:
-    folder, killed = tmp_path / "atlas", []
+    folder, killed, done = tmp_path / "atlas", [], threading.Event()
 
     def kill_one() -> None:
-        end = time.monotonic() + 120
-        while not killed and time.monotonic() < end:
-            if len(Store(str(folder)).names()) >= 2 and (found := workers()):
-                os.kill(found[0], signal.SIGKILL)
-                killed.append(found[0])
-            time.sleep(0.005)
+        while not killed and not done.wait(0.005):
+            if Store(str(folder)).names() and (busy := workers()):
+                os.kill(busy[0], signal.SIGKILL)
+                killed.append(busy[0])
 
     thread = threading.Thread(target=kill_one)
     thread.start()
-    lx.Atlas.write(str(llama), folder, ray="auto", **FEW)  # type: ignore[arg-type]
-    thread.join()
+    try:
+        lx.Atlas.write(str(llama), folder, ray="auto", **FEW)  # type: ignore[arg-type]
+    finally:
+        done.set()
+        thread.join()
     assert killed
     assert content(folder) == content(few)
 
@@ -103,7 +103,7 @@ def test_a_worker_with_another_model_is_refused(
 ) -> None:
     monkeypatch.setattr(
         "lexray.atlas.ray.run_on_ray",
-        lambda address, opening, expected, *rest: run_on_ray(address, opening, "another", *rest),
+        lambda address, origin, expected, *rest: run_on_ray(address, origin, "another", *rest),
     )
     with pytest.raises(LexrayError, match="another model"):
         lx.Atlas.write(str(llama), tmp_path / "atlas", ray="auto", **FEW)  # type: ignore[arg-type]

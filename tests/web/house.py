@@ -9,9 +9,10 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from lexray.errors import LexrayError
+from lexray.model.origin import Origin
 from lexray.web.desk import Desk, Run
 from lexray.web.guard import Door
-from lexray.web.library import Library, Opening, Served
+from lexray.web.library import Library, Served
 from lexray.web.server import make_app
 from lexray.web.worker import Shop, Work
 from tests.families.zoo import build
@@ -59,14 +60,14 @@ class Prompt(Desk):
 
 
 def demo_library(*names: str) -> Library:
-    return Library.of([Opening(name) for name in names or ("demo",)])
+    return Library.of([Origin(name) for name in names or ("demo",)])
 
 
 def hostile_library(folder: Path, name: str = "llama") -> Library:
     """A tiny model in whose vocabulary everything is markup."""
     build(name).save_pretrained(folder)
     write_tokenizer(folder, HOSTILE)
-    return Library([Served("hostile", Opening(str(folder)))])
+    return Library([Served("hostile", Origin(str(folder)))])
 
 
 def open_client(library: Library, *, known: bool = True, **options: Any) -> TestClient:

@@ -71,7 +71,7 @@ def sections(client: TestClient, path: str) -> Iterator[tuple[str, dict[str, Any
 
 def run(python: str, library: Library, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the last line of a copied script comes to; models that are open are not opened again."""
-    models = {each.opening.source: each.model for each in library}
+    models = {each.origin.source: each.model for each in library}
     opened = staticmethod(lambda source, **options: models[source])
     monkeypatch.setattr(lx.Model, "from_pretrained", opened)
     *lines, last = python.strip().split("\n")

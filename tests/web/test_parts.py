@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexray.errors import LexrayError
+from lexray.model.origin import Origin
 from lexray.web.answers import Answers
 from lexray.web.desk import Desk
 from lexray.web.expression import name, spell
-from lexray.web.library import Library, Opening, slug_of
+from lexray.web.library import Library, slug_of, spell_opening, words_of
 from lexray.web.markup import Markup, el, join
 from lexray.web.query import Query, link
 from lexray.web.worker import Evaluation
@@ -56,13 +57,13 @@ def test_an_expression_runs_as_it_reads() -> None:
 
 def test_names_of_models() -> None:
     assert slug_of("static/../..") == "model"
-    library = Library.of([Opening("a/demo"), Opening("b/demo"), Opening("x/static")])
+    library = Library.of([Origin("a/demo"), Origin("b/demo"), Origin("x/static")])
     assert [each.slug for each in library] == ["demo", "demo-2", "static-2"]
     with pytest.raises(LexrayError, match=r"nothing is served as 'c'; there is demo, demo-2"):
         library["c"]
-    opening = Opening("demo", (("revision", "main"), ("remote", True)))
-    assert opening.python == 'lx.Model.from_pretrained("demo", revision="main", remote=True)'
-    assert opening.words == ["demo", "--revision", "main", "--remote"]
+    origin = Origin("demo", revision="main", remote=True)
+    assert spell_opening(origin) == 'lx.Model.from_pretrained("demo", revision="main", remote=True)'
+    assert words_of(origin) == ["demo", "--revision", "main", "--remote"]
 
 
 def test_queries_have_bounds() -> None:
@@ -103,7 +104,7 @@ def test_an_answer_is_worked_out_once() -> None:
 @pytest.mark.slow
 def test_the_worker_works_fails_in_words_and_is_ended() -> None:
     """A process of its own: results, errors, a run that is ended, and work after that."""
-    desk = Desk({"demo": Opening("demo")})
+    desk = Desk({"demo": Origin("demo")})
     try:
         model = name("model")
         top = model.item("L3N17").get("value").call("top", 3)

@@ -12,7 +12,6 @@ from lexray.address import Address
 from lexray.atlas import ask
 from lexray.atlas.compare import Half, compare_places, is_alike, join_partners
 from lexray.atlas.manifest import Manifest
-from lexray.atlas.opening import Opening
 from lexray.atlas.options import PARTS, AtlasOptions
 from lexray.atlas.plan import Chunk, order_of
 from lexray.atlas.rows import Rows
@@ -71,15 +70,13 @@ class Atlas:
     ) -> Atlas:
         """Reads a model into a folder, or any address of fsspec's; goes on where it was left.
 
-        `model` is an open one, or what `Model.from_pretrained` opens, which workers and Ray need.
+        `model` is an open one, or what `Model.from_pretrained` opens; workers open it again.
         The options are those of `lexray atlas`.
         """
-        opening = Opening(model) if isinstance(model, str) else None
-        opened = opening.open() if opening else model
-        assert not isinstance(opened, str)
+        opened = Model.from_pretrained(model) if isinstance(model, str) else model
         chosen = None if layers is None else tuple(layers)
         options = AtlasOptions(tuple(views), tuple(kinds), chosen, k, text=text)
-        write_atlas(opened, str(where), options, workers=workers, opening=opening, ray=ray)
+        write_atlas(opened, str(where), options, workers=workers, ray=ray)
         return cls(where)
 
     # ------------------------------------------------------------------ what it is

@@ -12,11 +12,11 @@ from typing import Any
 
 from lexray.atlas.make import Task
 from lexray.atlas.manifest import sample
-from lexray.atlas.opening import Opening
 from lexray.atlas.options import AtlasOptions
 from lexray.atlas.store import Store
 from lexray.atlas.work import Done, Run, open_once, work_on
 from lexray.errors import LexrayError
+from lexray.model.origin import Origin
 
 PATIENCE = 10
 """Seconds in which a cluster has to answer."""
@@ -25,7 +25,7 @@ RETRIES = 5
 
 
 def run_on_ray(
-    address: str, opening: Opening, expected: str, options: AtlasOptions, store: Store
+    address: str, origin: Origin, expected: str, options: AtlasOptions, store: Store
 ) -> Run:
     """`address` is a cluster's; "auto" is one that runs here, or else a new one for this run."""
     ray = _import()
@@ -36,7 +36,7 @@ def run_on_ray(
         own = _connect(ray, address)
         try:
             begin = ray.remote(num_cpus=1, max_retries=RETRIES)(_work)
-            given = [ray.put(x) for x in (opening, expected, options, store)]
+            given = [ray.put(x) for x in (origin, expected, options, store)]
             yield from _collect(ray, [begin.remote(task, *given) for task in tasks])
         finally:
             if own:
@@ -86,13 +86,13 @@ def _start(ray: Any, quiet: dict[str, Any]) -> None:
         raise LexrayError(f"Ray does not start here: {error}") from error
 
 
-def _work(task: Task, opening: Opening, expected: str, options: AtlasOptions, store: Store) -> Done:
+def _work(task: Task, origin: Origin, expected: str, options: AtlasOptions, store: Store) -> Done:
     """In a worker, perhaps on another machine: whose model has to be the same."""
-    if sample(open_once(opening)) != expected:
+    if sample(open_once(origin)) != expected:
         raise LexrayError(
-            f"a worker opened another model under {opening.source!r}; give all machines the same"
+            f"a worker opened another model under {origin.source!r}; give all machines the same"
         )
-    return work_on(task, opening, options, store)
+    return work_on(task, origin, options, store)
 
 
 def _collect(ray: Any, pending: list[Any]) -> Iterator[Done]:

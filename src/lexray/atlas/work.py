@@ -11,29 +11,29 @@ from multiprocessing import get_context, parent_process
 from threading import Thread
 
 from lexray.atlas.make import Task, Written, write_chunk
-from lexray.atlas.opening import Opening
 from lexray.atlas.options import AtlasOptions
 from lexray.atlas.store import Store
 from lexray.errors import LexrayError
 from lexray.model.model import Model
+from lexray.model.origin import Origin
 
 Done = tuple[Task, list[Written]]
 Run = Callable[[Sequence[Task]], Iterable[Done]]
 """Makes tasks, in any order, and says which are done."""
 
-_opened: dict[Opening, Model] = {}
+_opened: list[tuple[Origin, Model]] = []
 """Of a worker: the model that it works on."""
 
 
-def open_once(opening: Opening) -> Model:
-    if opening not in _opened:
-        _opened[opening] = opening.open()
-    return _opened[opening]
+def open_once(origin: Origin) -> Model:
+    if not _opened or _opened[0][0] != origin:
+        _opened[:] = [(origin, Model.reopen(origin))]
+    return _opened[0][1]
 
 
-def work_on(task: Task, opening: Opening, options: AtlasOptions, store: Store) -> Done:
+def work_on(task: Task, origin: Origin, options: AtlasOptions, store: Store) -> Done:
     """In a worker."""
-    return task, write_chunk(open_once(opening), task, options, store)
+    return task, write_chunk(open_once(origin), task, options, store)
 
 
 def end_with_parent() -> None:
@@ -58,7 +58,7 @@ def run_here(model: Model, options: AtlasOptions, store: Store) -> Run:
     return run
 
 
-def run_in_processes(workers: int, opening: Opening, options: AtlasOptions, store: Store) -> Run:
+def run_in_processes(workers: int, origin: Origin, options: AtlasOptions, store: Store) -> Run:
     """Several processes, each with a copy of the embedding."""
 
     def run(tasks: Sequence[Task]) -> Iterator[Done]:
@@ -68,7 +68,7 @@ def run_in_processes(workers: int, opening: Opening, options: AtlasOptions, stor
             min(workers, len(tasks)), get_context("spawn"), initializer=end_with_parent
         )
         try:
-            futures = [pool.submit(work_on, task, opening, options, store) for task in tasks]
+            futures = [pool.submit(work_on, task, origin, options, store) for task in tasks]
             for future in as_completed(futures):
                 yield future.result()
         except BrokenProcessPool as error:

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from lexray.atlas.make import Task, Written
 from lexray.atlas.manifest import Manifest, sample
-from lexray.atlas.opening import Opening
 from lexray.atlas.options import AtlasOptions
 from lexray.atlas.plan import Chunk, cost_of, order_of, plan_chunks, plan_index
 from lexray.atlas.store import Store
@@ -50,19 +49,18 @@ def write_atlas(
     options: AtlasOptions | None = None,
     *,
     workers: int = 1,
-    opening: Opening | None = None,
     ray: str | None = None,
 ) -> Wrote:
     """Reads every parameter of a model into a folder, or any address of fsspec's.
 
-    `workers` are processes that open the model themselves, so that they have to know how
-    (`opening`); `ray` is the address of a cluster whose workers do so ("auto": one that runs here,
-    or a new one). What an earlier run has left is kept.
+    `workers` are processes that open the model themselves, from where it came; `ray` is the
+    address of a cluster whose workers do so ("auto": one that runs here, or a new one). What an
+    earlier run has left is kept.
     """
     options, store = options or AtlasOptions(), Store(to)
-    manifest = prepare(model, store, options, opening.source if opening else "")
+    manifest = prepare(model, store, options, model.origin.source if model.origin else "")
     manifest.write(store)
-    run = choose_run(model, store, options, workers, opening, ray)
+    run = choose_run(model, store, options, workers, ray)
     files = keep_done(store, manifest)
     reading = [chunk for chunk in manifest.planned if chunk.job != "index"]
     index = [chunk for chunk in manifest.planned if chunk.job == "index"]
@@ -178,26 +176,22 @@ class Work:
 
 
 def choose_run(
-    model: Model,
-    store: Store,
-    options: AtlasOptions,
-    workers: int,
-    opening: Opening | None,
-    ray: str | None,
+    model: Model, store: Store, options: AtlasOptions, workers: int, ray: str | None
 ) -> Run:
     """This process, several, or a cluster."""
     if workers < 1:
         raise LexrayError(f"asked for {workers} workers; there has to be at least one")
     if ray is None and workers == 1:
         return run_here(model, options, store)
-    if opening is None:
+    if model.origin is None:
         raise LexrayError(
-            "workers open the model themselves: say how, with opening=Opening(source, …)"
+            f"workers open the model themselves, and {model.name} was not opened from files: save "
+            "it to a folder and open that, or take one worker"
         )
     if not store.shared:
         raise LexrayError(f"{store.where} is this process's own; workers could not write there")
     if ray is None:
-        return run_in_processes(workers, opening, options, store)
+        return run_in_processes(workers, model.origin, options, store)
     from lexray.atlas.ray import run_on_ray  # which brings Ray along
 
-    return run_on_ray(ray, opening.absolute, sample(model), options, store.absolute)
+    return run_on_ray(ray, model.origin, sample(model), options, store.absolute)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,7 +70,6 @@ def atlas(
     lexray atlas smollm2 -o smollm2-atlas --views standard,raw --workers 2
     """
     from lexray.atlas.cost import plan_atlas
-    from lexray.atlas.opening import Opening
     from lexray.atlas.write import write_atlas
 
     options = _options(views, kinds, layers, k, text)
@@ -79,8 +77,6 @@ def atlas(
         raise LexrayError("--workers are processes here, --ray has its own; choose one")
     if format is not None and not plan:
         raise LexrayError("--format shows a plan; an atlas is written to -o DIR (or add --plan)")
-    given: dict[str, Any] = {field.name: getattr(model, field.name) for field in fields(model)}
-    opening = Opening(given.pop("model"), **given)
     if not plan and output is None:
         raise LexrayError("where to? -o DIR, a folder, or an address that fsspec knows")
     opened = model.open()
@@ -89,7 +85,7 @@ def atlas(
         return
     assert output is not None
     started = perf_counter()
-    wrote = write_atlas(opened, output, options, workers=workers, opening=opening, ray=ray)
+    wrote = write_atlas(opened, output, options, workers=workers, ray=ray)
     there = len(wrote.manifest.planned) - wrote.new
     kept = f", {there} were there already" if there else ""
     seconds = show_time(perf_counter() - started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -40,6 +41,7 @@ def serve(
     lexray serve demo demo-sentiment --port 9000
     """
     try:
+        from lexray.model.origin import Origin
         from lexray.web.start import start
     except ModuleNotFoundError as error:
         from lexray.errors import LexrayError
@@ -47,7 +49,15 @@ def serve(
         raise LexrayError(
             f"the app needs {error.name}; install it with `pip install 'lexray[app]'`"
         ) from error
-    shared = {"remote": model.remote, "device": model.device, "dtype": model.dtype}
-    own = {"revision": model.revision, "adapter": model.adapter, "family": model.family}
-    openings = [(model.model, shared | own), *((other, shared) for other in others or ())]
-    start(openings, host=host, port=port, browser=browser)
+    first = Origin(
+        model.model,
+        revision=model.revision,
+        remote=model.remote,
+        adapter=model.adapter,
+        family=model.family,
+        device=model.device,
+        dtype=model.dtype,
+    )
+    shared = replace(first, revision=None, adapter=None, family=None)
+    more = [replace(shared, source=other) for other in others or ()]
+    start([first, *more], host=host, port=port, browser=browser)

@@ -18,7 +18,7 @@ Given = Model | str | Path
 """A model, or what `Model.from_pretrained` opens."""
 
 
-class Opening(TypedDict, total=False):
+class OpeningOptions(TypedDict, total=False):
     """The options of `Model.from_pretrained`."""
 
     revision: str | None
@@ -44,7 +44,7 @@ def open_as_papers_do(a: Given, b: Given) -> tuple[Model, Model]:
 
 
 def open_other(
-    first: Model, other: Given, *, on_first: bool = False, **options: Unpack[Opening]
+    first: Model, other: Given, *, on_first: bool = False, **options: Unpack[OpeningOptions]
 ) -> Model:
     """A second model, placed and read as the first one is, as far as the options do not differ.
 
@@ -53,13 +53,13 @@ def open_other(
     """
     if isinstance(other, Model):
         return other
-    opening: Opening = {"device": first.device, "dtype": first.dtype, **options}
+    opening: OpeningOptions = {"device": first.device, "dtype": first.dtype, **options}
     if on_first and (Path(_name(other)) / ADAPTER_CONFIG).exists():
         return _open_adapter(first, other, opening).with_view(first.options)
     return Model.from_pretrained(_name(other), **opening).with_view(first.options)
 
 
-def _open_adapter(first: Model, adapter: str | Path, opening: Opening) -> Model:
+def _open_adapter(first: Model, adapter: str | Path, opening: OpeningOptions) -> Model:
     """The first model with an adapter on top; what is said of its files holds for the adapter."""
     under = first.checkpoint
     if isinstance(under, LoraCheckpoint):

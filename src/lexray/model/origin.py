@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,12 @@ class Origin:
             dtype=None if dtype is None else str(dtype).removeprefix("torch."),
             **rest,
         )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was said beside the source."""
+        said = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        return {f.name: said[f.name] for f in fields(self)[1:] if said[f.name] != f.default}
 
 
 def _whole(source: str | Path) -> str:

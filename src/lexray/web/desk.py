@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from lexray.errors import LexrayError
-from lexray.web.library import Opening
+from lexray.model.origin import Origin
 from lexray.web.worker import Work, work_on
 
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
@@ -70,8 +70,8 @@ class Run:
 class Desk:
     """The queue in front of one worker process, which starts with the first run."""
 
-    def __init__(self, openings: Mapping[str, Opening], kept: int = KEPT) -> None:
-        self._openings, self._most = dict(openings), kept
+    def __init__(self, origins: Mapping[str, Origin], kept: int = KEPT) -> None:
+        self._origins, self._most = dict(origins), kept
         self._lock = threading.Condition()
         self._waiting: list[Run] = []
         self._runs: OrderedDict[str, Run] = OrderedDict()
@@ -211,7 +211,7 @@ class Desk:
         if self._process is not None and self._process.is_alive():
             return
         self._pipe, child = self._context.Pipe()
-        given = (child, self._stop, self._openings)
+        given = (child, self._stop, self._origins)
         self._process = self._context.Process(target=work_on, args=given, daemon=True)
         self._process.start()
         child.close()

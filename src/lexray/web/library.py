@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from lexray.errors import LexrayError
 from lexray.model.model import Model
+from lexray.model.origin import Origin
 from lexray.result.format import show_model
 from lexray.web.expression import spell
 
@@ -23,61 +22,24 @@ else:
 
 TAKEN = frozenset({"static", "runs", "favicon.ico"})
 """Names that pages of the app have."""
-USUAL = (None, False, "cpu")
-"""Options that say nothing."""
-IMPORT = "import lexray as lx\n"
 
 
 class NotServedError(LexrayError):
     """A name that nothing is served under."""
 
 
-@dataclass(frozen=True)
-class Opening:
-    """How a model is opened: by Python and on the command line alike."""
-
-    source: str
-    options: tuple[tuple[str, Any], ...] = ()
-
-    @classmethod
-    def of(cls, source: str, options: Mapping[str, Any]) -> Opening:
-        """With those of the options that say something; a dtype by its name."""
-        said = {key: value for key, value in options.items() if value not in USUAL}
-        if said.get("dtype") is not None and not _is_dtype(said["dtype"]):
-            raise LexrayError(f"unknown dtype {said['dtype']!r}; try float32, bfloat16 or float16")
-        return cls(source, tuple(said.items()))
-
-    @property
-    def python(self) -> str:
-        """As it is called; a dtype needs torch."""
-        given = [spell(self.source)]
-        for key, value in self.options:
-            given.append(f"{key}=torch.{value}" if key == "dtype" else f"{key}={spell(value)}")
-        return f"lx.Model.from_pretrained({', '.join(given)})"
-
-    @property
-    def imports(self) -> str:
-        """What has to be imported for that."""
-        return "import torch\n\nimport lexray as lx\n" if "dtype" in dict(self.options) else IMPORT
-
-    @property
-    def words(self) -> list[str]:
-        """What stands for it on the command line."""
-        found = [self.source]
-        for key, value in self.options:
-            found += [f"--{key}"] if value is True else [f"--{key}", str(value)]
-        return found
-
-    def open(self) -> Model:
-        options = dict(self.options)
-        if "dtype" in options:
-            options["dtype"] = getattr(torch, options["dtype"])
-        return Model.from_pretrained(self.source, **options)
+def spell_opening(origin: Origin) -> str:
+    """How a model is opened, in Python."""
+    given = [f"{key}={spell(value)}" for key, value in origin.options.items()]
+    return f"lx.Model.from_pretrained({', '.join([spell(origin.source), *given])})"
 
 
-def _is_dtype(name: str) -> bool:
-    kind = getattr(torch, name, None)
-    return isinstance(kind, torch.dtype) and kind.is_floating_point and kind.itemsize > 1
+def words_of(origin: Origin) -> list[str]:
+    """The same on the command line."""
+    words = [origin.source]
+    for key, value in origin.options.items():
+        words += [f"--{key}"] if value is True else [f"--{key}", str(value)]
+    return words
 
 
 @dataclass(eq=False)
@@ -85,7 +47,7 @@ class Served:
     """One model: opened when it is first needed, and used by one thread at a time."""
 
     slug: str
-    opening: Opening
+    origin: Origin
     atlas: Atlas | None = None
     """What was read once and is kept, if there is such a folder."""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -95,12 +57,12 @@ class Served:
     def model(self) -> Model:
         if self._model is None:  # a page that looks at it does not wait for one that computes
             with self.lock:
-                self._model = self._model or self.opening.open()
+                self._model = self._model or Model.reopen(self.origin)
         return self._model
 
     @property
     def title(self) -> str:
-        return show_model(self.opening.source)
+        return show_model(self.origin.source)
 
 
 class Library:
@@ -112,20 +74,20 @@ class Library:
         self.served = tuple(served)
 
     @classmethod
-    def of(cls, openings: Sequence[Opening]) -> Library:
+    def of(cls, origins: Sequence[Origin]) -> Library:
         """Each under a name of its own, as short as can be."""
         taken: set[str] = set(TAKEN)
         found: dict[str, Served] = {}
-        for given in openings:
+        for given in origins:
             atlas = find_atlas(given.source)
-            opening = given if atlas is None else replace(given, source=atlas.manifest.source)
-            if atlas is not None and opening.source in found:
-                found[opening.source].atlas = atlas
+            origin = given if atlas is None else replace(given, source=atlas.manifest.source)
+            if atlas is not None and origin.source in found:
+                found[origin.source].atlas = atlas
                 continue
-            slug = _free(slug_of(opening.source), taken)
+            slug = _free(slug_of(origin.source), taken)
             taken.add(slug)
-            key = opening.source if opening.source not in found else slug
-            found[key] = Served(slug, opening, atlas)
+            key = origin.source if origin.source not in found else slug
+            found[key] = Served(slug, origin, atlas)
         return cls(list(found.values()))
 
     def __getitem__(self, slug: str) -> Served:

@@ -257,7 +257,7 @@ async def explain(request: Request, error: Exception) -> Response:
 def make_app(library: Library, door: Door, *, desk: Desk | None = None) -> Guard:
     """The app for a library, behind its door."""
     answers = Answers()
-    desk = desk or Desk({each.slug: each.opening for each in library})
+    desk = desk or Desk({each.slug: each.origin for each in library})
     app = App(library, answers, desk)
 
     @asynccontextmanager

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from lexray.model.model import Model
 from lexray.web.expression import Expression, spell
-from lexray.web.library import Served, view_of
+from lexray.web.library import Served, spell_opening, view_of, words_of
 from lexray.web.markup import Markup
 from lexray.web.query import Query, link
 
@@ -65,12 +65,11 @@ class Place:
         given = [] if self.view == "standard" else [f'"{self.view}"']
         given += [f"offset={self.offset}"] if self.offset else []
         view = f".view({', '.join(given)})" if given else ""
-        opening = self.served.opening
-        return f"{opening.imports}\nmodel = {opening.python}{view}\n"
+        return f"import lexray as lx\n\nmodel = {spell_opening(self.served.origin)}{view}\n"
 
     def command(self, name: str, *words: str | int, offset: bool = False) -> str:
         """A command line; `offset`: whether the command knows of one."""
-        parts = ["lexray", name, *self.served.opening.words, *map(str, words)]
+        parts = ["lexray", name, *words_of(self.served.origin), *map(str, words)]
         if self.view != "standard":
             parts += ["--view", self.view]
         if offset and self.offset:
@@ -150,7 +149,7 @@ class Sheet:
             lines.insert(0, f"atlas = lx.Atlas({spell(str(atlas.where))}, {spell(atlas.view)})\n")
         for other in self.others:
             if any(other_name(other) in section.call.names for section in sections):
-                lines.insert(0, f"{other_name(other)} = {other.opening.python}\n")
+                lines.insert(0, f"{other_name(other)} = {spell_opening(other.origin)}\n")
         return list(dict.fromkeys(lines))
 
     @property

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import socket
 import webbrowser
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from lexray.errors import LexrayError
+from lexray.model.origin import Origin
 from lexray.web.guard import Door
-from lexray.web.library import Library, Opening
+from lexray.web.library import Library
 from lexray.web.server import make_app
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def start(
-    models: Sequence[tuple[str, Mapping[str, Any]]], *, host: str, port: int, browser: bool
-) -> None:
-    """Serves models, each with the options it is opened with, until it is interrupted."""
+def start(models: Sequence[Origin], *, host: str, port: int, browser: bool) -> None:
+    """Serves models until it is interrupted."""
     import uvicorn
 
-    library = Library.of([Opening.of(source, options) for source, options in models])
+    library = Library.of(models)
     for served in library:
         served.model  # noqa: B018  a mistake in a name is told here, not in the browser
     listening = bind(host, port)

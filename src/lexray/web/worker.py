@@ -16,9 +16,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from lexray.errors import LexrayError
 from lexray.model.model import Model
+from lexray.model.origin import Origin
 from lexray.progress import reported_by
 from lexray.web.expression import Expression
-from lexray.web.library import Opening, view_of
+from lexray.web.library import view_of
 from lexray.web.packed import pack
 
 OFTEN = 0.2
@@ -34,13 +35,13 @@ class StoppedError(Exception):
 class Shop:
     """The models of a worker, opened when they are first needed."""
 
-    def __init__(self, openings: Mapping[str, Opening]) -> None:
-        self._openings, self._models = openings, dict[str, Model]()
+    def __init__(self, origins: Mapping[str, Origin]) -> None:
+        self._origins, self._models = origins, dict[str, Model]()
         self._made: OrderedDict[Hashable, Any] = OrderedDict()
 
     def __getitem__(self, slug: str) -> Model:
         if slug not in self._models:
-            self._models[slug] = self._openings[slug].open()
+            self._models[slug] = Model.reopen(self._origins[slug])
         return self._models[slug]
 
     def recall(self, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -85,10 +86,10 @@ class Evaluation:
         return pack(self.call.evaluate(scope))
 
 
-def work_on(pipe: Connection, stop: Any, openings: Mapping[str, Opening]) -> None:
+def work_on(pipe: Connection, stop: Any, origins: Mapping[str, Origin]) -> None:
     """The process: takes work, gives progress and results, until nothing comes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server is told, and ends it
-    shop = Shop(openings)
+    shop = Shop(origins)
     while True:
         try:
             number, work = pipe.recv()

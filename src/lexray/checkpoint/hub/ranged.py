@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import _http
+from huggingface_hub.utils import http_stream_backoff
 
 from lexray.checkpoint.hub.session import limit
 from lexray.errors import LexrayError
@@ -91,7 +91,7 @@ class RangeClient:
         headers = self._headers | {"Range": f"bytes={span[0]}-{span[1] - 1}"}
         if self.is_hub(url):
             headers |= self._secret
-        with _http.http_stream_backoff(
+        with http_stream_backoff(
             "GET",
             url,
             headers=headers,

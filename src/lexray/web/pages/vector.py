@@ -126,7 +126,7 @@ def _elsewhere(library: Library, place: Place, at: Address) -> list[Section]:
         if other is place.served:
             continue
         call = name("lx").call("partners", name("model"), address, name(other_name(other)), 5)
-        words = place.command("align", other.opening.source, "--of", address)
+        words = place.command("align", other.origin.source, "--of", address)
         found.append(
             Section(
                 f"in-{other.slug}",
