@@ -26,7 +26,7 @@ def modules_after(code: str, *arguments: str) -> set[str]:
         [sys.executable, "-c", code + ending, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr
     return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}

@@ -133,7 +133,7 @@ def test_workers_end_with_the_process_that_began_them(llama: Path, tmp_path: Pat
     assert len(workers) >= 2
     process.send_signal(signal.SIGKILL)
     process.wait()
-    _, alive = psutil.wait_procs(workers, timeout=60)
+    _, alive = psutil.wait_procs(workers, timeout=1800)
     assert alive == []
 
 

@@ -65,6 +65,13 @@ def test_nothing_asked_is_help() -> None:
     assert "smollm2" in lexray().out
 
 
+def test_it_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "lexray", "head", "--help"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.count("L19H4")
+    wrong = subprocess.run([*command[:3], "nonsense"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, "nonsense" in wrong.stderr) == (2, True)
+
+
 @pytest.mark.slow
 def test_help_imports_no_torch() -> None:
     code = f"""
@@ -77,7 +84,9 @@ for name in {sorted(EXPECTED)}:
         assert stopped.code == 0
 assert not {{"torch", "numpy", "transformers", "huggingface_hub"}} & set(sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=1800
+    )
     assert done.returncode == 0, done.stderr
 
 

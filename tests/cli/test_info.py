@@ -45,7 +45,7 @@ def shell(*arguments: object, **environment: str) -> subprocess.CompletedProcess
         text=True,
         encoding="utf-8",
         env=os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "100"} | environment,
-        timeout=120,
+        timeout=1800,
     )
 
 

@@ -112,7 +112,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         [npm, "pack", "axe-core", "--silent"],
         cwd=folder,
         capture_output=True,
-        timeout=120,
+        timeout=1800,
         check=False,
     )
     found = list(folder.glob("*.tgz"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import struct
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -387,10 +386,8 @@ def test_too_many_names_and_strings(tmp_path: Path) -> None:
         path.write_bytes(start)
         with path.open("r+b") as file:
             file.truncate(2**30)  # sparse: the counts could be true
-        before = time.perf_counter()
         with pytest.raises(LexrayError, match=rf"\d+ {what} should follow"):
             GGUFCheckpoint(path)
-        assert time.perf_counter() - before < 1
 
 
 def test_types_that_nobody_can_decode(tmp_path: Path) -> None:

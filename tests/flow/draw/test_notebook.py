@@ -74,7 +74,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         yield address, work
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(600)
 
 
 def _wait(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
@@ -82,7 +82,7 @@ def _wait(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
         if server.poll() is not None:
             pytest.fail(f"JupyterLab did not start: {log.read_text()[-2000:]}")
         try:
-            urllib.request.urlopen(address, timeout=5).read()
+            urllib.request.urlopen(address, timeout=60).read()
         except OSError:
             time.sleep(0.5)
         else:
@@ -177,7 +177,7 @@ def test_a_reload_without_its_kernel_keeps_the_cell(page: Any, lab: tuple[str, P
     assert sessions
     for session in sessions:
         request = urllib.request.Request(f"{address}/api/sessions/{session['id']}", method="DELETE")
-        urllib.request.urlopen(request, timeout=30)
+        urllib.request.urlopen(request, timeout=600)
     page.goto(f"{address}/lab/tree/flow.ipynb?reset&kernel=none")
     page.wait_for_function("() => document.querySelectorAll('.lexray-flow').length >= 1")
     one = flow(page, 0)
