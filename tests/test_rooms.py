@@ -39,7 +39,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("studies",),
     ("atlas",),
     ("web",),
-    ("cli",),
+    ("cli", "__main__"),
 ]
 """From the ground up. The longest name that fits a module says on which floor it lies: what it
 imports lies below it or on the same floor."""
