@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from lexray.errors import LexrayError
 from lexray.result.format import show_bytes, show_number
 from lexray.result.table import Result, Table, shorten
 
@@ -279,3 +281,11 @@ def test_columns_for_other_tables(tmp_path: Path) -> None:
     result.to_parquet(tmp_path / "x.parquet")
     assert polars.read_parquet(tmp_path / "x.parquet").to_dict(as_series=False) == columns
     assert pyarrow.table(result.to_arrow()).num_rows == len(result.to_pandas())
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars", "pyarrow"])
+def test_a_package_that_is_not_there(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    way = {"pyarrow": "arrow"}.get(package, package)
+    with pytest.raises(LexrayError, match=rf"pip install {package}"):
+        getattr(example(), f"to_{way}")()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -53,17 +52,4 @@ def catalogue(
     opened = model.open()
     held = opened.relations() if relations else None
     found = opened.catalogue(measure=not static, relations=held, seed=seed)
-    if output.output is not None and output.output.suffix.lower() == ".parquet":
-        _write_parquet(found.to_pandas(), output.output)
-        return
     output.show(found)
-
-
-def _write_parquet(frame: object, path: Path) -> None:
-    from lexray.files import writing
-
-    try:
-        with writing(path) as part:
-            frame.to_parquet(part)  # type: ignore[attr-defined]
-    except ImportError as error:
-        raise LexrayError(f"{path}: Parquet needs pyarrow: pip install pyarrow") from error

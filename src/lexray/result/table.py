@@ -136,11 +136,12 @@ class Result(ABC):
         return self.tables()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a data frame."""
-        import pandas as pd
-
+        """The rows as a data frame (`pip install pandas`)."""
+        pd = need("pandas")
         frames = [pd.DataFrame(t.rows, columns=list(t.columns)) for t in self.csv_tables()]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        whole: pandas.DataFrame
+        whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        return whole
 
     def by_column(self) -> dict[str, list[Cell]]:
         """The rows as columns by name; where tables have others, None stands in them."""
@@ -156,22 +157,22 @@ class Result(ABC):
 
     def to_arrow(self) -> pyarrow.Table:
         """The rows as an Arrow table (`pip install pyarrow`)."""
-        arrow = _need("pyarrow")
+        arrow = need("pyarrow")
         return arrow.table({name: _alike(cells) for name, cells in self.by_column().items()})
 
     def to_polars(self) -> polars.DataFrame:
         """The rows as a polars data frame (`pip install polars`)."""
-        frame = _need("polars")
+        frame = need("polars")
         return frame.DataFrame({name: _alike(cells) for name, cells in self.by_column().items()})
 
     def to_parquet(self, path: str | Path) -> None:
         """The rows as a Parquet file, written whole or not at all (`pip install pyarrow`)."""
         table = self.to_arrow()
         with writing(Path(path)) as part:
-            _need("pyarrow.parquet").write_table(table, part, compression="zstd")
+            need("pyarrow.parquet").write_table(table, part, compression="zstd")
 
 
-def _need(package: str) -> Any:
+def need(package: str) -> Any:
     """A package that need not be there."""
     try:
         return import_module(package)

@@ -9,7 +9,7 @@ from lexray.compare.diff import report
 from lexray.compare.diff.changes import RULE, Changes
 from lexray.compare.diff.stacks import DiffGroup
 from lexray.result.format import show_percent
-from lexray.result.table import Cell, Result, Table
+from lexray.result.table import Cell, Result, Table, need
 
 if TYPE_CHECKING:
     import pandas
@@ -93,9 +93,8 @@ class Diff(Changes, Result):
 
     def sizes_to_pandas(self) -> pandas.DataFrame:
         """How far each group moved in each layer, a row each."""
-        import pandas as pd
-
-        return pd.DataFrame([size.to_dict() for size in self.sizes])
+        frame: pandas.DataFrame = need("pandas").DataFrame([size.to_dict() for size in self.sizes])
+        return frame
 
     def to_dict(self) -> dict[str, Any]:
         found = {
