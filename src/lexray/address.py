@@ -9,6 +9,8 @@
 | `L12N345`   | a feed-forward neuron; `L12N345.key`, `.gate`, `.value` its vectors    |
 | `L3.b_O`    | a layer's bias (`b_O`, `b_out`) or norm (`attn_norm`, `mlp_norm`, `…_bias`) |
 | `L5E2`      | an expert; `L5E2N17` a neuron in it; `L5SN17` one in the shared expert |
+| `L3.mixer`  | what stands for attention in hybrids; `L3.mixer.in17`, `L3.mixer.out5` |
+|             | a column by which it reads, a row by which it writes                   |
 | `L12F345`   | a feature of a dictionary; `L12F345.key`, `.value` its vectors         |
 """
 
@@ -23,12 +25,14 @@ from lexray.errors import LexrayError
 Matrix = Literal["VO", "QK"]
 Subhead = Literal["Q", "K", "V", "O"]
 Vector = Literal["key", "gate", "value"]
+Port = Literal["in", "out"]
 LayerVector = Literal["b_O", "b_out", "attn_norm", "attn_norm_bias", "mlp_norm", "mlp_norm_bias"]
 
 _PATTERN = re.compile(
     r"L(?P<layer>\d{1,9})"
     r"(?:H(?P<head>\d{1,9})(?:\.(?:(?P<matrix>VO|QK)|(?P<subhead>[QKVO])(?P<index>\d{1,9})))?"
     r"|F(?P<feature>\d{1,9})(?:\.(?P<side>key|value))?"
+    r"|\.(?P<mixer>mixer)(?:\.(?P<port>in|out)(?P<channel>\d{1,9}))?"
     r"|\.(?P<part>b_O|b_out|(?:attn|mlp)_norm(?:_bias)?)"
     r"|(?:E(?P<expert>\d{1,9})|(?P<shared>S))?(?:N(?P<neuron>\d{1,9})(?:\.(?P<vector>key|gate|value))?)?)",
     re.IGNORECASE | re.ASCII,
@@ -62,6 +66,10 @@ class Address:
     part: LayerVector | None = None
     feature: int | None = None
     """Of a dictionary of the layer, not of the model itself."""
+    mixer: bool = False
+    port: Port | None = None
+    channel: int | None = None
+    """Of a mixer: which column of what reads the stream, or row of what writes to it."""
 
     def __post_init__(self) -> None:
         inside_head = (self.matrix, self.subhead, self.index)
@@ -74,6 +82,9 @@ class Address:
             or (self.shared and self.expert is not None)
             or (self.vector is not None and self.neuron is None and self.feature is None)
             or (self.feature is not None and str(self) != f"L{self.layer}F{self._named}")
+            or (self.port is None) != (self.channel is None)
+            or (self.port is not None and not self.mixer)
+            or (self.mixer and str(self) != f"L{self.layer}{self._in_mixer}")
             or (self.part is not None and str(self) != f"L{self.layer}.{self.part}")
         ):
             raise LexrayError(f"{self!r} names no one place; {EXAMPLES}")
@@ -89,15 +100,20 @@ class Address:
         found = match.groupdict()
         numbers = {
             key: int(found[key])
-            for key in ("layer", "head", "index", "expert", "neuron", "feature")
+            for key in ("layer", "head", "index", "expert", "neuron", "feature", "channel")
             if found[key]
         }
         names = {key: found[key].upper() for key in ("matrix", "subhead") if found[key]}
-        names |= {key: found[key].lower() for key in ("vector", "part") if found[key]}
+        names |= {key: found[key].lower() for key in ("vector", "part", "port") if found[key]}
         names |= {"vector": found["side"].lower()} if found["side"] else {}
         if names.get("part") == "b_o":
             names["part"] = "b_O"
-        return cls(**numbers, **names, shared=found["shared"] is not None)  # type: ignore[arg-type]
+        flags = {key: found[key] is not None for key in ("shared", "mixer")}
+        return cls(**numbers, **names, **flags)  # type: ignore[arg-type]
+
+    @property
+    def _in_mixer(self) -> str:
+        return f".mixer.{self.port}{self.channel}" if self.port else ".mixer"
 
     @property
     def _named(self) -> str:
@@ -124,6 +140,8 @@ class Address:
             text += f".{self.vector}"
         if self.part is not None:
             text += f".{self.part}"
+        if self.mixer:
+            text += self._in_mixer
         return text
 
     def __repr__(self) -> str:

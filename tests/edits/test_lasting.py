@@ -23,7 +23,8 @@ from tests.trace.test_proof import IDS
 
 def some_edits(model: Model) -> list[Edit]:
     neuron = "L1E0N3" if isinstance(model.layers[1].spec.ff, Experts) else "L1N3"
-    return [ablate("L0H1"), scale(neuron, 3), scale("L1.attn", 0.5), scale("L0.mlp", 2)]
+    mixes = "L1.mixer" if model.layers[1].spec.attention.absent else "L1.attn"
+    return [ablate("L0H1"), scale(neuron, 3), scale(mixes, 0.5), scale("L0.mlp", 2)]
 
 
 @spanning

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from lexray.families import Experts
 from lexray.model.feedforward import FeedForward
+from lexray.model.head import Head
 from lexray.model.model import Model
 from tests.families import forward
 
@@ -72,6 +73,8 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 def ov(module: PreTrainedModel, live: Model, model: Model) -> None:
     """One token: attention is 1, so the output is Σ_heads x W_V W_O plus biases."""
     for layer, there in zip(model.layers, live.layers, strict=True):
+        if there.spec.attention.absent:
+            continue
         reader, writer = there.spec.attention.v.linear.reader, there.spec.attention.o.module
         with recorded(module, reader, writer) as seen:
             run(module, IDS[:, :1])
@@ -119,14 +122,14 @@ def qk_at(
     module: PreTrainedModel, live: Model, model: Model, positions: list[int], **inputs: Any
 ) -> None:
     """Attention weights (where the implementation returns them) and outputs at these positions."""
-    specs = [layer.spec.attention for layer in live.layers]
-    names = [name for spec in specs for name in (spec.q.linear.reader, spec.o.module)]
+    specs = {n: x.spec.attention for n, x in enumerate(live.layers) if x.heads}
+    names = [name for spec in specs.values() for name in (spec.q.linear.reader, spec.o.module)]
     with recorded(module, *names) as seen:
         eager = module.config._attn_implementation == "eager"
         out = run(module, IDS[:, : len(positions)], output_attentions=eager, **inputs)
-    weights = out.attentions or [None] * len(specs)
-    for n, (spec, theirs) in enumerate(zip(specs, weights, strict=True)):
-        reader, call = spec.q.linear.reader, [s.q for s in specs[:n]].count(spec.q)
+    for (n, spec), theirs in zip(specs.items(), given_weights(out, len(specs)), strict=True):
+        before = [specs[m].q for m in specs if m < n]
+        reader, call = spec.q.linear.reader, before.count(spec.q)
         x, visible = seen.at(reader, call)[0], allowed(model, n, len(positions))
         scores = attention_scores(model, n, x, positions)
         ours = attention_weights(model, n, scores.masked_fill(~visible, -torch.inf))
@@ -136,14 +139,29 @@ def qk_at(
         close(attention_output(model, n, x, ours), seen.at(spec.o.module, call)[1])
 
 
+def given_weights(out: Any, n: int) -> list[Tensor | None]:
+    """The attention weights that transformers gives, of the layers that have heads."""
+    found = [weights for weights in out.attentions or [] if weights is not None]
+    return found or [None] * n
+
+
 def attention_output(model: Model, layer: int, x: Tensor, weights: Tensor) -> Tensor:
     """Σ_heads weights · values W_O plus the bias."""
     heads = model.layers[layer].heads
     total = torch.zeros(len(x), model.d_model)
     for head, weight in zip(heads, weights, strict=True):
-        total = total + weight @ head.values(x) @ head.W_O
+        total = total + weight @ head.values(x) * head_gate(head, x) @ head.W_O
     b_O = heads[0].b_O
     return total if b_O is None else total + b_O
+
+
+def head_gate(head: Head, x: Tensor) -> Tensor | float:
+    """What a head's sum of values is multiplied by at inputs x."""
+    if (gate := head.spec.gate) is None:
+        return 1.0
+    raw, at = head.weights.checkpoint, gate.outputs(head.index)
+    bias = gate.linear.read_bias(raw, at)
+    return (x @ gate.linear.read(raw, outputs=at) + (0 if bias is None else bias)).sigmoid()
 
 
 def allowed(model: Model, layer: int, n: int) -> Tensor:
@@ -175,6 +193,8 @@ def ff(module: PreTrainedModel, live: Model, model: Model) -> None:
     """The feed-forward writes Σ_neurons coefficient · value, experts weighted by the router."""
     for layer, there in zip(model.layers, live.layers, strict=True):
         spec = there.spec.ff
+        if spec.absent:
+            continue
         reader, writer = (
             (spec.module, spec.module)
             if isinstance(spec, Experts)
@@ -257,9 +277,33 @@ def parameters(model: Model) -> Iterator[tuple[str, Tensor | None]]:
         for head in layer.heads:
             for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O"):
                 yield f"{head.address} {name}", getattr(head, name)
+        if layer.spec.mixer is not None:
+            for name in ("W_in", "W_out", "b_out"):
+                yield f"{layer.mixer.address} {name}", getattr(layer.mixer, name)
         for feed_forward in layer.feed_forwards:
             for name in ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out"):
                 yield f"{feed_forward.address} {name}", getattr(feed_forward, name)
+
+
+def mixers(module: PreTrainedModel, live: Model, model: Model) -> None:
+    """A mixer reads the stream through W_in and writes to it through W_out."""
+    there = [layer for layer in live.layers if layer.spec.mixer is not None]
+    if not there:
+        pytest.skip("no layer has a mixer")
+    for layer in there:
+        spec = layer.spec.mixer
+        names = [linear.module for linear in spec.inputs]
+        with recorded(module, *names, spec.w_out.module) as seen:
+            run(module, IDS)
+        ours = model.layers[layer.index].mixer
+        b_in = [linear.read_bias(live.checkpoint) for linear in spec.inputs]
+        read = torch.cat([seen[name][1] for name in names], 1)
+        if b_in[0] is not None:
+            read = read - torch.cat(b_in)
+        assert ours.W_in.shape == (model.d_model, spec.d_in)
+        close(seen[names[0]][0] @ ours.W_in, read)
+        inner, written = seen[spec.w_out.module]
+        close(inner @ ours.W_out + (0 if ours.b_out is None else ours.b_out), written)
 
 
 ORACLES = {
@@ -267,6 +311,7 @@ ORACLES = {
     "QK": qk,
     "rotation": rotation,
     "FF": ff,
+    "mixers": mixers,
     "unembedding": unembedding,
     "folding": folding,
     "disk=memory": disk_is_memory,

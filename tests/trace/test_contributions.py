@@ -53,6 +53,11 @@ class Linearised:
 
     def attention(self, index: int, x: Tensor) -> Tensor:
         layer, spec = self.trace[index], self.trace[index].spec.attention
+        if (mixer := layer.spec.mixer) is not None:
+            wrote = self.leaf(f"L{index}.mixer", layer.mixer_write[self.row])
+            x = x + self.norm(mixer.post_norm, wrote, "")
+        if spec.absent:
+            return x
         heads = zip(self.model.layers[index].heads, layer.z[self.row], strict=True)
         wrote = torch.stack([z.double() @ head.W_O.double() for head, z in heads])
         out = self.leaf(f"L{index}H", wrote).sum(0)

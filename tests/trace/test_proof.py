@@ -20,7 +20,7 @@ from lexray.model.model import Model
 from lexray.trace.record.plan import Plan, kept_bytes
 from lexray.trace.trace import Trace
 from tests.families import forward
-from tests.families.oracles import allowed, close, run
+from tests.families.oracles import allowed, close, given_weights, head_gate, run
 from tests.families.zoo import VARIANTS, build
 
 NAMES = [v.name for v in VARIANTS]
@@ -78,11 +78,20 @@ def test_blocks_add_up(name: str) -> None:
     c = case(name)
     for layer in c.model.layers:
         x, attention, ff = c.trace[layer.index], layer.spec.attention, layer.spec.ff
-        close(x.attn_in, normed(attention.pre_norm, x.resid_pre, c.model))
+        mixed = x.resid_pre + x.attn_out
+        if attention.absent:
+            assert not x.attn_write.any()
+        else:
+            close(x.attn_in, normed(attention.pre_norm, x.resid_pre, c.model))
+        if (mixer := layer.spec.mixer) is not None:
+            close(x.mixer_in, normed(mixer.pre_norm, x.resid_pre, c.model))
+            close(x.mixer_out, normed(mixer.post_norm, x.mixer_write, c.model))
+            mixed = mixed + x.mixer_out
         close(x.attn_out, normed(attention.post_norm, x.attn_write, c.model))
-        close(x.resid_mid, normed(attention.sum_norm, x.resid_pre + x.attn_out, c.model))
+        close(x.resid_mid, normed(attention.sum_norm, mixed, c.model))
         read = x.resid_pre if layer.spec.parallel else x.resid_mid
-        close(x.mlp_in, normed(ff.pre_norm, read, c.model))
+        if not ff.absent:
+            close(x.mlp_in, normed(ff.pre_norm, read, c.model))
         close(x.mlp_out, normed(ff.post_norm, x.mlp_write, c.model))
         close(x.resid_post, normed(ff.sum_norm, x.resid_mid + x.mlp_out, c.model))
         after = layer.index + 1
@@ -96,12 +105,18 @@ def test_heads_add_up(name: str) -> None:
     c = case(name)
     for layer in c.model.layers:
         x, heads = c.trace[layer.index], layer.heads
+        if not heads:
+            assert x.z.shape[1] == x.head_out.shape[1] == 0
+            continue
         b_O = heads[0].b_O
         close(x.head_out.sum(1) + (0 if b_O is None else b_O), x.attn_write)
         for head in heads:
             close(x.head_out[:, head.index], x.z[:, head.index] @ head.W_O)
             values = x.v[:, head.kv_index]
-            close(x.z[:, head.index], x.pattern[head.index] @ values)
+            gate = head_gate(head, x.attn_in)
+            close(x.z[:, head.index], x.pattern[head.index] @ values * gate)
+            if x.gate is not None:
+                close(x.gate[:, head.index], gate)
             close(values, head.values(x.attn_in))
 
 
@@ -109,10 +124,10 @@ def test_heads_add_up(name: str) -> None:
 def test_attention_weights(name: str) -> None:
     """From recorded q and k, as transformers gives them, and as our parameters say."""
     c = case(name)
-    theirs = c.out.attentions or [None] * c.model.n_layers
-    for layer in c.model.layers:
+    layers = [layer for layer in c.model.layers if layer.heads]
+    for layer, given in zip(layers, given_weights(c.out, len(layers)), strict=True):
         x, seen = c.trace[layer.index], allowed(c.model, layer.index, len(IDS))
-        if (given := theirs[layer.index]) is not None:
+        if given is not None:
             close(x.pattern, given[0])
         at = torch.arange(len(IDS))
         for head in layer.heads:
@@ -170,6 +185,8 @@ def test_pre_activations(name: str) -> None:
     c = case(name)
     for layer in c.model.layers:
         x, ff = c.trace[layer.index], layer.ff
+        if layer.spec.ff.absent:
+            continue
         if x.experts is not None:
             assert x.pre is x.gate_pre is x.coefficients is None
             routing = torch.zeros(len(IDS), len(ff.experts))

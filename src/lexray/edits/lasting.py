@@ -90,8 +90,10 @@ def _writers(model: Anatomy, edit: Placed) -> Iterator[tuple[Linear, slice, bool
         case "expert" | "shared":
             yield model[a].spec.w_out, ALL, True
         case _:
-            if site.kind in ("layer", "attn"):
+            if site.kind in ("layer", "attn") and not block.attention.absent:
                 yield o, ALL, True
+            if site.kind in ("layer", "mixer") and block.mixer is not None:
+                yield block.mixer.w_out, ALL, True
             if site.kind in ("layer", "mlp"):
                 for ff in dense_parts(block.ff):
                     yield ff.w_out, ALL, True

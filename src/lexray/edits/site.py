@@ -4,19 +4,20 @@
 |-----------------|------------------------------------------------------------------------|
 | `L18`           | the residual stream as it leaves the layer; `L18.pre` as it enters     |
 | `L18.attn`      | what the attention writes; `L18.mlp` what the feed-forward writes      |
+| `L18.mixer`     | what a mixer writes, in hybrids                                        |
 | `L18H3`         | a head: its weighted sum of values, and so what it writes              |
 | `L18H3.q`       | its queries; `.k`, `.v` keys and values (of all heads that share them) |
 | `L18H3.pattern` | its attention weights                                                  |
 | `L29N50`        | a neuron's coefficient; `L5E2N17`, `L5SN17` an expert's                |
 | `L5E2`          | an expert: the weight with which it writes; `L5S` the shared one       |
 
-Of a layer, `ablate` and `scale` mean what it adds: its attention and its feed-forward.
+Of a layer, `ablate` and `scale` mean what it adds: its attention (or mixer) and its feed-forward.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from lexray.address import Address
@@ -25,17 +26,19 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import FeedForward, Mixture, Neuron
 from lexray.model.head import Head
 from lexray.model.layer import Layer
+from lexray.model.mixer import Mixer
 
 Part = Literal["", "pre", "attn", "mlp", "q", "k", "v", "pattern"]
 OF_LAYERS: tuple[Part, ...] = ("", "pre", "attn", "mlp")
 OF_HEADS: tuple[Part, ...] = ("", "q", "k", "v", "pattern")
-Kind = Literal[
-    "layer", "pre", "attn", "mlp", "head", "q", "k", "v", "pattern", "neuron", "expert", "shared"
-]
+Kind = (
+    Literal["layer", "pre", "attn", "mixer", "mlp", "head", "q", "k", "v", "pattern"]
+    | Literal["neuron", "expert", "shared"]
+)
 _PATTERN = re.compile(r"(?P<address>.+?)(?:\.(?P<part>pre|post|attn|mlp|q|k|v|pattern))?", re.I)
 EXAMPLES = (
     "edits act on L3 (the residual stream after a layer), L3.pre, L3.attn, L3.mlp, L3H7 (a head), "
-    "L3H7.q, .k, .v or .pattern, L12N345 (a neuron), L5E2 (an expert)"
+    "L3.mixer (in hybrids), L3H7.q, .k, .v or .pattern, L12N345 (a neuron), L5E2 (an expert)"
 )
 
 
@@ -52,7 +55,7 @@ class Site:
 
     def __post_init__(self) -> None:
         a = self.address
-        inner = (a.matrix, a.subhead, a.vector, a.part, a.feature)
+        inner = (a.matrix, a.subhead, a.vector, a.part, a.feature or a.port)
         of_layer = a == Address(a.layer)
         allowed = OF_LAYERS if of_layer else OF_HEADS if a.head is not None else ("",)
         if inner != (None,) * 5 or self.part not in allowed:
@@ -77,16 +80,32 @@ class Site:
         if self.part:
             return self.part
         a = self.address
+        if a.mixer:
+            return "mixer"
         if a.head is not None:
             return "head"
         if a.neuron is not None:
             return "neuron"
         return "expert" if a.expert is not None else "shared" if a.shared else "layer"
 
-    def check(self, model: Anatomy) -> Layer | Head | Neuron | FeedForward | Mixture:
+    def check(self, model: Anatomy) -> Layer | Head | Mixer | Neuron | FeedForward | Mixture:
         """The part of the model that is meant; a LexrayError that says what there is, if none."""
-        found: Layer | Head | Neuron | FeedForward | Mixture = model[self.address]
+        found: Layer | Head | Mixer | Neuron | FeedForward | Mixture = model[self.address]
+        block = model.architecture.blocks[self.layer]
+        if (self.part == "attn" and block.attention.absent) or (
+            self.part == "mlp" and block.ff.absent
+        ):
+            there = ", ".join(map(str, self.sub_blocks(model)))
+            raise LexrayError(f"there is no {self}: layer {self.layer} has {there}")
         return found
+
+    def sub_blocks(self, model: Anatomy) -> list[Site]:
+        """What the layer adds to the stream."""
+        block, here = model.architecture.blocks[self.layer], Address(self.layer)
+        found = [] if block.attention.absent else [Site(here, "attn")]
+        if block.mixer is not None:
+            found.append(Site(replace(here, mixer=True)))
+        return found if block.ff.absent else [*found, Site(here, "mlp")]
 
     def __str__(self) -> str:
         return f"{self.address}.{self.part}" if self.part else str(self.address)

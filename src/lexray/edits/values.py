@@ -33,10 +33,10 @@ from lexray.edits.site import EXAMPLES, Kind, Site
 from lexray.errors import LexrayError
 
 NEURONS: tuple[Kind, ...] = ("neuron",)
-WRITERS: tuple[Kind, ...] = ("layer", "attn", "mlp", "head", "neuron", "expert", "shared")
+WRITERS: tuple[Kind, ...] = ("layer", "attn", "mixer", "mlp", "head", "neuron", "expert", "shared")
 STREAM: tuple[Kind, ...] = ("layer", "pre")
 HEADS: tuple[Kind, ...] = ("head", "q", "k", "v", "pattern")
-RECORDED: tuple[Kind, ...] = ("layer", "pre", "attn", "mlp", *HEADS, "neuron", "expert", "shared")
+RECORDED: tuple[Kind, ...] = ("pre", *WRITERS, *HEADS[1:])
 
 
 @dataclass(frozen=True, repr=False)

@@ -171,7 +171,8 @@ def backward(
     model = recording.model
     aim = Aim.of(recording, target, position, first=first)
     at = choose(positions, len(recording), "position")
-    chosen = choose(layers, model.n_layers, "layer")
+    blocks = model.architecture.blocks
+    chosen = [n for n in choose(layers, model.n_layers, "layer") if not blocks[n].ff.absent]
 
     def loss(logits: Float[Tensor, "n d_vocab"]) -> Float[Tensor, ""]:
         return -logits[aim.position].log_softmax(-1)[aim.target.id]

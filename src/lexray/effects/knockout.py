@@ -115,7 +115,14 @@ def knockout(
     seen = choose(
         sources, aim.position + 1 if model.architecture.causal else len(trace), "position"
     )
-    chosen = choose(layers, model.n_layers, "layer")
+    blocks = model.architecture.blocks
+    chosen = [
+        n
+        for n in choose(layers, model.n_layers, "layer")
+        if any(not blocks[m].attention.absent for m in around(n, window, model.n_layers))
+    ]
+    if not chosen:
+        raise LexrayError("none of these layers has heads whose attention could be cut")
     edits: list[Edit] = [
         cut(
             p,

@@ -27,12 +27,18 @@ from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Table
 from lexray.trace.read.grid import Grid
 from lexray.trace.read.targets import Wanted
+from lexray.trace.read.vectors import has_kind
 from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
 
-Of = Literal["residual", "attention", "mlp", "heads", "head positions"]
+Of = Literal["residual", "attention", "mixer", "mlp", "heads", "head positions"]
 Way = Literal["denoising", "noising"]
-CAUGHT = {"residual": "resid_pre", "attention": "attn_write", "mlp": "mlp_write"}
+CAUGHT = {
+    "residual": "resid_pre",
+    "attention": "attn_write",
+    "mixer": "mixer_write",
+    "mlp": "mlp_write",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,9 +164,9 @@ def patching(
 
     - `clean`, `corrupted`: traces of prompts of the same length that are answered differently.
     - `target`, `against`, `position`, `first`: what the answer is; by default the clean run's.
-    - `of`: "residual" (the stream that leaves each layer), "attention" or "mlp" (what they write),
-      layer by position; "heads" (all positions at once), layer by head; "head positions", head by
-      position.
+    - `of`: "residual" (the stream that leaves each layer), "attention", "mixer" or "mlp" (what
+      they write), layer by position; "heads" (all positions at once), layer by head; "head
+      positions", head by position.
     - `way`: "denoising" (clean into corrupted) or "noising" (corrupted into clean).
     - `layers`, `positions`: only these. `approximate=False` leaves the gradient out.
 
@@ -233,10 +239,13 @@ class _Grid:
             )
         model = clean.model
         chosen = choose(layers, model.n_layers, "layer")
+        blocks, named = model.architecture.blocks, kind.replace("head positions", "heads")
+        if not (there := tuple(n for n in chosen if has_kind(blocks[n], named))):
+            raise LexrayError(f"layers {', '.join(map(str, chosen))} have no {kind} to be patched")
         at = choose(positions, len(clean), "position")
         if kind == "heads" and positions is not None:
             raise LexrayError("heads are patched at all positions; of='head positions' takes some")
-        return cls(kind, chosen, model.n_heads, at, clean.tokens)
+        return cls(kind, there, model.n_heads, at, clean.tokens)
 
     @property
     def lines(self) -> list[str]:
@@ -252,7 +261,7 @@ class _Grid:
 
     def edits(self, source: Recording) -> Iterator[Edit]:
         """Line by line."""
-        part = {"attention": ".attn", "mlp": ".mlp"}.get(self.kind, "")
+        part = {"attention": ".attn", "mixer": ".mixer", "mlp": ".mlp"}.get(self.kind, "")
         for line in self.lines:
             if self.kind == "heads":
                 yield from (patch(f"{line}H{h}", source) for h in range(self.n_heads))
@@ -284,7 +293,7 @@ class _Grid:
 
     def _sums(self, move: Float[Tensor, "n width"]) -> Tensor:
         """What belongs to each column (and of heads by position, to each line of the layer)."""
-        if self.kind in ("residual", "attention", "mlp"):
+        if self.kind in CAUGHT:
             return move.sum(1)[list(self.positions)]
         heads = move.view(len(move), self.n_heads, -1).sum(2)
         return heads.sum(0) if self.kind == "heads" else heads[list(self.positions)].T

@@ -15,6 +15,7 @@ from lexray.effects.aim import Aim, Said, own_actions, recorded_logits, rough, r
 from lexray.effects.plots import draw_effects
 from lexray.errors import LexrayError
 from lexray.families import FeedForward
+from lexray.model.anatomy import Anatomy
 from lexray.progress import track
 from lexray.result.charts.panels import Panels
 from lexray.result.readings import Source, Token
@@ -25,7 +26,7 @@ from lexray.trace.read.targets import Wanted
 from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
 
-What = Literal["heads", "neurons", "layers", "attention", "mlps", "positions"]
+What = Literal["heads", "neurons", "layers", "attention", "mixers", "mlps", "positions"]
 """What is removed, one after the other."""
 SHOWN = 15
 
@@ -212,6 +213,8 @@ def effects(
     model = recording.model
     chosen = choose(layers, model.n_layers, "layer")
     edits = dict(_removals(recording, kind, chosen, positions, to))
+    if not edits:
+        raise LexrayError(f"{model.name} has no {kind} in layers {', '.join(map(str, chosen))}")
     logits = dict(rerun_each(recording, list(edits.values()), aim, f"removing {kind}"))
     before = recorded_logits(recording, aim)
     base = float(aim.metric(before))
@@ -227,7 +230,7 @@ def effects(
                 name, layer, index, added.get(name, absent), change, said.probability, said.rank
             )
         )
-    notes = [*aim.notes, rough(recording)]
+    notes = [*aim.notes, rough(recording), *_mixed(model, kind)]
     return Effects(
         model.space.source("effects"),
         kind,
@@ -238,6 +241,13 @@ def effects(
         to if isinstance(to, str) else "the mean of another run",
         note=" · ".join(filter(None, notes)),
     )
+
+
+def _mixed(model: Anatomy, kind: What) -> Iterator[str]:
+    """Cutting attention hides a position from heads alone."""
+    n = sum(block.mixer is not None for block in model.architecture.blocks)
+    if kind == "positions" and n:
+        yield f"mixers of {n} layers still carry what they took from a position"
 
 
 def rerun_each(
@@ -300,9 +310,11 @@ def _names(recording: Recording, what: What, layer: int) -> Iterable[tuple[str, 
                 for j in range(ff.d_mlp)
             ]
         case "attention":
-            return [(f"L{layer}.attn", 0)]
+            return [] if spec.attention.absent else [(f"L{layer}.attn", 0)]
+        case "mixers":
+            return [] if spec.mixer is None else [(f"L{layer}.mixer", 0)]
         case "mlps":
-            return [(f"L{layer}.mlp", 0)]
+            return [] if spec.ff.absent else [(f"L{layer}.mlp", 0)]
         case _:
             return [(f"L{layer}", 0)]
 
@@ -312,7 +324,8 @@ def _feed_forwards(recording: Recording, layer: int) -> Iterator[tuple[str, Feed
     wrote nothing."""
     ff = recording.model.architecture.blocks[layer].ff
     if isinstance(ff, FeedForward):
-        yield f"L{layer}", ff
+        if not ff.absent:
+            yield f"L{layer}", ff
         return
     did = recording[layer].experts
     assert did is not None
@@ -342,7 +355,8 @@ def _direct(recording: Recording, what: What, aim: Aim) -> dict[str, float]:
                 put(group.component(i), value)
         elif what not in ("heads", "neurons") and group.layer is not None:
             part = "attn" if group.kind == "head" or group.name.endswith(".b_O") else "mlp"
-            wanted = {"attention": "attn", "mlps": "mlp", "layers": part}[what]
+            part = "mixer" if group.kind == "mixer" else part
+            wanted = {"attention": "attn", "mixers": "mixer", "mlps": "mlp", "layers": part}[what]
             if part == wanted:
                 stem = f"L{group.layer}"
                 put(stem if what == "layers" else f"{stem}.{part}", float(group.values.sum()))

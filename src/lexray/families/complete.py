@@ -91,6 +91,9 @@ def _norms(a: Architecture, block: Block) -> Vectors:
     x, ff = block.attention, block.ff
     for norm in (x.pre_norm, x.post_norm, x.sum_norm, ff.pre_norm, ff.post_norm, ff.sum_norm):
         yield from _of(norm, a.d_model)
+    if block.mixer is not None:
+        for norm in (block.mixer.pre_norm, block.mixer.post_norm):
+            yield from _of(norm, a.d_model)
     for heads in (x.q, x.k, x.v):
         if isinstance(heads.linear, Latent):
             yield from _of(heads.linear.norm, heads.linear.width)

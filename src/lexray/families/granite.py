@@ -1,5 +1,7 @@
-"""Granite 3: Llama with constant factors on embeddings, scores, what sub-blocks write, and logits;
-its mixtures have one fused matrix of all experts' gates and keys, some of them a shared expert."""
+"""Granite 3 and 4: Llama with constant factors on embeddings, scores, what sub-blocks write, and
+logits; its mixtures have one fused matrix of all experts' gates and keys, some of them a shared
+expert. Most layers of Granite 4 are state spaces, and its attention may have no
+positions at all."""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from lexray.families import llama
 from lexray.families.experts import in_stacks
 from lexray.families.gguf import names as gguf
 from lexray.families.linear import Linear, Norm
-from lexray.families.parts import decoder
+from lexray.families.mixers import attends, mamba2, no_attention
+from lexray.families.parts import decoder, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.spec import Architecture, Block, Experts, FeedForward
 
@@ -24,11 +27,18 @@ DEFAULTS = {
     "num_local_experts": 8,
     "num_experts_per_tok": 2,
 }
+HYBRID = DEFAULTS | {
+    "mamba_expand": 2,
+    "mamba_n_heads": 128,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+}
 
 
 @family("granite", title="Granite", defaults=DEFAULTS)
 @family("granitemoe", title="Granite-MoE", defaults=DEFAULTS)
 @family("granitemoeshared", title="Granite-MoE, shared", defaults=DEFAULTS)
+@family("granitemoehybrid", title="Granite 4", defaults=HYBRID)
 def describe(c: Config, t: Names) -> Architecture:
     return decoder(
         c,
@@ -51,8 +61,18 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
     plain = llama.block(c, t, stem, n, scale=c["attention_multiplier"], post_norm=times)
     moe = f"{stem}block_sparse_moe."
     sparse = t.pick(f"{moe}router.layer.weight", f"{moe}router.weight") is not None
-    ff = experts(c, t, stem, moe) if sparse else plain.ff
-    return replace(plain, ff=replace(ff, pre_norm=plain.ff.pre_norm, post_norm=times))
+    dense = shared(c, t, f"{stem}shared_mlp.") or plain.ff
+    ff = experts(c, t, stem, moe) if sparse else dense
+    whole = replace(plain, ff=replace(ff, pre_norm=plain.ff.pre_norm, post_norm=times))
+    if c.get("model_type") != "granitemoehybrid":
+        return whole
+    if attends(t, stem):
+        still = c.get("position_embedding_type") != "rope"
+        heads = replace(whole.attention, rotary=None) if still else whole.attention
+        return replace(whole, attention=heads)
+    assert plain.attention.pre_norm is not None
+    state = mamba2(c, t, f"{stem}mamba.", plain.attention.pre_norm, post_norm=times)
+    return replace(whole, attention=no_attention(sizes(c)), mixer=state)
 
 
 def experts(c: Config, t: Names, stem: str, moe: str) -> Experts:

@@ -26,6 +26,10 @@ _WHOLE = """
     vocab_size pad_token_id rotary_dim num_ln_in_parallel_attn
     max_position_embeddings original_max_position_embeddings n_positions seq_length
     sliding_window window_size local_attention max_window_layers
+    mamba_expand mamba_d_ssm mamba_n_heads mamba_n_groups mamba_d_state mamba_num_heads
+    mamba_head_dim n_groups ssm_state_size moe_latent_size moe_shared_expert_intermediate_size
+    linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim
+    num_dense_layers block_multiple_of block_ff_dim
     sliding_window_pattern _sliding_window_pattern global_attn_every_n_layers no_rope_layer_interval
 """
 _NUMBER = """
@@ -34,13 +38,15 @@ _NUMBER = """
     rotary_pct rope_pct rotary_emb_base partial_rotary_factor
     attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar clip_qkv
     factor low_freq_factor high_freq_factor attention_factor beta_fast beta_slow
+    lm_head_multiplier key_multiplier attention_in_multiplier attention_out_multiplier
+    ssm_in_multiplier ssm_out_multiplier block_ffn_dim_multiplier
     mscale mscale_all_dim alpha llama_4_scaling_beta
     norm_eps norm_epsilon embedding_multiplier logits_scaling residual_multiplier
     floor_scale attn_scale attention_multiplier routed_scaling_factor router_jitter_noise
 """
 _FLAG = """
     relative_attention share_att_key position_biased_input legacy
-    rope_interleave attn_temperature_tuning
+    block_auto_adjust_ff_dim rope_interleave attn_temperature_tuning
     scale_embedding tie_word_embeddings use_parallel_residual parallel_attn multi_query alibi
     new_decoder_architecture use_sliding_window qk_layernorm use_qk_norm norm_topk_prob
     scale_attn_weights scale_attn_by_inverse_layer_idx layer_norm_elementwise_affine is_decoder
@@ -51,7 +57,7 @@ _TEXT = """
     norm_rel_ebd rope_type type topk_method expert_selection_fn shared_expert_combination_strategy
 """
 _LIST = """
-    moe_layers
+    moe_layers mlp_multipliers
     layer_types mlp_layer_types no_rope_layers mlp_only_layers attention_types attention_layers
     short_factor long_factor
 """

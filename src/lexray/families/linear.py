@@ -34,6 +34,8 @@ class Linear:
     expert: int | None = None
     step: int = 1
     """Its outputs are every `step`-th of the matrix (gates and keys in turn: gpt-oss)."""
+    factor: float = 1.0
+    """What comes out of its module is multiplied by this (Falcon-H1); it is read as part of W."""
 
     @property
     def module(self) -> str:
@@ -57,6 +59,7 @@ class Linear:
         if self.expert is not None:
             tensor = tensor[0]
         tensor = tensor if self.in_first else tensor.T
+        tensor = tensor if self.factor == 1 else tensor * self.factor
         return tensor[:, :: self.step] if self.step > 1 else tensor
 
     def cost(self, checkpoint: Checkpoint, inputs: slice = ALL, outputs: slice = ALL) -> int:
@@ -69,7 +72,7 @@ class Linear:
             return None
         outputs = self._shift(outputs)
         if self.expert is None:
-            return checkpoint.read(self.bias, outputs)[:: self.step]
+            return checkpoint.read(self.bias, outputs)[:: self.step] * self.factor
         each = checkpoint.read(self.bias, slice(self.expert, self.expert + 1), outputs)
         return each[0, :: self.step]
 
@@ -136,6 +139,20 @@ class Latent(Linear):
         own, shared = self.parts(outputs)
         total = self.down.cost(checkpoint, inputs) + Linear(self.weight).cost(checkpoint, ALL, own)
         return total + (self.tail.cost(checkpoint, inputs, shared) if self.tail else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing(Linear):
+    """The map of a sub-block that a layer does not have: no outputs, or no inputs."""
+
+    weight: str = ""
+    shape: tuple[int, int] = (0, 0)
+
+    def read(self, checkpoint: Checkpoint, inputs: slice = ALL, outputs: slice = ALL) -> Tensor:
+        return torch.zeros(self.shape)[inputs, outputs]
+
+    def cost(self, checkpoint: Checkpoint, inputs: slice = ALL, outputs: slice = ALL) -> int:
+        return 0
 
 
 @dataclass(frozen=True)

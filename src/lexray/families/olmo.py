@@ -3,17 +3,20 @@
 OLMo 1 has LayerNorms without parameters and may clip queries, keys and values; OLMo 2 norms only
 what the sub-blocks write, and queries and keys over all heads jointly. OLMo 3 adds windows, and
 scales the rotary embedding in layers without one. The mixtures are OLMoE (before the sub-blocks, as
-Llama) and FlexOlmo (behind them).
+Llama) and FlexOlmo (behind them). OLMo Hybrid has three layers of linear attention, normed before
+their sub-blocks, to one of attention, normed behind them.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lexray.errors import LexrayError
 from lexray.families.experts import mixture
 from lexray.families.gguf import names as gguf
 from lexray.families.linear import Norm
+from lexray.families.mixers import DELTA, attends, mixer, no_attention
 from lexray.families.parts import attention, decoder, gated, projections, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import Rotary, rotary
@@ -25,6 +28,7 @@ BARE = Norm("layer", None, None, 1e-5)
 
 OLMO2 = DEFAULTS | {"rms_norm_eps": 1e-5}
 OLMO3 = OLMO2 | {"rope_theta": 500_000.0, "sliding_window": 4096}
+HYBRID = OLMO2 | {"rms_norm_eps": 1e-6}
 OLMOE = OLMO2 | {"num_experts_per_tok": 8, "norm_topk_prob": False}
 
 
@@ -39,6 +43,38 @@ def describe(c: Config, t: Names) -> Architecture:
 @family("flex_olmo", title="FlexOlmo", defaults=OLMOE | {"num_experts_per_tok": 5})
 def describe2(c: Config, t: Names) -> Architecture:
     return decoder(c, t, olmo2_block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
+
+
+@family("olmo_hybrid", title="OLMo Hybrid", defaults=HYBRID)
+def describe_hybrid(c: Config, t: Names) -> Architecture:
+    return decoder(c, t, hybrid_block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
+
+
+def hybrid_block(c: Config, t: Names, stem: str, n: int) -> Block:
+    if attends(t, stem):
+        plain = olmo2_block(c, t, stem, n)
+        turns = c.get("rope_parameters") or c.get("rope_theta")
+        rotated = plain.attention.rotary if turns else None
+        heads = replace(plain.attention, rotary=rotated, post_norm=renamed(c, t, stem, False))
+        return replace(plain, attention=heads)
+    n_values = c["linear_num_value_heads"]
+    keys = c["linear_num_key_heads"] * c["linear_key_head_dim"]
+    values = n_values * c["linear_value_head_dim"]
+    inputs = {"q_proj": keys, "k_proj": keys, "v_proj": values}
+    inputs |= {"a_proj": n_values, "b_proj": n_values, "g_proj": values}
+    first, second = (renamed(c, t, stem, first) for first in (True, False))
+    own, kind = f"{stem}linear_attn.", "linear attention"
+    state = mixer(t, own, inputs, values, kind, DELTA, "o_proj", pre_norm=first)
+    ff = gated(t, f"{stem}mlp.", c["intermediate_size"], c["hidden_act"], pre_norm=second)
+    return Block(no_attention(sizes(c)), ff, mixer=state)
+
+
+def renamed(c: Config, t: Names, stem: str, first: bool) -> Norm:
+    """A hybrid's norm, in memory and under the name that it has on disk."""
+    here = "input_layernorm" if first else "post_attention_layernorm"
+    there = "attention_layer_norm" if first else "feedforward_layer_norm"
+    name = there if f"{stem}{there}.weight" in t else here
+    return t.norm("rms", stem + name, c["rms_norm_eps"])
 
 
 def olmo1_block(c: Config, t: Names, stem: str, n: int) -> Block:

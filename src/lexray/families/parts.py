@@ -144,14 +144,16 @@ def decoder(
     t: Names,
     block: Callable[[Config, Names, str, int], Block],
     norm: Callable[[str], Norm],
+    last: str = "norm",
     **rest: Any,
 ) -> Architecture:
-    """Llama's skeleton: embed_tokens, layers, norm, lm_head. `block` and `norm` are told names."""
+    """Llama's skeleton: embed_tokens, layers, norm (or what `last` calls it), lm_head. `block` and
+    `norm` are told names."""
     body = t.prefix("embed_tokens.weight", "model.", "")
     return Architecture(
         **sizes(c),
         blocks=tuple(block(c, t, f"{body}layers.{n}.", n) for n in range(c["num_hidden_layers"])),
-        final_norm=norm(f"{body}norm"),
+        final_norm=norm(f"{body}{last}"),
         **unembedding(c, t, f"{body}embed_tokens.weight", "lm_head.weight"),
         **rest,
     )

@@ -9,7 +9,7 @@ from lexray.checkpoint.quant.find import hint_at
 from lexray.errors import LexrayError
 from lexray.families.linear import Latent, Linear
 from lexray.families.registry import CORRECT
-from lexray.families.spec import Architecture, Attention, Block, Experts, FeedForward
+from lexray.families.spec import Architecture, Attention, Block, Experts, FeedForward, Mixer
 
 Shapes = dict[str, tuple[int, int]]
 """The inputs and outputs of each weight."""
@@ -20,6 +20,7 @@ def block_shapes(a: Architecture, block: Block) -> Shapes:
     shapes: Shapes = {}
     for linear, inputs, outputs in (
         *_attention(a, block.attention),
+        *_mixer(a, block.mixer),
         *(part for ff in dense_parts(block.ff) for part in _feed_forward(a, ff)),
     ):
         end = linear.start + outputs
@@ -27,8 +28,17 @@ def block_shapes(a: Architecture, block: Block) -> Shapes:
     return shapes
 
 
+def _mixer(a: Architecture, x: Mixer | None) -> Iterator[tuple[Linear, int, int]]:
+    if x is not None:
+        for linear in x.inputs:
+            yield linear, a.d_model, linear.size or 0
+        yield x.w_out, x.d_inner, a.d_model
+
+
 def _attention(a: Architecture, x: Attention) -> Iterator[tuple[Linear, int, int]]:
-    for heads in (x.q, x.k, x.v):
+    if x.absent:
+        return
+    for heads in (x.q, x.k, x.v, *([x.gate] if x.gate else [])):
         last, linear = max(heads.starts) + heads.d_head, heads.linear
         if not isinstance(linear, Latent):
             yield linear, a.d_model, last
@@ -44,7 +54,7 @@ def _attention(a: Architecture, x: Attention) -> Iterator[tuple[Linear, int, int
 def dense_parts(ff: FeedForward | Experts) -> list[FeedForward]:
     """The feed-forwards of a layer: one, or all experts and the shared one."""
     if isinstance(ff, FeedForward):
-        return [ff]
+        return [] if ff.absent else [ff]
     return [*ff.experts, *([ff.shared] if ff.shared else [])]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -80,8 +80,15 @@ class Attention:
     chunk: int | None = None
     """Position j is seen from i only if both lie in the same so many positions (Llama 4)."""
     temperature: Temperature | None = None
+    gate: Heads | None = None
+    """Each head's sum of values is multiplied by the sigmoid of this before W_O (Qwen3-Next)."""
     others: tuple[str, ...] = ()
     """Tensors that take part and are not read (the indexer of DeepSeek V3.2)."""
+
+    @property
+    def absent(self) -> bool:
+        """Whether the layer has no heads: something else mixes its tokens, or nothing does."""
+        return not self.q.starts
 
     @property
     def turns(self) -> bool:
@@ -116,6 +123,38 @@ class FeedForward:
     pre_norm: Norm | None = None
     post_norm: Norm | None = None
     sum_norm: Norm | None = None
+
+    @property
+    def absent(self) -> bool:
+        """Whether the layer has no neurons (Nemotron-H: one sub-block per layer)."""
+        return self.d_mlp == 0
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """What mixes tokens without attention weights: a state space, linear attention, a convolution.
+
+    Between the maps that read the stream and the one that writes to it lies a recurrence, so no
+    token-by-token table exists: it is one part, and the columns and rows of its maps are vectors.
+    """
+
+    inputs: tuple[Linear, ...]
+    """The maps that read the stream; each says its `size`."""
+    w_out: Linear
+    d_inner: int
+    """How many rows `w_out` has."""
+    kind: str
+    """What it is, in words."""
+    others: tuple[str, ...] = ()
+    """The tensors between them, which are not read."""
+    pre_norm: Norm | None = None
+    post_norm: Norm | None = None
+    sum_norm: ClassVar[None] = None
+
+    @property
+    def d_in(self) -> int:
+        """How many columns the maps that read have together."""
+        return sum(linear.size or 0 for linear in self.inputs)
 
 
 @dataclass(frozen=True)
@@ -159,22 +198,33 @@ class Experts:
     pre_norm: Norm | None = None
     post_norm: Norm | None = None
     sum_norm: Norm | None = None
+    absent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
 class Block:
-    """One layer; `parallel`: attention and feed-forward read the same residual stream."""
+    """One layer; `parallel`: attention and feed-forward read the same residual stream.
+
+    Attention and feed-forward may be `absent`; a mixer stands in attention's place, or beside it.
+    """
 
     attention: Attention
     ff: FeedForward | Experts
     parallel: bool = False
+    mixer: Mixer | None = None
 
     @property
     def module(self) -> str:
         """The name of the block's module: what the names of its parts have in common."""
         inner = self.ff.module if isinstance(self.ff, Experts) else self.ff.w_out.module
-        names = (self.attention.q.linear.module, self.attention.o.module, inner)
-        steps = zip(*(name.split(".") for name in names), strict=False)
+        names = [self.attention.q.linear.module, self.attention.o.module, inner]
+        if self.mixer is not None:
+            names.append(self.mixer.w_out.module)
+        if "" in names:  # a sub-block alone does not show where the layer begins; its norm does
+            parts = (self.attention, self.mixer, self.ff)
+            norms = (part.pre_norm for part in parts if part is not None)
+            names += [norm.module for norm in norms if norm is not None and norm.module]
+        steps = zip(*(name.split(".") for name in names if name), strict=False)
         shared = takewhile(lambda parts: len(set(parts)) == 1, steps)
         return ".".join(parts[0] for parts in shared)
 

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from lexray.families.linear import Latent, Linear, Norm
+from lexray.families.linear import Latent, Linear, Norm, Nothing
 
 TENSORS = (
     *("embed", "unembed", "unembed_bias", "positions", "token_types", "table"),
@@ -25,6 +25,8 @@ def walk(x: Any, path: str = "") -> Iterator[tuple[str, Named]]:
     >>> dict(walk(model.architecture.blocks[0]))["attention.q.linear"].weight
     'transformer.h.0.attn.c_attn.weight'
     """
+    if isinstance(x, Nothing):
+        return
     if isinstance(x, Linear | Norm):
         yield path, x
         if isinstance(x, Latent):
@@ -61,6 +63,8 @@ def linears(x: Any) -> Iterator[Linear]:
 
     A mixture of experts may have 10⁵ of them, and all are looked at when a model is opened.
     """
+    if isinstance(x, Nothing):
+        return
     if isinstance(x, Linear):
         yield x
         if isinstance(x, Latent):

@@ -22,7 +22,7 @@ Same = TypeVar("Same", bound="FlowGraph")
 
 
 class NodeKind(StrEnum):
-    """What a node is. A closed block shows only its `MID`, `ATTN_OUT` and `FF_OUT`."""
+    """What a node is. A closed block shows only its `MID` and what its parts wrote."""
 
     EMBED = "embed"
     """What enters the first block: token (and position) embedding."""
@@ -41,6 +41,8 @@ class NodeKind(StrEnum):
     """A row of W_O."""
     ATTN_BIAS = "attn_bias"
     ATTN_OUT = "attn_out"
+    MIXER = "mixer"
+    """What a state space, linear attention or a convolution wrote, as one part (hybrids)."""
     SUM = "sum"
     """Post-norm models: a residual sum before its norm, which gives `MID` or `RESIDUAL`."""
     MID = "mid"

@@ -18,7 +18,7 @@ ENOUGH = 0.8
 """So many parts are told: the fewest that carry this share of all that was written."""
 LOOKS = 0.12
 """A head looks at a token if it gives it at least this much of its attention."""
-WRITERS = (NodeKind.HEAD, NodeKind.FF_VALUE, NodeKind.ATTN_BIAS, NodeKind.FF_BIAS)
+WRITERS = (NodeKind.HEAD, NodeKind.MIXER, NodeKind.FF_VALUE, NodeKind.ATTN_BIAS, NodeKind.FF_BIAS)
 SUMS = (NodeKind.CONCAT, NodeKind.FF_OUT, NodeKind.ATTN_OUT)
 
 
@@ -119,6 +119,8 @@ def describe(node: Node) -> str:
     match node.kind:
         case NodeKind.HEAD:
             return f"layer {node.layer}, head {node.head}"
+        case NodeKind.MIXER:
+            return f"layer {node.layer}, mixer"
         case NodeKind.FF_VALUE:
             return f"layer {node.layer}, neuron {node.label}"
         case NodeKind.ATTN_BIAS:

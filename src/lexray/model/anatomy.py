@@ -63,6 +63,9 @@ class Anatomy(Weights):
             )
         if at.part is not None:
             return layer.vector(at.part)
+        if at.mixer:
+            mixer = layer.mixer
+            return mixer if at.port is None else mixer.vectors(at.port)[at.channel or 0]
         if at.head is not None:
             return _inside_head(layer.heads[at.head], at)
         ff = layer.ff

@@ -18,8 +18,12 @@ Part = TypeVar("Part")
 class Parts(Sequence[Part]):
     """A lazy sequence of numbered parts: `model.layers`, `layer.heads`, `ff.neurons`."""
 
-    def __init__(self, what: str, owner: str, make: Callable[[int], Part], n: int) -> None:
+    def __init__(
+        self, what: str, owner: str, make: Callable[[int], Part], n: int, instead: str = ""
+    ) -> None:
         self._what, self._owner, self._make, self._n = what, owner, make, n
+        self._instead = instead
+        """What there is, where there are none of these."""
 
     @overload
     def __getitem__(self, i: int) -> Part: ...
@@ -29,7 +33,8 @@ class Parts(Sequence[Part]):
         if isinstance(i, slice):
             return [self[j] for j in range(*i.indices(self._n))]
         if not -self._n <= i < self._n:
-            there = f"{self._what}s 0–{self._n - 1}" if self._n else f"no {self._what}s"
+            none = f"no {self._what}s{f', but {self._instead}' * bool(self._instead)}"
+            there = f"{self._what}s 0–{self._n - 1}" if self._n else none
             raise LexrayError(f"there is no {self._what} {i}: {self._owner} has {there}")
         return self._make(i % self._n)
 

@@ -30,6 +30,8 @@ class Group:
     """The one before a reader, or after a writer."""
     start: int
     n: int
+    number: int = 0
+    """Of the first one, where several weights are counted through (a mixer's)."""
 
     @property
     def tensor(self) -> Float[Tensor, "n d_model"]:
@@ -50,8 +52,8 @@ class Group:
         return self.linear.cost(self.weights.checkpoint, **kept)
 
     def address_of(self, i: int) -> str:
-        if self.owner.head is not None:
-            return f"{self.owner}.{self.kind}{i}"
+        if self.owner.head is not None or self.owner.mixer:
+            return f"{self.owner}.{self.kind}{self.number + i}"
         return f"{self.owner}N{i}.{self.kind}"
 
 
@@ -76,11 +78,28 @@ def neuron_group(
     return None if linear is None else Group(weights, owner, kind, linear, norm, 0, ff.d_mlp)
 
 
+def mixer_groups(weights: Weights, layer: int, kind: Kind) -> list[Group]:
+    """The columns of the maps by which a mixer reads, counted through, or the rows by which it
+    writes; none in a layer without a mixer."""
+    mixer, owner = weights.architecture.blocks[layer].mixer, Address(layer, mixer=True)
+    if mixer is None:
+        return []
+    if kind == "out":
+        return [Group(weights, owner, kind, mixer.w_out, mixer.post_norm, 0, mixer.d_inner)]
+    found, number = [], 0
+    for linear in mixer.inputs:
+        n = linear.size or 0
+        found.append(Group(weights, owner, kind, linear, mixer.pre_norm, 0, n, number))
+        number += n
+    return found
+
+
 def feed_forwards(weights: Weights, layer: int) -> Iterator[tuple[Address, FeedForward]]:
     """The feed-forward of a layer, or each expert and then the shared one."""
     ff = weights.architecture.blocks[layer].ff
     if isinstance(ff, FeedForward):
-        yield Address(layer), ff
+        if not ff.absent:
+            yield Address(layer), ff
         return
     for e, expert in enumerate(ff.experts):
         yield Address(layer, expert=e), expert
@@ -97,7 +116,9 @@ def layer_groups(weights: Weights, layer: int, kind: Kind) -> list[Group]:
             for address, ff in feed_forwards(weights, layer)
         )
         return [group for group in groups if group is not None]
-    if kind not in ("Q", "K", "V", "O"):
+    if kind in ("in", "out"):
+        return mixer_groups(weights, layer, kind)
+    if kind not in ("Q", "K", "V", "O") or block.attention.absent:
         return []
     n = len(block.attention.q.starts)
     shared = n // len(block.attention.k.starts) if kind in ("K", "V") else 1

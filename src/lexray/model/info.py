@@ -125,8 +125,8 @@ def experts(model: Weights) -> int | None:
 def traits(model: Weights) -> dict[str, str]:
     """How the model is built, in words."""
     a = model.architecture
-    attentions = [block.attention for block in a.blocks]
-    ff = a.blocks[0].ff if a.blocks else None
+    attentions = [block.attention for block in a.blocks if not block.attention.absent]
+    ff = next((block.ff for block in a.blocks if not block.ff.absent), None)
     inner = ff.experts[0] if isinstance(ff, Experts) else ff
     found = {
         "embeddings": "tied" if a.tied else "untied",
@@ -139,6 +139,7 @@ def traits(model: Weights) -> dict[str, str]:
     }
     if (own := len(a.own_layers)) < len(a.blocks):
         found["layers"] = f"{len(a.blocks)}, which share the weights of {own}"
+    found |= mixers(model)
     if not a.causal:
         found["attention"] = "sees both ways"
     if any(x.q_norm for x in attentions):
@@ -148,6 +149,8 @@ def traits(model: Weights) -> dict[str, str]:
         found["keys and values"] = ", ".join(f"through a latent of {w} dimensions" for w in latents)
     if any(x.sinks for x in attentions):
         found["attention"] = "weights sum to less than one: each head has a sink"
+    if any(x.gate for x in attentions):
+        found["gates"] = "what each head writes is multiplied by the sigmoid of one"
     windows = Counter(x.window for x in attentions if x.window)
     if windows:
         found["windows"] = ", ".join(
@@ -158,6 +161,17 @@ def traits(model: Weights) -> dict[str, str]:
     if model.vocabulary.caveat:
         found["tokenizer"] = model.vocabulary.caveat
     return found
+
+
+def mixers(model: Weights) -> dict[str, str]:
+    """Which layers have no heads, or something beside them."""
+    blocks = model.architecture.blocks
+    kinds = Counter(block.mixer.kind for block in blocks if block.mixer is not None)
+    if not kinds:
+        return {}
+    heads = sum(not block.attention.absent for block in blocks)
+    said = ", ".join(f"{kind} in {n} of {len(blocks)} layers" for kind, n in kinds.items())
+    return {"mixers": f"{said}, heads in {heads}; a mixer is read as one part, L3.mixer"}
 
 
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -196,9 +210,10 @@ def positions(model: Weights) -> str:
 
 
 def norms(model: Weights) -> str:
-    attention = model.architecture.blocks[0].attention if model.architecture.blocks else None
+    blocks = [b for b in model.architecture.blocks if not b.attention.absent]
+    attention = blocks[0].attention if blocks else None
     places = {
-        "before": attention and (model.architecture.blocks[-1].attention.pre_norm),
+        "before": attention and blocks[-1].attention.pre_norm,
         "on the output of": attention and attention.post_norm,
         "after": attention and attention.sum_norm,
     }
@@ -235,12 +250,18 @@ LABELS = {
     "blocks.attention.relative.norm": "norm of the distances",
     "blocks.attention.relative.as_key.linear": "K, of distances",
     "blocks.attention.relative.as_query.linear": "Q, of distances",
+    "blocks.attention.gate.linear": "gate of heads",
     "blocks.attention.others": "what else attention has, not read",
     "blocks.attention.q_norm": "norm of queries",
     "blocks.attention.k_norm": "norm of keys",
     "blocks.attention.o": "O",
     "blocks.attention.post_norm": "norm on attention's output",
     "blocks.attention.sum_norm": "norm after attention",
+    "blocks.mixer.pre_norm": "norm before mixer",
+    "blocks.mixer.inputs": "mixer, in",
+    "blocks.mixer.others": "what else a mixer has, not read",
+    "blocks.mixer.w_out": "mixer, out",
+    "blocks.mixer.post_norm": "norm on mixer's output",
     "blocks.ff.pre_norm": "norm before feed-forward",
     "blocks.ff.router": "router",
     "blocks.ff.routing.correction": "bias of the choice of experts",
@@ -302,11 +323,14 @@ def one_head(model: Weights) -> dict[str, Any]:
         if a.unembed in c.names()
         else []
     )
+    layers = (n for n, block in enumerate(a.blocks) if not block.attention.absent)
+    if (layer := next(layers, None)) is None:
+        return {"address": "none", "reads": reads, "bytes": sum(r["bytes"] for r in reads)}
     for kind in ("Q", "K", "V", "O"):
-        group = head_group(model, 0, 0, kind)
+        group = head_group(model, layer, 0, kind)
         shape = [group.n, a.d_model] if kind in WRITES else [a.d_model, group.n]
         reads.append(_reading(f"W_{kind}", group.linear.weight, shape, group.cost))
-    return {"address": "L0H0", "reads": reads, "bytes": sum(r["bytes"] for r in reads)}
+    return {"address": f"L{layer}H0", "reads": reads, "bytes": sum(r["bytes"] for r in reads)}
 
 
 def _reading(label: str, tensor: str, shape: list[int], cost: int) -> dict[str, Any]:

@@ -14,13 +14,14 @@ from lexray.model.component import Component, Parts
 from lexray.model.feedforward import FeedForward, Mixture
 from lexray.model.groups import layer_groups
 from lexray.model.head import Head
+from lexray.model.mixer import Mixer, find_mixer
 from lexray.model.vectors import Vector, VectorGroup
 from lexray.model.weights import Weights
 from lexray.space.kinds import Kind
 
 
 class Layer(Component):
-    """One block: its heads and its feed-forward."""
+    """One block: its heads (or a mixer) and its feed-forward."""
 
     def __init__(self, weights: Weights, index: int) -> None:
         super().__init__(weights, Address(index))
@@ -30,7 +31,25 @@ class Layer(Component):
     @property
     def heads(self) -> Parts[Head]:
         n = len(self.spec.attention.q.starts)
-        return Parts("head", str(self.address), lambda i: Head(self.weights, self.index, i), n)
+        instead = "" if n else self._instead
+
+        def make(i: int) -> Head:
+            return Head(self.weights, self.index, i)
+
+        return Parts("head", str(self.address), make, n, instead)
+
+    @property
+    def _instead(self) -> str:
+        """What a layer without heads has, and which layers have some."""
+        blocks, mixer = self.weights.architecture.blocks, self.spec.mixer
+        what = "a feed-forward" if mixer is None else f"a {mixer.kind} mixer, {self.address}.mixer"
+        having = [str(n) for n, block in enumerate(blocks) if not block.attention.absent]
+        return f"{what}; heads are in layers {', '.join(having) or 'none'}"
+
+    @property
+    def mixer(self) -> Mixer:
+        """What stands in attention's place, or beside it, in hybrids."""
+        return find_mixer(self.weights, self.index)
 
     @cached_property
     def ff(self) -> FeedForward | Mixture:
@@ -43,7 +62,8 @@ class Layer(Component):
     def feed_forwards(self) -> Iterator[FeedForward]:
         """The feed-forward, or each expert and then the shared one."""
         if isinstance(self.ff, FeedForward):
-            yield self.ff
+            if not self.spec.ff.absent:
+                yield self.ff
             return
         yield from self.ff.experts
         if self.ff.shared is not None:
@@ -80,19 +100,22 @@ class Layer(Component):
 
     def vector(self, name: LayerVector) -> Vector:
         """A bias that the layer writes, or a norm's gain or bias, as a readable vector."""
-        attention, ff = self.spec.attention, self.spec.ff
+        attention, ff, mixer = self.spec.attention, self.spec.ff, self.spec.mixer
         checkpoint = self.weights.checkpoint
-        dense = next(iter(self.feed_forwards))
+        dense = next(iter(self.feed_forwards), None)
         norms = {
-            "attn_norm": attention.pre_norm or attention.post_norm or attention.sum_norm,
+            "attn_norm": attention.pre_norm
+            or attention.post_norm
+            or attention.sum_norm
+            or (None if mixer is None else mixer.pre_norm),
             "mlp_norm": ff.pre_norm or ff.post_norm or ff.sum_norm,
         }
         stem = name.removesuffix("_bias")
         tensor: Tensor | None
         if name == "b_O":
-            tensor = self.heads[0].b_O
+            tensor = self.weights.write_bias(attention.o, attention.post_norm)
         elif name == "b_out":
-            tensor = dense.b_out
+            tensor = None if dense is None else dense.b_out
         else:
             norm = norms[stem]
             read = None if norm is None else (norm.read_gain if stem == name else norm.read_bias)

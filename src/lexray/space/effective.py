@@ -56,4 +56,7 @@ def reader_norm(weights: Weights, first: bool) -> Norm | None:
     a token reads: what it centres is folded into the weights.
     """
     blocks = weights.architecture.blocks
-    return blocks[0 if first or len(blocks) == 1 else 1].attention.pre_norm
+    block = blocks[0 if first or len(blocks) == 1 else 1]
+    if block.attention.absent:
+        return (block.mixer or block.ff).pre_norm
+    return block.attention.pre_norm

@@ -6,13 +6,13 @@ from typing import Literal, get_args
 
 from lexray.errors import LexrayError
 
-Kind = Literal["value", "key", "gate", "Q", "K", "V", "O", "bias", "norm"]
-GroupName = Literal["values", "keys", "gates", "Q", "K", "V", "O"]
+Kind = Literal["value", "key", "gate", "Q", "K", "V", "O", "in", "out", "bias", "norm"]
+GroupName = Literal["values", "keys", "gates", "Q", "K", "V", "O", "in", "out"]
 
-WRITES: frozenset[Kind] = frozenset({"value", "O", "bias"})
+WRITES: frozenset[Kind] = frozenset({"value", "O", "out", "bias"})
 """These add to the residual stream and are read with E; all others read from it, with E′."""
 
-EXPECTS: frozenset[Kind] = frozenset({"key", "gate", "Q"})
+EXPECTS: frozenset[Kind] = frozenset({"key", "gate", "Q", "in"})
 """These respond to the token they stand on and to the one to come; K and V to what is attended."""
 
 GROUPS: dict[GroupName, Kind] = {
@@ -23,7 +23,10 @@ GROUPS: dict[GroupName, Kind] = {
     "K": "K",
     "V": "V",
     "O": "O",
+    "in": "in",
+    "out": "out",
 }
+"""`in` and `out` are the vectors of mixers, in hybrids."""
 
 
 def kind_of(group: str) -> Kind:

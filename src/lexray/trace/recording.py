@@ -217,7 +217,8 @@ class LayerTrace:
         sum is formed here alone: nothing in the model reads it."""
         if self.spec.attention.sum_norm is not None:
             return self._part("mlp_in")
-        return self.resid_pre + self.attn_out
+        added = self.resid_pre + self.attn_out
+        return added if self.spec.mixer is None else added + self.mixer_out
 
     @property
     def resid_post(self) -> Float[Tensor, "p d_model"]:
@@ -262,20 +263,30 @@ class LayerTrace:
         return self._part("pattern")
 
     @property
+    def gate(self) -> Float[Tensor, "p n_heads d_head"] | None:
+        """What each head's sum of values is multiplied by before W_O; None without gates."""
+        return None if self.spec.attention.gate is None else self._part("gate")
+
+    @property
     def z(self) -> Float[Tensor, "p n_heads d_head"]:
-        """Each head's weighted sum of values, before W_O."""
+        """Each head's weighted sum of values, before W_O; with its gate, where there is one."""
+        if self.spec.attention.absent:
+            return self.resid_pre.new_zeros(len(self.resid_pre), 0, self.spec.attention.v.d_head)
         return self._part("z")
 
     @property
     def head_out(self) -> Float[Tensor, "p n_heads d_model"]:
         """What each head writes: z through its part of W_O, before any norm."""
         z, o = self.z, self.spec.attention.o
-        W_O = o.read(self.trace.weights.checkpoint).to(z).view(*z.shape[1:], -1)
+        W_O = o.read(self.trace.weights.checkpoint).to(z)
+        W_O = W_O.view(*z.shape[1:], W_O.shape[-1])
         return torch.einsum("phr,hrd->phd", z, W_O)
 
     @property
     def attn_write(self) -> Float[Tensor, "p d_model"]:
-        """Σ_heads and the bias, before any norm."""
+        """Σ_heads and the bias, before any norm; zero in a layer without heads."""
+        if self.spec.attention.absent:
+            return torch.zeros_like(self.resid_pre)
         return self._part("attn_write")
 
     @property
@@ -292,6 +303,25 @@ class LayerTrace:
             return self._part(name)
         return norm(written, self.trace.weights.checkpoint)
 
+    # ------------------------------------------------------------------ mixers
+
+    @property
+    def mixer_in(self) -> Float[Tensor, "p d_model"]:
+        """What a mixer reads: the residual stream after the norm."""
+        return self._part("mixer_in")
+
+    @property
+    def mixer_write(self) -> Float[Tensor, "p d_model"]:
+        """What a mixer writes, before any factor."""
+        return self._part("mixer_write")
+
+    @property
+    def mixer_out(self) -> Float[Tensor, "p d_model"]:
+        """What a mixer adds to the residual stream."""
+        spec = self.spec.mixer
+        norm = None if spec is None else spec.post_norm
+        return self._added("mixer_out", self.mixer_write, norm)
+
     # ------------------------------------------------------------------ feed-forward
 
     @property
@@ -301,20 +331,24 @@ class LayerTrace:
 
     @property
     def pre(self) -> Float[Tensor, "p d_mlp"] | None:
-        """Pre-activations: input times key. None in mixtures."""
-        return None if self._is_mixture else self._part("pre")
+        """Pre-activations: input times key. None in mixtures, and without neurons."""
+        return self._part("pre") if self._is_dense else None
 
     @property
     def gate_pre(self) -> Float[Tensor, "p d_mlp"] | None:
         """Pre-activations of the gates. None without gates and in mixtures."""
         ff = self.spec.ff
-        gated = not isinstance(ff, Experts) and ff.w_gate is not None
+        gated = self._is_dense and not isinstance(ff, Experts) and ff.w_gate is not None
         return self._part("gate_pre") if gated else None
 
     @property
     def coefficients(self) -> Float[Tensor, "p d_mlp"] | None:
         """By how much each value is added. None in mixtures; see `experts` and `active`."""
-        return None if self._is_mixture else self._part("coefficients")
+        return self._part("coefficients") if self._is_dense else None
+
+    @property
+    def _is_dense(self) -> bool:
+        return not self._is_mixture and not self.spec.ff.absent
 
     @property
     def _is_mixture(self) -> bool:
@@ -341,6 +375,8 @@ class LayerTrace:
         """Which feed-forwards wrote at a position: Σ coefficients · W_out + weight · b_out over
         them is `mlp_write`. One, or in mixtures the chosen experts and the shared one."""
         row, ff = self.trace.row(position), self.trace.weights.layers[self.index].ff
+        if self.spec.ff.absent:
+            return []
         if isinstance(ff, FeedForward):
             return [ActiveFF(ff, self._part("coefficients")[row], 1.0)]
         did, all_share = self.experts, ff.spec.share
@@ -363,7 +399,9 @@ class LayerTrace:
 
     @property
     def mlp_write(self) -> Float[Tensor, "p d_model"]:
-        """Σ_neurons coefficient · value and the bias, before any norm."""
+        """Σ_neurons coefficient · value and the bias, before any norm; zero without neurons."""
+        if self.spec.ff.absent:
+            return torch.zeros_like(self.resid_pre)
         return self._part("mlp_write")
 
     @property

@@ -15,16 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from lexray.edits import Edit, ablate, add, clamp, cut, patch, scale
+from lexray.edits.site import Site
 from lexray.errors import LexrayError
 from lexray.families import Experts, Linear
 from lexray.model.model import Model
 from lexray.trace.apply.editor import EDITING
 from lexray.trace.record.module import module_of
 from lexray.trace.record.run import Runner
+from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace
 from tests.families.apart import with_own_layers
 from tests.families.oracles import close, run
-from tests.families.span import STAND_INS, every_variant
+from tests.families.span import WHOLE, every_variant
 from tests.families.zoo import build, find
 from tests.trace.test_proof import IDS, NAMES, case, same, state_of
 
@@ -99,7 +101,8 @@ def test_sub_blocks_and_layers(name: str) -> None:
     for part in ("attn", "mlp"):
         x = c.model.trace(IDS, edits=[ablate(f"L{n}.{part}")])[n]
         assert not (x.attn_write if part == "attn" else x.mlp_write).any()
-    both = c.model.trace(IDS, edits=[ablate(f"L{n}.attn"), ablate(f"L{n}.mlp")])
+    parts = Site.parse(f"L{n}").sub_blocks(c.model)
+    both = c.model.trace(IDS, edits=[ablate(str(part)) for part in parts])
     whole = c.model.trace(IDS, edits=[ablate(f"L{n}")])
     assert torch.equal(both.logits, whole.logits)
     if c.model.architecture.blocks[n].ff.sum_norm is None:
@@ -176,7 +179,8 @@ def test_everything_from_another_run_is_that_run(name: str) -> None:
     last = c.model.n_layers - 1
     same_ends(c.model.trace(IDS, edits=[patch(f"L{last}", there)]), there)
     writes: list[Edit] = [patch("L0.pre", there)]
-    writes += [patch(f"L{n}.{part}", there) for n in range(last + 1) for part in ("attn", "mlp")]
+    parts = [part for n in range(last + 1) for part in Site.parse(f"L{n}").sub_blocks(c.model)]
+    writes += [patch(str(part), there) for part in parts]
     same_ends(c.model.trace(IDS, edits=writes), there)
     some = c.model.trace(IDS, edits=[patch("L0", there, positions=[AT])])
     close(some[0].resid_post[AT], there[0].resid_post[AT])
@@ -201,17 +205,25 @@ def test_attention_from_another_run(name: str) -> None:
         close(x.k_rotated, there[n].k_rotated)
         takes = [patch(f"L{n}H{h}.{part}", there) for h in heads for part in ("pattern", "v")]
         y = c.model.trace(IDS, edits=takes)[n]
-        close(y.attn_write, there[n].attn_write)
+        close(y.z / gate_of(y), there[n].z / gate_of(there[n]))
         close(y.v, there[n].v)
         one = c.model.trace(IDS, edits=[patch(f"L{n}H1.pattern", there, positions=[-1])])[n]
         close(one.pattern[1, -1], there[n].pattern[1, -1])
-        close(one.z[-1, 1], one.pattern[1, -1] @ one.v[:, c.model.layers[n].heads[1].kv_index])
+        taken = one.pattern[1, -1] @ one.v[:, c.model.layers[n].heads[1].kv_index]
+        close((one.z / gate_of(one))[-1, 1], taken)
         close(one.z[:-1], c.trace[n].z[:-1])
         close(one.z[:, 0], c.trace[n].z[:, 0])
 
 
-MASK = [name for name in STAND_INS if name != "bloom" and not name.startswith("falcon-rw")]
-"""ALiBi counts positions by the mask, so there masking also moves the tokens behind."""
+def gate_of(layer: LayerTrace) -> Tensor:
+    """What heads' sums of values are multiplied by, in models with gates."""
+    return torch.ones_like(layer.z) if layer.gate is None else layer.gate
+
+
+MIXED = {n for n in NAMES if any(b.mixer for b in case(n).model.architecture.blocks)}
+MASK = [n for n in WHOLE if n != "bloom" and not n.startswith("falcon-rw") and n not in MIXED]
+"""ALiBi counts positions by the mask, so there masking also moves the tokens behind; mixers see
+what heads do not."""
 
 
 @pytest.mark.parametrize("name", MASK)
@@ -242,7 +254,7 @@ def test_cut_weights_are_gone_and_the_rest_stays(name: str) -> None:
     close(bare.pattern[1, :-1], was[1, :-1])
     close(bare.pattern[0], was[0])
     kv = c.model.layers[n].heads[1].kv_index
-    close(bare.z[-1, 1], was[1, -1, :5] @ c.trace[n].v[:5, kv])
+    close((bare.z / gate_of(bare))[-1, 1], was[1, -1, :5] @ c.trace[n].v[:5, kv])
     full = c.model.trace(IDS, edits=[cut([5, 6], -1, heads=f"L{n}H1", renormalise=True)])[n]
     if was[1, -1, :5].sum() > 1e-6:
         close(full.pattern[1, -1, :5], was[1, -1, :5] / (1 - was[1, -1, 5:].sum()))
@@ -352,7 +364,7 @@ def test_a_plain_pass_in_another_thread_is_unchanged() -> None:
     assert torch.equal(seen[1], plain)
 
 
-CAUSAL = [n for n in STAND_INS if not find(n).masked and "both-ways" not in n]
+CAUSAL = [n for n in WHOLE if not find(n).masked and "both-ways" not in n]
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -370,7 +382,7 @@ def test_generation_under_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     edits: list[Edit] = [
         scale("L0.mlp", 3),
         add("L0", torch.ones(c.model.d_model), positions=-1),
-        ablate("L1H1", to=other(name)),
+        ablate(f"L{c.model.n_layers - 1}H1", to=other(name)),
         patch("L1.mlp", other(name), positions=slice(1, None)),
     ]
     trace = c.model.trace([5, 11, 3], new_tokens=3, edits=edits)

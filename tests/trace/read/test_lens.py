@@ -61,6 +61,7 @@ def own_probabilities(name: str, h: Tensor) -> Tensor:
         h = decoder.project_out(h)
     logits = decode(module, h) * (getattr(module.config, "logit_scale", 1) or 1)
     logits = logits / getattr(module.config, "logits_scaling", 1)
+    logits = logits * getattr(module.config, "lm_head_multiplier", 1)
     cap = getattr(module.config, "final_logit_softcapping", None)
     return (logits if cap is None else cap * (logits / cap).tanh()).softmax(-1)
 
@@ -213,7 +214,7 @@ def test_queries_and_keys_give_the_attention_scores(name: str) -> None:
     trace = traced(name)
     for index in range(trace.model.n_layers):
         layer, spec = trace[index], trace[index].spec.attention
-        if spec.q_norm is not None or spec.clip is not None:
+        if spec.q_norm is not None or spec.clip is not None or spec.absent:
             continue
         x = layer.attn_in
         for head in trace.weights.layers[index].heads:

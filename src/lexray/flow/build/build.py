@@ -5,7 +5,7 @@ query → its best keys → their values → the head → the concatenation → 
 output → with the skip, the middle of the stream → norm → keys (and gates) → values → the
 feed-forward's output → with the skip, the next block's input. Parallel blocks fork at the norm,
 post-norm ones norm the sums, sandwich ones norm what is added. What is left out of a sum is one
-node, the exact rest.
+node, the exact rest. A hybrid's mixer is one node: it is no sum over positions.
 
 Queries and keys are read through the QK circuit at their actual distance, as
 `lexray.trace.read.vectors` says: a QK-norm's gain is in their reading, its scale, which no rank
@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.families import Norm
+from lexray.families import Mixer, Norm
 from lexray.flow.build.attention import AttentionDrawing
 from lexray.flow.build.draft import Draft
 from lexray.flow.build.feedforward import FeedForwardDrawing
@@ -125,27 +126,39 @@ class BlockDrawing:
         if layer == 0:
             self._embedding()
         before = self._stream(layer, step.at(recorded.resid_pre))
-        attn_in = self._norm(
-            step, before, spec.attention.pre_norm, recorded.attn_in, f"{at}.attn_norm"
-        )
-        written = AttentionDrawing(self.draft, step, shown, self.options, self.name).draw(attn_in)
-        attended = self._norm(
-            step, written, spec.attention.post_norm, recorded.attn_out, f"{at}.attn_out.normed"
-        )
-        if spec.parallel:
+        mixed, attn_in = [], None
+        if not spec.attention.absent:
+            attn_in = self._norm(
+                step, before, spec.attention.pre_norm, recorded.attn_in, f"{at}.attn_norm"
+            )
+            heads = AttentionDrawing(self.draft, step, shown, self.options, self.name)
+            norm, normed = spec.attention.post_norm, f"{at}.attn_out.normed"
+            mixed.append(self._norm(step, heads.draw(attn_in), norm, recorded.attn_out, normed))
+        if spec.mixer is not None:
+            mixed.append(self._mixer(step, before, spec.mixer))
+        if spec.parallel or not mixed:
             same = spec.ff.pre_norm == spec.attention.pre_norm
             middle, ff_in = before, attn_in if same else None
         else:
-            middle, ff_in = self._middle(step, before, attended), None
-        ff_in = ff_in or self._norm(
-            step, middle, spec.ff.pre_norm, recorded.mlp_in, f"{at}.ff_norm"
-        )
+            middle, ff_in = self._middle(step, before, mixed), None
+        added = [] if spec.ff.absent else [self._feed_forward(step, shown, middle, ff_in)]
+        self._after(step, middle, [*mixed, *added] if spec.parallel else added)
+
+    def _mixer(self, step: Step, before: str, spec: Mixer) -> str:
+        """What a mixer wrote: one node, whose inside is no sum over positions."""
+        recorded, at = step.recorded, f"L{step.index}.mixer"
+        norm = self._norm(step, before, spec.pre_norm, recorded.mixer_in, f"{at}_norm")
+        vector = step.output_of("mixer")
+        more: dict[str, Any] = {"behind": spec.post_norm, "address": at}
+        self.draft.node(at, NodeKind.MIXER, step.index, spec.kind, vector, **more)
+        self.draft.link(norm, at, EdgeKind.SUM)
+        return self._norm(step, at, spec.post_norm, recorded.mixer_out, f"{at}.normed")
+
+    def _feed_forward(self, step: Step, shown: Shown, middle: str, ff_in: str | None) -> str:
+        spec, recorded, at = step.spec.ff, step.recorded, f"L{step.index}"
+        ff_in = ff_in or self._norm(step, middle, spec.pre_norm, recorded.mlp_in, f"{at}.ff_norm")
         written = FeedForwardDrawing(self.draft, step, shown, self.options).draw(ff_in)
-        added = self._norm(
-            step, written, spec.ff.post_norm, recorded.mlp_out, f"{at}.ff_out.normed"
-        )
-        parts = [attended, added] if spec.parallel else [added]
-        self._after(step, middle, parts)
+        return self._norm(step, written, spec.post_norm, recorded.mlp_out, f"{at}.ff_out.normed")
 
     def _embedding(self) -> None:
         """What the first block's input is made of."""
@@ -175,14 +188,15 @@ class BlockDrawing:
         self.draft.link(source, id, EdgeKind.NORM)
         return id
 
-    def _middle(self, step: Step, before: str, attended: str) -> str:
+    def _middle(self, step: Step, before: str, mixed: Sequence[str]) -> str:
         norm, recorded = step.spec.attention.sum_norm, step.recorded
         id = f"L{step.index}.mid"
         self.draft.node(id, NodeKind.MID, step.index, "mid", step.at(recorded.resid_mid))
         total = id
         if norm is not None:
             total = self._sum(step, "attn", step.total("attention"), id)
-        self.draft.link(attended, total, EdgeKind.SUM, factor=1.0)
+        for part in mixed:
+            self.draft.link(part, total, EdgeKind.SUM, factor=1.0)
         self.draft.link(before, total, EdgeKind.RESIDUAL_ATTN, factor=1.0)
         return id
 

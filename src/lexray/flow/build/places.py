@@ -13,6 +13,7 @@ KINDS = {
     NodeKind.QKV: "attention",
     NodeKind.CONCAT: "attention",
     NodeKind.ATTN_OUT: "attention",
+    NodeKind.MIXER: "mixer",
     NodeKind.ATTN_BIAS: "attention",
     NodeKind.FF_OUT: "mlp",
     NodeKind.FF_BIAS: "mlp",
@@ -23,6 +24,8 @@ KINDS = {
 }
 NAMES = {
     "attn_norm": "attn_in",
+    "mixer_norm": "mixer_in",
+    "mixer.normed": "mixer",
     "ff_norm": "mlp_in",
     "attn_out.normed": "attention",
     "ff_out.normed": "mlp",

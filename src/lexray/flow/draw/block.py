@@ -40,6 +40,7 @@ CARDS = frozenset(STREAM) | {
     NodeKind.QKV,
     NodeKind.CONCAT,
     NodeKind.ATTN_OUT,
+    NodeKind.MIXER,
     NodeKind.FF_OUT,
 }
 FEED_FORWARD = frozenset(kind for kind in NodeKind if kind.startswith("ff_"))

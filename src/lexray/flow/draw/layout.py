@@ -48,7 +48,11 @@ WIDE = 1700.0
 """How wide a row of a still picture may be, if it holds more than one block."""
 BETWEEN = 30.0
 """The height between rows."""
-SUMMARIES = {NodeKind.ATTN_OUT: "attention", NodeKind.FF_OUT: "feed-fwd"}
+SUMMARIES = {
+    NodeKind.ATTN_OUT: "attention",
+    NodeKind.MIXER: "mixer",
+    NodeKind.FF_OUT: "feed-fwd",
+}
 STATIONS = (NodeKind.EMBED, NodeKind.RESIDUAL)
 
 Arc = tuple[int, int, int]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,11 @@ def weights_sample(model: Model) -> bytes:
     """Some of every layer's numbers, so that another model under the same name is noticed."""
     parts = []
     for layer in model.layers:
-        head, ff = layer.heads[0], next(iter(layer.feed_forwards))
-        parts += [head.W_Q[:, 0], head.W_K[:, 0], head.W_V[:, 0], head.W_O[0], ff.neurons[0].W_out]
+        for head in layer.heads[:1]:
+            parts += [head.W_Q[:, 0], head.W_K[:, 0], head.W_V[:, 0], head.W_O[0]]
+        if layer.spec.mixer is not None:
+            parts += [layer.mixer.vectors("in")[0].tensor, layer.mixer.vectors("out")[0].tensor]
+        parts += [ff.neurons[0].W_out for ff in islice(layer.feed_forwards, 1)]
     digest = hashlib.sha256(model.vocabulary.fingerprint.encode())
     for part in parts:
         digest.update(part.float().cpu().contiguous().numpy().tobytes())

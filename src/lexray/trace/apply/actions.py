@@ -11,12 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 Point = (
-    Literal["pre", "post", "attn", "mlp", "z", "q", "k", "v", "pattern"]
+    Literal["pre", "post", "attn", "mixer", "mlp", "z", "q", "k", "v", "pattern"]
     | Literal["coefficients", "shared_coefficients", "expert", "expert_coefficients"]
 )
 """Where numbers are caught: the stream before and after a block, what sub-blocks write, heads'
 sums of values, queries, keys, values, weights, neurons' coefficients, experts' weights."""
-STREAM: tuple[Point, ...] = ("pre", "post", "attn", "mlp")
+STREAM: tuple[Point, ...] = ("pre", "post", "attn", "mixer", "mlp")
 ATTENTION: tuple[Point, ...] = ("q", "k", "v", "pattern")
 EXPERTS: tuple[Point, ...] = ("expert", "expert_coefficients")
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lexray.checkpoint import Checkpoint
-from lexray.families import Architecture, Experts, FeedForward, Heads
+from lexray.families import Architecture, Experts, FeedForward, Heads, Mixer
 from lexray.trace.apply.actions import ATTENTION, EXPERTS, STREAM, Action, Point
 from lexray.trace.record.attention import only_first, weights_of
 
@@ -88,6 +88,8 @@ class Editor:
             for n, block in enumerate(self.architecture.blocks):
                 self._hook_stream(undo, n, block.module)
                 self._hook_attention(undo, n)
+                if block.mixer is not None and self.at(n, "mixer"):
+                    self._hook_mixer(undo, n, block.mixer)
                 self._hook_ff(undo, n, block.ff)
             yield
 
@@ -142,6 +144,9 @@ class Editor:
         self._after(
             undo, last, lambda x: self._whole(x + seen[0].view_as(x), n, "mlp") - seen[0].view_as(x)
         )
+
+    def _hook_mixer(self, undo: ExitStack, n: int, spec: Mixer) -> None:
+        self._after(undo, spec.w_out.module, lambda x: self._whole(x, n, "mixer"))
 
     def _hook_attention(self, undo: ExitStack, n: int) -> None:
         spec = self.architecture.blocks[n].attention

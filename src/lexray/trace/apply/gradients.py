@@ -15,18 +15,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lexray.checkpoint.module import modules_by_name
-from lexray.families import Experts, FeedForward
+from lexray.families import Block, Experts, FeedForward
 from lexray.trace.apply.actions import Action
 from lexray.trace.apply.editor import Editor
-from lexray.trace.record.attention import eager_attention, watch_attention
+from lexray.trace.record.attention import uses_interface, watch_attention
 from lexray.trace.record.experts import Inside, Look, watch_experts
 from lexray.trace.record.hooks import RECORDING, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.recording import Recording, no_head
 
-Caught = Literal[
-    "resid_pre", "z", "attn_write", "mlp_write", "mlp_in", "coefficients", "pre", "shared_weight"
-]
+Caught = (
+    Literal["resid_pre", "z", "attn_write", "mixer_write", "mlp_write", "mlp_in"]
+    | Literal["coefficients", "pre", "shared_weight"]
+)
 _Caught = dict[tuple[int, Caught], Tensor]
 Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, ""]]
 """Of the logits at all positions."""
@@ -183,8 +184,7 @@ def _change(
 ) -> Iterator[None]:
     """Inside, the run's own edits apply, and experts are computed one by one."""
     architecture = recording.weights.architecture
-    attentions = (modules[block.attention.module] for block in architecture.blocks)
-    interface = all(eager_attention(part) is not None for part in attentions)
+    interface = uses_interface(architecture, modules)
     known = architecture, modules, recording.weights.checkpoint
     editor = Editor(*known, [list(actions)], [len(recording)], interface)
     with ExitStack() as undo:
@@ -201,30 +201,34 @@ def _catch(
     undo: ExitStack,
     modules: dict[str, nn.Module],
     n: int,
-    block: Any,
+    block: Block,
     name: Caught,
     caught: dict[tuple[int, Caught], Tensor],
 ) -> None:
     """Keeps what a hook sees, with its graph."""
     ff = block.ff
+    if not _has(block, name):
+        return
     if name == "mlp_write" and isinstance(ff, Experts) and ff.shared and ff.shared_beside:
         pair = modules[ff.module], modules[ff.shared.w_out.module]
         _catch_sum(undo, *pair, lambda x: caught.__setitem__((n, name), x))
         return
-    mixture, dense = isinstance(ff, Experts), dense_part(ff)
+    dense = dense_part(ff)
     before: dict[Caught, str] = {
         "resid_pre": block.module,
         "z": block.attention.o.module,
-        "mlp_in": ff.module if mixture else ff.w_in.module,
+        "mlp_in": ff.module if isinstance(ff, Experts) else ff.w_in.module,
     }
     after: dict[Caught, str] = {
         "attn_write": block.attention.o.module,
-        "mlp_write": ff.module if mixture else ff.w_out.module,
+        "mlp_write": ff.module if isinstance(ff, Experts) else ff.w_out.module,
     }
+    if block.mixer is not None:
+        after["mixer_write"] = block.mixer.w_out.module
     if dense is not None:
         before["coefficients"] = dense.w_out.module
         after["pre"] = dense.w_in.module
-    if mixture and ff.shared_gate is not None:
+    if isinstance(ff, Experts) and ff.shared_gate is not None:
         after["shared_weight"] = ff.shared_gate.module
     if name not in (*before, *after):
         return
@@ -243,6 +247,15 @@ def _catch(
 
         handle = modules[after[name]].register_forward_hook(look)
     undo.callback(handle.remove)
+
+
+def _has(block: Block, name: Caught) -> bool:
+    """Whether a layer has what is asked for: in hybrids some have no heads, or no neurons."""
+    if name in ("z", "attn_write"):
+        return not block.attention.absent
+    if name == "mixer_write":
+        return block.mixer is not None
+    return name == "resid_pre" or not block.ff.absent
 
 
 def _catch_sum(

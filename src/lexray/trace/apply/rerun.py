@@ -23,7 +23,7 @@ from lexray.families import Experts
 from lexray.model.cache import Drawer
 from lexray.trace.apply.actions import Action
 from lexray.trace.apply.editor import Editor
-from lexray.trace.record.attention import eager_attention, watch_attention
+from lexray.trace.record.attention import uses_interface, watch_attention
 from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.hooks import RECORDING, evaluating
 from lexray.trace.record.module import module_of
@@ -62,9 +62,7 @@ class Rerun:
 
     @cached_property
     def _interface(self) -> bool:
-        blocks = self.recording.weights.architecture.blocks
-        attentions = (self.modules[block.attention.module] for block in blocks)
-        return all(eager_attention(module) is not None for module in attentions)
+        return uses_interface(self.recording.weights.architecture, self.modules)
 
     def logits(
         self, rows: Rows, position: int, *, first: int | None = None

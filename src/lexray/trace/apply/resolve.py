@@ -45,6 +45,7 @@ POINTS: dict[Kind, Point] = {
     "layer": "post",
     "pre": "pre",
     "attn": "attn",
+    "mixer": "mixer",
     "mlp": "mlp",
     "head": "z",
     "q": "q",
@@ -54,6 +55,7 @@ POINTS: dict[Kind, Point] = {
 }
 PARTS: dict[Point, str] = {
     "attn": "attn_write",
+    "mixer": "mixer_write",
     "mlp": "mlp_write",
     "z": "z",
     "q": "q",
@@ -123,9 +125,9 @@ class Changes:
             yield Action(site.layer, place.point, positions, operation, place.index, place.inner)
 
     def _parts(self, edit: Placed) -> list[Site]:
-        """The site itself; of a layer that is ablated or scaled, its two sub-blocks."""
+        """The site itself; of a layer that is ablated or scaled, its sub-blocks."""
         if edit.site.kind == "layer" and isinstance(edit, (Ablate, Scale)):
-            return [Site(edit.site.address, "attn"), Site(edit.site.address, "mlp")]
+            return edit.site.sub_blocks(self.model)
         return [edit.site]
 
     def _place(self, edit: Placed, site: Site) -> _Place:

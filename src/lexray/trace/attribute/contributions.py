@@ -24,6 +24,7 @@ from lexray.trace.recording import Recording
 PLURALS: dict[ComponentKind, str] = {
     "embedding": "embeddings",
     "head": "heads",
+    "mixer": "mixers",
     "neuron": "neurons",
     "bias": "biases",
 }
@@ -266,7 +267,7 @@ def components(moment: Moment, logit: Logit, sources: bool) -> Iterator[Componen
             name = "attn_norm_bias" if stop.part == "attention" else "mlp_norm_bias"
             for bias in (stop.bias, stop.output_bias):
                 yield from _single("bias", stop.layer, f"L{stop.layer}.{name}", bias)
-            of_part = _attention if stop.part == "attention" else _feed_forward
+            of_part = {"attention": _attention, "mixer": _mixer, "ff": _feed_forward}[stop.part]
             yield from of_part(stop, stop.step, sources)
 
 
@@ -289,6 +290,8 @@ def _split_edited(moment: Moment, stop: Stop) -> Iterator[Components]:
         found.append((layer, "mlp", f"L{layer}.mlp.edited", stop.direction))
     if layer is not None and stop.part == "attention":
         found.append((layer, "attn", f"L{layer}.attn.edited", stop.direction))
+    if layer is not None and stop.part == "mixer":
+        found.append((layer, "mixer", f"L{layer}.mixer.edited", stop.direction))
     for index, point, name, direction in found:
         added = moment.recording.parts.get((index, f"{point}_edited"))
         if added is not None:
@@ -307,8 +310,19 @@ def _feed_forward(stop: Stop, step: Step, sources: bool) -> Iterator[Components]
         yield Components("neuron", step.index, f"{stem}N", values, numbered=True)
 
 
+def _mixer(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
+    """All that a mixer wrote: what it took from where is not to be told apart."""
+    added, index = step.output_of("mixer") @ stop.direction, step.index
+    edited = step.moment.recording.parts.get((index, "mixer_edited"))
+    if edited is not None:  # which has a line of its own
+        added = added - step.at(edited) @ stop.direction
+    yield from _single("mixer", index, f"L{index}.mixer", added[None])
+
+
 def _attention(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
     g, index = stop.direction, step.index
+    if step.spec.attention.absent:
+        return
     if (b_O := step.b_O) is not None:
         yield from _single("bias", index, f"L{index}.b_O", b_O[None] @ g)
     if not sources:

@@ -18,7 +18,7 @@ from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.read.standard import How, read_words
 from lexray.trace.read.usual import Place
 
-ComponentKind = Literal["embedding", "head", "neuron", "bias"]
+ComponentKind = Literal["embedding", "head", "mixer", "neuron", "bias"]
 WORDS = 3
 """So many of the words that a component wrote are shown."""
 
@@ -137,7 +137,7 @@ def read_leaves(
         return [moment.find(leaf) for leaf in leaves], moment.how
     by_layer: dict[int, list[int]] = defaultdict(list)
     for i, leaf in enumerate(leaves):
-        if leaf.layer is not None and leaf.kind in ("head", "neuron"):
+        if leaf.layer is not None and leaf.kind in ("head", "mixer", "neuron"):
             by_layer[leaf.layer].append(i)
     found, vectors, order, places = list(leaves), [], [], []
     for layer, members in by_layer.items():
@@ -169,6 +169,10 @@ def _write(step: Step, leaf: Leaf) -> tuple[Float[Tensor, "d_model"], int | None
         value = fold.writer(step.W_out[i], step.spec.ff.post_norm, checkpoint)
         times = float(step.coefficients[i]) or 1.0
         return times * value, None, times
+    if leaf.kind == "mixer":
+        assert step.spec.mixer is not None
+        written = step.output_of("mixer")
+        return fold.writer(written, step.spec.mixer.post_norm, checkpoint), None, None
     head = int(leaf.component.rpartition("H")[2])
     moved = step.pattern[head, :, None] * (step.values(head) @ step.W_O[head])
     at = int(moved.norm(dim=-1).argmax()) if leaf.source is None else leaf.source

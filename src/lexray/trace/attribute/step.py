@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.families import Attention, Block, Experts
+from lexray.families import Attention, Block, Experts, Mixer
 from lexray.families import FeedForward as FeedForwardSpec
 from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import FeedForward
@@ -19,7 +19,7 @@ from lexray.model.fold import at_least_float32
 from lexray.model.layer import Layer
 from lexray.trace.recording import ActiveFF, LayerTrace, Recording
 
-SubBlock = Literal["attention", "ff"]
+SubBlock = Literal["attention", "mixer", "ff"]
 NeuronName = tuple[str, int]
 """The address of a feed-forward or an expert, and a neuron's number in it."""
 
@@ -117,12 +117,17 @@ class Step:
 
     # ------------------------------------------------------------------ both sub-blocks
 
-    def sub_block(self, part: SubBlock) -> Attention | FeedForwardSpec | Experts:
+    def sub_block(self, part: SubBlock) -> Attention | Mixer | FeedForwardSpec | Experts:
+        if part == "mixer":
+            assert self.spec.mixer is not None
+            return self.spec.mixer
         return self.spec.attention if part == "attention" else self.spec.ff
 
     def output_of(self, part: SubBlock) -> Float[Tensor, "d_model"]:
         """What a sub-block wrote, before any norm."""
         recorded = self.recorded
+        if part == "mixer":
+            return self.at(recorded.mixer_write)
         return self.at(recorded.attn_write if part == "attention" else recorded.mlp_write)
 
     def total(self, part: SubBlock) -> Float[Tensor, "d_model"]:
@@ -138,11 +143,13 @@ class Step:
     def W_O(self) -> Float[Tensor, "n_heads d_head d_model"]:
         heads, weights = self.spec.attention.v, self.layer.weights
         W = weights.place(self.spec.attention.o.read(weights.checkpoint))
-        return at_least_float32(W).reshape(-1, heads.d_head, W.shape[-1])
+        n_heads = len(self.spec.attention.q.starts)
+        return at_least_float32(W).reshape(n_heads, heads.d_head, W.shape[-1])
 
     @property
     def b_O(self) -> Float[Tensor, "d_model"] | None:
-        bias = self.layer.heads[0].b_O
+        spec = self.spec.attention
+        bias = self.layer.weights.write_bias(spec.o, spec.post_norm)
         return None if bias is None else self.moment.place(bias)
 
     @cached_property
@@ -168,10 +175,19 @@ class Step:
         """Σ_j v_j W_O^j: this position's own values."""
         shared = len(self.z) // self.v.shape[1]
         own = self.v[self.position].repeat_interleave(shared, 0)
+        if self.gate is not None:
+            own = own * self.gate
         return torch.einsum("hr,hrd->d", own, self.W_O)
 
+    @cached_property
+    def gate(self) -> Float[Tensor, "n_heads d_head"] | None:
+        """What heads' sums of values are multiplied by at this position, where they have gates."""
+        return None if (gate := self.recorded.gate) is None else self.at(gate)
+
     def values(self, head: int) -> Float[Tensor, "n d_head"]:
-        return self.v[:, self.layer.heads[head].kv_index]
+        """The values of all positions as this one takes them: through the head's gate, if any."""
+        found = self.v[:, self.layer.heads[head].kv_index]
+        return found if self.gate is None else found * self.gate[head]
 
     def rows_along(self, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n_heads d_head"]:
         """What each row of W_O added in a direction."""
@@ -198,10 +214,14 @@ class Step:
     @cached_property
     def coefficients(self) -> Float[Tensor, "n_neurons"]:
         """By how much the value of each neuron was added, over all feed-forwards that wrote."""
+        if not self.active:
+            return self.at(self.recorded.mlp_write)[:0]
         return torch.cat([found.coefficients for found in self.active])
 
     @cached_property
     def W_out(self) -> Float[Tensor, "n_neurons d_model"]:
+        if not self.active:
+            return self.at(self.recorded.mlp_write)[None][:0]
         parts = [at_least_float32(found.ff.W_out) for found in self.active]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 

@@ -86,7 +86,7 @@ class Stop:
         if self._post_norm is None:
             return self.stream
         assert self.step is not None
-        assert self.part in ("attention", "ff")
+        assert self.part in ("attention", "mixer", "ff")
         x = self.step.output_of(self.part)
         return before_norm(self._post_norm, self._checkpoint, self.stream, x)
 
@@ -98,7 +98,7 @@ class Stop:
 
     @property
     def _post_norm(self) -> Norm | None:
-        if self.step is None or self.part not in ("attention", "ff"):
+        if self.step is None or self.part not in ("attention", "mixer", "ff"):
             return None
         return self.step.sub_block(self.part).post_norm
 
@@ -120,9 +120,10 @@ def walk_back(moment: Moment, g: Float[Tensor, "d_model"]) -> Iterator[Stop]:
     if a.final_norm is not None:
         g = before_norm(a.final_norm, checkpoint, g, moment.final)
     yield Stop("output", None, g, bias, behind)
-    parts: tuple[SubBlock, ...] = ("ff", "attention")
     for index in reversed(range(len(a.blocks))):
         step = moment.step(index)
+        mixer: tuple[SubBlock, ...] = ("mixer",) if a.blocks[index].mixer is not None else ()
+        parts: tuple[SubBlock, ...] = ("ff", *mixer, "attention")
         for part in parts:
             norm = step.sub_block(part).sum_norm
             bias, behind = norm_bias(norm, checkpoint, g), g
@@ -172,8 +173,8 @@ def pulls(moment: Moment, token: int, layers: Collection[int]) -> dict[int, Pull
     for stop in walk_back(moment, Logit(moment.weights, token).direction):
         if stop.layer is None or stop.layer not in layers:
             continue
-        if stop.part == "ff":
-            ff = stop.direction
+        if stop.part != "attention":
+            ff = stop.direction if stop.part == "ff" else ff
             continue
         assert ff is not None
         found[stop.layer] = Pull(stop.direction, ff)

@@ -180,10 +180,13 @@ def attention_patterns(
     """Where heads look and what they write; see `lexray.trace.trace.Trace.attention`."""
     model = recording.model
     at = recording.positions[recording.row(position)]
-    asked = recording.layers if layers is None else plan.choose(layers, model.n_layers, "layer")
-    read = lens(
-        recording, "heads", layers=list(asked), positions=[at], heads=heads, k=k, filter=filter
-    )
+    chosen = recording.layers if layers is None else plan.choose(layers, model.n_layers, "layer")
+    asked = [n for n in chosen if not model.architecture.blocks[n].attention.absent]
+    if not asked:
+        raise LexrayError(
+            f"no head looks anywhere in layers {', '.join(map(str, chosen))}: they have no heads"
+        )
+    read = lens(recording, "heads", layers=asked, positions=[at], heads=heads, k=k, filter=filter)
     spell = model.vocabulary.shown
     words = {
         line.name: tuple(spell(token) for token in ids)

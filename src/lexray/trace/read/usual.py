@@ -39,10 +39,13 @@ from lexray.trace.read.vectors import Selection
 from lexray.trace.record.prompt import encode, len_embedding, longest
 from lexray.trace.recording import Recording
 
-PLACES = ("pre", "mid", "attention", "mlp", "attn_in", "mlp_in", "heads", "values")
+PLACES = (
+    *("pre", "mid", "attention", "mixer", "mlp"),
+    *("attn_in", "mixer_in", "mlp_in", "heads", "values"),
+)
 """The kinds of places, as a lens names them; `post` is the next layer's `pre`."""
 OF_HEADS = frozenset({"heads", "values"})
-ADDED = frozenset({"attention", "mlp", "heads", "values"})
+ADDED = frozenset({"attention", "mixer", "mlp", "heads", "values"})
 """What is added to the stream."""
 LIKE: dict[str, Kind] = {"neurons": "value", "queries": "K", "keys": "Q"}
 """What is read as parameters are: a neuron is its value; a query asks with its head's rows of W_K,
@@ -198,8 +201,9 @@ class Sums:
             for kind in PLACES:
                 some = at[:: max(1, self.model.n_heads // 2)] if kind in OF_HEADS else at
                 lines = Selection(recording, (layer,), some).lines([kind])
-                X = torch.cat([line.vectors for line in lines])
-                self._put(kind, layer, direction(self.model, X).cpu())
+                if lines:  # hybrids have layers without heads, or without neurons
+                    X = torch.cat([line.vectors for line in lines])
+                    self._put(kind, layer, direction(self.model, X).cpu())
 
     def _put(self, kind: str, layer: int, X: Float[Tensor, "n d_model"]) -> None:
         key = kind, layer
@@ -211,11 +215,14 @@ class Sums:
         self.samples[kind].append((layer, X[rows]))
 
     def moments(self) -> dict[str, Moments]:
-        return {kind: self._moments(kind) for kind in PLACES}
+        return {kind: self._moments(kind) for kind in PLACES if kind in self.samples}
 
     def _moments(self, kind: str) -> Moments:
-        layers = range(self.model.n_layers)
-        means = torch.stack([self.totals[kind, n] / self.counts[kind, n] for n in layers]).float()
+        none = torch.zeros(self.model.d_model).double()
+        keys = [(kind, n) for n in range(self.model.n_layers)]
+        means = torch.stack(
+            [self.totals.get(key, none) / max(1, self.counts[key]) for key in keys]
+        ).float()
         if kind in ADDED:
             means = torch.zeros_like(means)
         D = torch.cat([X.float() - means[layer] for layer, X in self.samples[kind]])

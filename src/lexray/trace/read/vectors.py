@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lexray.checkpoint import Checkpoint
 from lexray.errors import LexrayError
-from lexray.families import Heads, Norm, QKNorm
+from lexray.families import Block, Heads, Norm, QKNorm
 from lexray.model import fold
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
@@ -27,8 +27,10 @@ from lexray.trace.recording import LayerTrace, Recording
 IN_BLOCK = ("pre", "mid", "post")
 SUB_BLOCKS = {
     "attention": "attn_out",
+    "mixer": "mixer_out",
     "mlp": "mlp_out",
     "attn_in": "attn_in",
+    "mixer_in": "mixer_in",
     "mlp_in": "mlp_in",
 }
 READERS = ("queries", "keys")
@@ -90,6 +92,8 @@ class Selection:
         return found
 
     def _of(self, kind: str, layer: LayerTrace, several: bool) -> Iterator[Line]:
+        if not has_kind(layer.spec, kind):
+            return
         if kind == "residual":
             name = f"L{layer.index} post" if several else f"L{layer.index}"
             yield Line(name, kind, layer.index, self._keep(layer.resid_post))
@@ -157,6 +161,8 @@ class Selection:
             coefficients = active.coefficients.to(W_out)
             strengths.append(coefficients.abs() * W_out.norm(dim=1))
             owners += [(active, W_out, i) for i in range(len(coefficients))]
+        if not strengths:
+            return
         order = torch.cat(strengths).argsort(descending=True, stable=True)[: self.neurons]
         for place in order.tolist():
             active, W_out, i = owners[place]
@@ -188,6 +194,18 @@ class Selection:
     @property
     def _checkpoint(self) -> Checkpoint:
         return self.trace.weights.checkpoint
+
+
+OF_ATTENTION = frozenset({"attention", "attn_in", "heads", "values", *READERS})
+
+
+def has_kind(block: Block, kind: str) -> bool:
+    """Whether a layer has such vectors: in hybrids some have no heads, or no neurons."""
+    if kind in OF_ATTENTION:
+        return not block.attention.absent
+    if kind.startswith("mixer"):
+        return block.mixer is not None
+    return not block.ff.absent or kind not in ("mlp", "mlp_in", "neurons")
 
 
 def query_readers(

@@ -8,7 +8,7 @@ masks, scales, caps and windows are its own) and shows what passed to the record
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from lexray.checkpoint import Checkpoint
-from lexray.families import Attention
+from lexray.families import Architecture, Attention
 from lexray.model.head_matrices import alibi_slopes
 
 NAME = "lexray_recording"
@@ -46,6 +46,13 @@ def eager_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]] |
     """The eager attention of a module's architecture, if it uses transformers' interface."""
     home = sys.modules.get(type(module).__module__)
     return getattr(home, "eager_attention_forward", None)
+
+
+def uses_interface(architecture: Architecture, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether all of a model's attention is looked up in transformers' interface."""
+    specs = (block.attention for block in architecture.blocks)
+    found = (modules[spec.module] for spec in specs if not spec.absent)
+    return all(eager_attention(module) is not None for module in found)
 
 
 @contextmanager

@@ -24,13 +24,14 @@ from lexray.families import (
     Heads,
     Latent,
     Linear,
+    Mixer,
     QKNorm,
 )
 from lexray.trace.apply.actions import Action, Rows
 from lexray.trace.apply.editor import Editor
 from lexray.trace.record.attention import (
-    eager_attention,
     only_first,
+    uses_interface,
     watch_attention,
     weights_of,
 )
@@ -91,8 +92,7 @@ class Recorder:
     @property
     def uses_interface(self) -> bool:
         """Whether all of its attention is looked up in transformers' interface."""
-        attentions = (self.modules[b.attention.module] for b in self.architecture.blocks)
-        return all(eager_attention(module) is not None for module in attentions)
+        return uses_interface(self.architecture, self.modules)
 
     def _has_experts(self) -> bool:
         return any(isinstance(block.ff, Experts) for block in self.architecture.blocks)
@@ -199,8 +199,12 @@ class Recorder:
             if n == 0 or ("residual" in self.plan.what and {n, n - 1} & {*kept}):
                 self.before(block.module, self._keeper(n, "resid_pre"))
             if n in kept:
-                self._hook_attention(n, block.attention)
-                self._hook_ff(n, block.ff)
+                if not block.attention.absent:
+                    self._hook_attention(n, block.attention)
+                if block.mixer is not None and "residual" in self.plan.what:
+                    self._hook_mixer(n, block.mixer)
+                if not block.ff.absent:
+                    self._hook_ff(n, block.ff)
         self.after(blocks[-1].module, self._keeper(len(blocks), "resid_pre"))
 
     def _hook_ends(self) -> None:
@@ -234,6 +238,8 @@ class Recorder:
                 lambda x: self.keep(n, "z", _split(self.as_batch(x), width)),
             )
         if "attention" in what:
+            if spec.gate is not None:
+                self.after(spec.gate.linear.module, partial(self._keep_gate, n, spec.gate))
             for name, heads, norm in (
                 ("q", spec.q, spec.q_norm),
                 ("k", spec.k, spec.k_norm),
@@ -248,11 +254,19 @@ class Recorder:
             if not spec.o.module.startswith(f"{spec.module}."):  # edits act behind it
                 self.after(spec.o.module, lambda _: self._fill_edited(n))
 
+    def _hook_mixer(self, n: int, spec: Mixer) -> None:
+        self.before(spec.inputs[0].module, self._keeper(n, "mixer_in"))
+        self.after(spec.w_out.module, self._keeper(n, "mixer_write"))
+
+    def _keep_gate(self, n: int, gate: Heads, out: Tensor) -> None:
+        self.keep(n, "gate", _part(self.as_batch(out), gate, None).sigmoid())
+
     def _keep_projection(
         self, n: int, name: str, heads: Heads, norm: QKNorm | None, clip: float | None, out: Tensor
     ) -> None:
         tail = self.tails.get(n) if name == "k" else None
-        x = self._normalise(_part(self.as_batch(out), heads, tail), norm, clip)
+        x = _part(self.as_batch(out), heads, tail) * heads.linear.factor
+        x = self._normalise(x, norm, clip)
         self.keep(n, name, x, everywhere=name != "q")
 
     def _see_tail(self, n: int, tail: Linear, out: Tensor) -> None:
@@ -335,7 +349,7 @@ class Recorder:
 
     def _outputs(self, n: int, name: str, linear: Linear, size: int) -> Callable[[Any], None]:
         at = slice(linear.start, linear.start + size)
-        return lambda out: self.keep(n, name, out[..., at])
+        return lambda out: self.keep(n, name, out[..., at] * linear.factor)
 
     def _hook_shared(self, n: int, ff: Experts) -> None:
         if ff.shared is not None:

@@ -131,7 +131,7 @@ def module_config(model: Weights) -> PreTrainedConfig:
             f"type {types[0]!r}, and lexray leaves every forward pass to transformers"
         )
     cls = known[fitting[0]]
-    entries = {k: v for k, v in model.config.items() if _belongs(k, cls)}
+    entries = {k: _number(v) for k, v in model.config.items() if _belongs(k, cls)}
     entries |= {"model_type": fitting[0]} | _rope(entries) | _labels(model.checkpoint)
     entries |= _special_tokens(model) | dict(model.architecture.settings)
     try:
@@ -158,6 +158,13 @@ def _belongs(key: str, cls: type) -> bool:
     derived = getattr(cls, key, None)
     fixed = isinstance(derived, property) and derived.fset is None
     return key != "auto_map" and not key.endswith("_config") and not fixed
+
+
+def _number(entry: Any) -> Any:
+    """Infinity, for which JSON has no word, as transformers writes it; all else as it is."""
+    if isinstance(entry, list):
+        return [_number(each) for each in entry]
+    return float(entry["__float__"]) if isinstance(entry, dict) and "__float__" in entry else entry
 
 
 def _rope(entries: Mapping[str, Any]) -> dict[str, Any]:

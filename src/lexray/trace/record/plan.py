@@ -26,8 +26,9 @@ PARTS: dict[What, tuple[str, ...]] = {
     "residual": (
         *("resid_pre", "resid_mid", "resid_post"),
         *("attn_in", "attn_write", "attn_out", "mlp_in", "mlp_write", "mlp_out"),
+        *("mixer_in", "mixer_write", "mixer_out"),
     ),
-    "attention": ("q", "k", "q_rotated", "k_rotated", "v", "pattern"),
+    "attention": ("q", "k", "q_rotated", "k_rotated", "v", "pattern", "gate"),
     "heads": ("z", "head_out"),
     "mlp": ("pre", "gate_pre", "coefficients", "experts"),
     "logits": ("logits", "logits_uncapped"),
@@ -103,9 +104,11 @@ def kept_bytes(model: Anatomy, plan: Plan, itemsize: int) -> int:
         for layer in plan.layers:
             block = a.blocks[layer]
             if "residual" in plan.what:
-                normed = (part.post_norm for part in (block.attention, block.ff))
+                both = [part for part in (block.attention, block.ff) if not part.absent]
+                normed = (part.post_norm for part in both)
                 behind = sum(norm is not None and norm.module is not None for norm in normed)
-                numbers += (5 + behind) * rows * a.d_model
+                pairs = len(both) + (block.mixer is not None)
+                numbers += (1 + 2 * pairs + behind) * rows * a.d_model
             if "attention" in plan.what:
                 numbers += _count_attention(block.attention, n, rows)
             if "heads" in plan.what:
@@ -119,7 +122,10 @@ def kept_bytes(model: Anatomy, plan: Plan, itemsize: int) -> int:
 def _count_attention(spec: Attention, n: int, rows: int) -> int:
     heads, kv, width = len(spec.q.starts), len(spec.k.starts), spec.q.d_head
     times = 2 if spec.turns else 1
-    return times * (rows * heads + n * kv) * width + n * kv * spec.v.d_head + heads * rows * n
+    gate = 0 if spec.gate is None else rows * heads * spec.gate.d_head
+    return (
+        gate + times * (rows * heads + n * kv) * width + n * kv * spec.v.d_head + heads * rows * n
+    )
 
 
 def _count_mlp(ff: FeedForward | Experts) -> int:

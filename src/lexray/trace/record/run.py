@@ -169,8 +169,13 @@ class Runner:
     def _step(self, ids: Sequence[int], cache: Any, *, keep: bool = True) -> Any:
         """The pass that gives the next token; of what a cache knows the last token alone is run."""
         fresh = list(ids) if cache is None else [ids[-1]]
+        options: dict[str, Any] = {}
+        if any(block.mixer is not None for block in self.model.architecture.blocks):
+            at = torch.arange(len(ids) - len(fresh), len(ids), device=self.device)
+            options["position_ids"] = at[None]  # Bamba would count from 0 again
         return self.module(
             input_ids=torch.tensor([fresh], device=self.device),
+            **options,
             attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=self.device),
             past_key_values=cache,
             use_cache=keep,

@@ -90,8 +90,7 @@ def save_lora(model: Weights, folder: str | Path) -> Path:
 
 def _is_flipped(model: Weights, checkpoint: OverlayCheckpoint) -> bool:
     """Whether matrices are stored in×out (GPT-2's Conv1D)."""
-    block = model.architecture.blocks[0]
-    return block.attention.o.in_first
+    return any(block.attention.o.in_first for block in model.architecture.blocks)
 
 
 def _widen(x: Tensor, axis: int, rank: int) -> Tensor:
