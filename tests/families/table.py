@@ -32,7 +32,8 @@ def describe(variant: Variant | str) -> Architecture:
 
 def traits(a: Architecture) -> list[str]:
     """What is out of the ordinary in a model."""
-    heads, ffs = [b.attention for b in a.blocks], [b.ff for b in a.blocks]
+    heads, ffs = [b.attention for b in a.blocks if not b.attention.absent], [b.ff for b in a.blocks]
+    mixers = dict.fromkeys(b.mixer.kind for b in a.blocks if b.mixer is not None)
     posts = (x.post_norm is not None and x.post_norm.kind != "fixed" for x in (*heads, *ffs))
     known = {
         "sees both ways": not a.causal,
@@ -52,7 +53,8 @@ def traits(a: Architecture) -> list[str]:
         "shared expert": any(isinstance(ff, Experts) and ff.shared is not None for ff in ffs),
         "capped logits": a.logit_cap is not None,
     }
-    return [name for name, holds in known.items() if holds]
+    known["gated heads"] = any(x.gate is not None for x in heads)
+    return [*(f"{kind} mixers" for kind in mixers), *(name for name in known if known[name])]
 
 
 def row(family: Family) -> str:
