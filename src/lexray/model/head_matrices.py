@@ -234,3 +234,12 @@ def alibi_slopes(n_heads: int, most: float = 8.0) -> list[float]:
     base = 2 ** (n_heads.bit_length() - 1)
     slopes = [2 ** (-most * (i + 1) / base) for i in range(base)]
     return slopes + [2 ** (-most / 2 * (2 * i + 1) / base) for i in range(n_heads - base)]
+
+
+def visible(spec: Attention, at: Tensor, seen: Tensor, causal: bool) -> Tensor:
+    """Which keys (columns) each query (row) can see."""
+    distance = at[:, None] - seen
+    allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+    if spec.chunk is not None:
+        allowed = allowed & (at[:, None] // spec.chunk == seen // spec.chunk)
+    return allowed if spec.window is None else allowed & (distance.abs() < spec.window)

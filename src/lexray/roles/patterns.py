@@ -20,9 +20,8 @@ from torch import Tensor
 from lexray.families import Attention
 from lexray.model.anatomy import Anatomy
 from lexray.model.head import Head
+from lexray.model.head_matrices import visible
 from lexray.space.effective import effective_rows, reader_norm
-from lexray.trace.record.attention import visible
-from lexray.trace.record.lone import placed_states
 
 LENGTH = 24
 """Random tokens before they are repeated."""
@@ -74,6 +73,8 @@ def states_of(model: Anatomy, ids: Int[Tensor, "n"], *, first: bool) -> Float[Te
     a = model.architecture
     if a.positions is None and a.sinusoids is None:
         return lone_of(model, ids, first=first)
+    from lexray.trace.record.lone import placed_states  # imports transformers
+
     x = placed_states(model, ids, entering=first)
     norm = reader_norm(model, first)
     return x if norm is None else norm.bare(x)

@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from lexray.checkpoint import Checkpoint
 from lexray.families import Architecture, Attention
-from lexray.model.head_matrices import alibi_slopes
+from lexray.model.head_matrices import alibi_slopes, visible
 
 NAME = "lexray_recording"
 SETTING = "_attn_implementation_internal"
@@ -152,12 +152,3 @@ def weights_of(
     if spec.cap is not None:
         scores = spec.cap * (scores / spec.cap).tanh()
     return scores.masked_fill(~visible(spec, at, seen, causal), -torch.inf).softmax(-1).to(q.dtype)
-
-
-def visible(spec: Attention, at: Tensor, seen: Tensor, causal: bool) -> Tensor:
-    """Which keys (columns) each query (row) can see."""
-    distance = at[:, None] - seen
-    allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
-    if spec.chunk is not None:
-        allowed = allowed & (at[:, None] // spec.chunk == seen // spec.chunk)
-    return allowed if spec.window is None else allowed & (distance.abs() < spec.window)
