@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import http_stream_backoff
+from huggingface_hub.utils import http_stream_backoff  # type: ignore[attr-defined]
 
 from lexray.checkpoint.hub.session import limit
 from lexray.errors import LexrayError
