@@ -43,7 +43,7 @@ DTYPES = {
     "U64": torch.uint64,
     "BOOL": torch.bool,
 }
-MAPPED_FROM = 2**29
+MAPPED_FROM = 2**28
 """Bytes from which on a whole tensor is used as it lies in the file: a copy might not fit. Nobody
 writes to it; the file has to stay as long as the model is used."""
 MAX_HEADER = 100_000_000

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -15,12 +16,13 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lexray.checkpoint import Checkpoint
+from lexray.errors import LexrayError
 from lexray.families.walk import tensor_names
-from lexray.files import cache_root, write_cache
+from lexray.files import cache_root, writing
 from lexray.model.cache import Drawer
 from lexray.model.weights import Weights
 
@@ -53,7 +55,10 @@ def keep(
     if (found := _read(path)) is not None:
         return found
     made = {key: x.contiguous().cpu() for key, x in make().items()}
-    write_cache(path, save(made))
+    with suppress(OSError, SafetensorError, LexrayError):  # no place, no cache
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path) as part:
+            save_file(made, part)
     return made
 
 

@@ -7,7 +7,7 @@ Hugging Face checkpoint has on disk. transformers renames and fuses them as it d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from threading import Lock
@@ -33,6 +33,7 @@ from lexray.families.walk import tensor_names
 from lexray.model.cache import Drawer
 from lexray.model.weights import Weights
 from lexray.trace.record.quiet import quiet
+from lexray.trace.record.rows import Absent, look_up
 from lexray.trace.record.unroll import unroll
 
 INSIDE = ("language_model.", "text_model.")
@@ -79,20 +80,23 @@ def build_module(model: Weights) -> nn.Module:
 
 
 def build_first_block(model: Weights) -> nn.Module:
-    """The same with one block alone: `model` describes no more. A live module as it is."""
+    """The same with one block alone, as `model` describes no more, which looks tokens up in the
+    embedding as it is stored; it has no output embedding. A live module as it is."""
     if isinstance(model.checkpoint, ModuleCheckpoint):
         return model.checkpoint.module
-    config = deepcopy(module_config(model))
+    config, a = deepcopy(module_config(model)), model.architecture
     config.num_hidden_layers = 1
-    placed: nn.Module = _fill(model, config).to(model.device)
+    module = _fill(model, config, without=(a.embed, a.unembed))
+    look_up(module.get_input_embeddings(), model.tensor(a.embed), module_dtype(model))
+    placed: nn.Module = module.to(model.device)
     return placed.requires_grad_(False)
 
 
-def _fill(model: Weights, config: PreTrainedConfig) -> PreTrainedModel:
+def _fill(model: Weights, config: PreTrainedConfig, without: Sequence[str] = ()) -> PreTrainedModel:
     cls = module_class(model, config)
     if isinstance(_file(model.checkpoint), GGUFModel):
         config = _with_biases(cls, config, model)
-    return fill(cls, config, model)
+    return fill(cls, config, model, without)
 
 
 def module_names(model: Weights, module: nn.Module) -> dict[str, str]:
@@ -305,10 +309,21 @@ def module_dtype(model: Weights) -> torch.dtype:
     return torch.float32 if most.itemsize == 1 else most
 
 
-def fill(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Weights) -> PreTrainedModel:
-    """A module of this class with the checkpoint's tensors; none missing, none made up."""
-    names, lock = text_names(model), Lock()
-    tensors = {inner: Lazy(model, name, lock) for inner, name in names.items()}
+def fill(
+    cls: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    model: Weights,
+    without: Sequence[str] = (),
+) -> PreTrainedModel:
+    """A module of this class with the checkpoint's tensors; none missing, none made up. Those that
+    it is to be `without` take no memory and are no numbers."""
+    names, lock, info = text_names(model), Lock(), model.checkpoint.info
+    tensors = {
+        inner: Absent(info(name).shape, module_dtype(model))
+        if name in without
+        else Lazy(model, name, lock)
+        for inner, name in names.items()
+    }
     try:
         with quiet():
             module, report = cls.from_pretrained(
