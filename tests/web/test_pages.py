@@ -30,6 +30,7 @@ PAGES = [
     "/demo/L1",
     "/demo/search?q=actor+·film&among=reads&layers=2-3",
     "/demo/prompt?text=This+movie+was&target=·good&position=1&edits=ablate+L2H1",
+    "/demo/map?colour=effect&text=This+movie+was",
 ]
 COSTLY = {"evidence": [], "nearest": ["/demo/L3N17?k=5"], "card": ["/demo/L2H1?k=4&of=film"]}
 """Sections that are looked at on these pages only: a pass over a text is tested in its own room."""
@@ -176,7 +177,7 @@ def test_pages_hold_their_sections_and_nothing_inline(client: TestClient, path: 
     assert answer.status_code == 200
     assert not Inline(answer.text).found
     for name in read(client, twin_of(path))["sections"]:
-        assert path == "/demo/map" or f'id="{name}"' in answer.text
+        assert path.startswith("/demo/map") or f'id="{name}"' in answer.text
 
 
 def test_a_part_is_the_same_section(client: TestClient) -> None:
@@ -207,6 +208,28 @@ def test_the_map(client: TestClient) -> None:
     strip = read(client, "/demo/map/neurons.json?layer=2")["content"]
     assert list(strip["layers"]) == ["2"]
     assert len(strip["layers"]["2"]) == 640
+
+
+def test_the_map_by_what_removing_a_head_does(client: TestClient, library: Library) -> None:
+    """Held against a run with one head removed; a prompt is asked for first, and has bounds."""
+    assert "heads" not in read(client, "/demo/map.json?colour=effect")["sections"]
+    page = client.get("/demo/map?colour=effect").text
+    assert "data-heads" not in page
+    path = "/demo/map?colour=effect&neurons=norm&text=This+movie+was&target=%C2%B7great"
+    page = client.get(path).text
+    assert "text=This%20movie%20was" in page  # other colours of neurons keep the prompt
+    section = dict(sections(client, path))["heads"]
+    found = {each["component"]: each["change"] for each in section["content"]["removed"]}
+    assert len(found) == 20
+    model = library["demo"].model
+    runs = [model.trace("This movie was", edits=e) for e in ((), "ablate L2H1")]
+    before, after = (run.logits[-1].float()[model.vocabulary.id(" great")] for run in runs)
+    assert found["L2H1"] == pytest.approx(float(after - before), abs=2e-2)
+    ran = lexray(*shlex.split(section["command"])[1:], "--format", "json")
+    assert [each["component"] for each in ran.json["removed"]] == list(found)
+    twin = client.get(twin_of(path.replace("This", "very+" * 400)))
+    assert twin.status_code == 400
+    assert "up to 256" in twin.json()["error"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from lexray.errors import LexrayError
 from lexray.result.charts.bars import Bars
 from lexray.result.charts.cloud import Cloud
+from lexray.result.format import show_model
 from lexray.result.table import Cell, Result, Table
 from lexray.view import View
 
@@ -99,9 +100,14 @@ class Source:
             **({"note": self.note} if self.note else {}),
         }
 
+    @property
+    def called(self) -> str:
+        """The model as people call it: not by its path."""
+        return show_model(self.model)
+
     def __str__(self) -> str:
         only = f"only {self.filter}" if self.filter else ""
-        return " · ".join(filter(None, [self.model, str(self.view), only, self.note]))
+        return " · ".join(filter(None, [self.called, str(self.view), only, self.note]))
 
 
 @dataclass(frozen=True)

@@ -313,7 +313,7 @@ def _html_row(table: Table, row: tuple[Cell, ...], aligned: list[str]) -> str:
     for name, cell, side in zip(table.columns, row, aligned, strict=True):
         bar = _bar(table, name, cell) if name in table.bars else ""
         text = html.escape(_show_cell(cell))
-        cells.append(f'<td style="text-align:{side};white-space:pre{bar}">{text}</td>')
+        cells.append(f'<td style="text-align:{side};white-space:pre-wrap{bar}">{text}</td>')
     return "".join(cells)
 
 

@@ -161,7 +161,7 @@ class Catalogue(Result):
                 entry.induction.effect,
             )
             rows.append((*row, *(_say_measured(entry.did).values() if entry.did else ())))
-        title = f"The heads of {self.source.model}: from weights" + (
+        title = f"The heads of {self.source.called}: from weights" + (
             ", and measured" if has else ""
         )
         return [

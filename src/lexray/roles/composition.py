@@ -56,7 +56,7 @@ class Composition(Result):
 
     def tables(self) -> list[Table]:
         (table,) = self.links.tables()
-        return [replace(table, title=f"Heads of {self.source.model} that feed one another")]
+        return [replace(table, title=f"Heads of {self.source.called} that feed one another")]
 
     def csv_tables(self) -> list[Table]:
         columns = ("writer", "reader", "via", "score", "centred")
@@ -107,7 +107,7 @@ class Composition(Result):
 
     def plot(self) -> Panels:
         """A heat map for each of Q, K and V."""
-        title = f"Composition of the heads of {self.source.model}"
+        title = f"Composition of the heads of {self.source.called}"
         return compositions(self.centred, title, str(self.source))
 
 

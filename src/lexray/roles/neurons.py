@@ -115,7 +115,7 @@ class NeuronRelations(Result):
             for name in self.names
             for score in self.best(name, shown)
         ]
-        title = f"The neurons of {self.source.model} that hold {len(self.names)} relations"
+        title = f"The neurons of {self.source.called} that hold {len(self.names)} relations"
         note = f"{self.source} · {self.tested:,} neurons; in standard deviations of random words"
         return [Table(columns, tuple(rows), title, note, frozenset({"score"}))]
 

@@ -173,7 +173,7 @@ class Relations(Result):
             for score in self.best(tested.relation.name, max(self.shown, 10 if few else 0))
             if score.right
         ]
-        title = f"The heads of {self.source.model} that hold {len(self.tested)} relations"
+        title = f"The heads of {self.source.called} that hold {len(self.tested)} relations"
         notes = [str(self.source), f"chance from {self.shuffles:,} shuffles, q over all heads"]
         if self.left_out:
             notes.append(f"no two pairs in this vocabulary: {', '.join(self.left_out)}")

@@ -81,21 +81,12 @@ def _bar(library: Library, place: Place | None, tab: str) -> Markup:
                 maxlength=400,
             ),
             el("kbd", "/", aria_hidden="true"),
-            _carry(place),
+            place.hidden,
             action=place.link("search").partition("?")[0],
             method="get",
             role="search",
         ),
         class_="bar",
-    )
-
-
-def _carry(place: Place) -> Markup | None:
-    """The view, where a form would lose it."""
-    return (
-        None
-        if place.view == "standard"
-        else el("input", type="hidden", name="view", value=place.view)
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from lexray.model.model import Model
 from lexray.web.expression import Expression, spell
 from lexray.web.library import Served, spell_opening, view_of, words_of
-from lexray.web.markup import Markup
+from lexray.web.markup import Markup, el
 from lexray.web.query import Query, link
 
 When = Literal["now", "soon", "asked"]
@@ -45,6 +45,13 @@ class Place:
     def link(self, *path: str | int, **query: object) -> str:
         view = None if self.view == "standard" else self.view
         return link((self.served.slug, *path), view=view, **query)
+
+    @property
+    def hidden(self) -> Markup | None:
+        """What a form sends along besides what is typed."""
+        if self.view == "standard":
+            return None
+        return el("input", type="hidden", name="view", value=self.view)
 
     @property
     def model(self) -> Model:

@@ -186,7 +186,7 @@ def test_zoom_and_pan(show: Opener, graph: FlowGraph) -> None:
         "before => document.querySelector('.lf-world').getAttribute('transform') !== before",
         arg=first,
     )
-    page.click('[aria-label="show everything"]')
+    page.click('[title="show everything"]')
     assert transform(page) == first
     page.click('[aria-label="zoom in"]')
     assert transform(page) != first
@@ -279,7 +279,7 @@ def test_keyboard_reaches_nodes(show: Opener, graph: FlowGraph) -> None:
     page.locator(".lf-stage").focus()
     for _ in range(3):
         page.keyboard.press("Tab")
-    said = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    said = page.evaluate("document.activeElement.getAttribute('aria-description')")
     assert "L14." in said
     assert page.locator(".lf-lit").count() > 0
     page.keyboard.press("Enter")

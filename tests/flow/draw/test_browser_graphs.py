@@ -308,7 +308,7 @@ def test_pins_are_saved_with_the_graph(show: Opener, tmp_path: Path) -> None:
     page.click(".lf-pin button")
     assert page.locator(".lf-pinned").count() == 1
     with page.expect_download() as download:
-        page.click("[aria-label='save the graph and its pins as JSON']")
+        page.click("[title='save the graph and its pins as JSON']")
     path = tmp_path / "saved.json"
     download.value.save_as(path)
     saved = Flow.from_json(path.read_text())

@@ -18,8 +18,10 @@ function how(reading) {
   return reading?.how === "standardised" ? ": more than is usual here" : "";
 }
 
+// A sign is called by what it does; a word calls itself, and the rest is its title.
 export function button(label, text, action, more = {}) {
-  const attributes = { type: "button", title: label, "aria-label": label, onclick: action };
+  const name = text && !/\w/.test(text) ? { "aria-label": label } : {};
+  const attributes = { type: "button", title: label, ...name, onclick: action };
   return make("button", { ...attributes, ...more }, text);
 }
 

@@ -77,7 +77,7 @@ export class Picture {
       "data-fold": quiet.map((s) => s.layer).join("."),
       tabindex: 0,
       role: "button",
-      "aria-label": `layers ${layers.join(" to ")}, quiet: show them`,
+      "aria-description": `layers ${layers.join(" to ")}, quiet: show them`,
       transform: `translate(${short(x)} ${short(y)})`,
     });
     group.append(
@@ -323,7 +323,7 @@ export class Picture {
       rect.setAttribute("stroke", mix(fill, colours.ink, 0.16));
       const share = group.querySelector(".lf-share");
       if (share) share.textContent = node.reading ? cardShare(node.reading.places[target][1]) : "";
-      group.setAttribute("aria-label", this.describe(node));
+      group.setAttribute("aria-description", this.describe(node)); // its name is what is written
     }
     for (const [index, path] of this.wires) {
       const style = this.graph.wire(this.graph.edges[index], colours, paint);

@@ -7,6 +7,7 @@ import { draw } from "./picture.js";
 
 const ARCS = 44; // the height of the arcs
 const CLICK = 22; // how far above the tokens the nearest arc reaches
+const LOOK = 54; // the largest share of green in a token's chip on which its letters stay legible
 
 export class Strip {
   // `choose` is called with a position whose token was clicked, `light` with the nodes to light.
@@ -67,7 +68,7 @@ export class Strip {
     this.chips.forEach((chip, i) => {
       const { share, weight, looks } = sums[i];
       const shade = Math.sqrt(size(sums[i]) / most);
-      chip.style.setProperty("--lf-look", `${Math.round(70 * shade)}%`);
+      chip.style.setProperty("--lf-look", `${Math.round(LOOK * shade)}%`);
       const told = weighed ? `, ${number(share)} to the logit of ${word}` : "";
       const mean = looks ? percent(weight / looks) : "";
       chip.title = looks

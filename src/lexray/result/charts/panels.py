@@ -242,7 +242,8 @@ class Drawn:
         wide = max((measure(t, 11) for _, t in ticks(self.x, x_axis, 8)), default=10.0)
         most = max(2, min(12, int(self.right / (wide + 14))))
         for value, text in ticks(self.x, x_axis, most):
-            pen.text(self.across(value), TOP + PLOT + 16, text, 11, "faint", anchor="middle")
+            x = min(self.across(value), self.width - measure(text, 11) / 2)
+            pen.text(x, TOP + PLOT + 16, text, 11, "faint", anchor="middle")
         middle = LEFT + self.right / 2
         title = fit(x_axis.title, 12, self.right)
         pen.text(middle, TOP + PLOT + 34, title, 12, "faint", anchor="middle")

@@ -59,7 +59,10 @@ class Threads(Chart):
         return (abs(thread.score) - min(sizes)) / ((max(sizes) - min(sizes)) or 1.0)
 
     def draw(self, pen: Pen, width: float) -> tuple[float, float]:
-        labels = [self._room(words, width) for words in (self.left, self.right)]
+        labels = [
+            self._room([*words.values(), name], width)
+            for words, name in zip((self.left, self.right), self.sides, strict=True)
+        ]
         ends = labels[0] + 12, width - labels[1] - 12
         for x, name, anchor in zip(ends, self.sides, ("end", "start"), strict=True):
             pen.text(x, 12.0, name, 13, "faint", anchor=anchor)
@@ -77,8 +80,9 @@ class Threads(Chart):
                 pen.text(x + 9 * side, y + 4.5, text, SIZE, anchor=anchor, mono=True)
         return width, TOP + ROW * self.height
 
-    def _room(self, words: Mapping[int, str], width: float) -> float:
-        widest = max((measure(word, SIZE, mono=True) for word in words.values()), default=0.0)
+    def _room(self, words: Sequence[str], width: float) -> float:
+        """For the words of a side and what the side is called."""
+        widest = max((measure(word, SIZE, mono=True) for word in words), default=0.0)
         return min(widest + 4, 0.36 * width)
 
     def _thread(self, pen: Pen, thread: Thread, start: float, stop: float) -> None:

@@ -206,7 +206,7 @@ class Contributions(Result):
         ends = [*self.top(self.shown), *reversed(self.top(self.shown, negative=True))]
         return draw_contributions(
             f"What added to the logit of {self.what}",
-            f"{self.source.model} · logit {self.logit:.3f}" + f" · {self.note}" * bool(self.note),
+            f"{self.source.called} · logit {self.logit:.3f}" + f" · {self.note}" * bool(self.note),
             {PLURALS[kind]: {s: sums[kind] for s, sums in layers.items()} for kind in self.kinds},
             {leaf.label: leaf.contribution for leaf in ends},
         )

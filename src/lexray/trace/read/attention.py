@@ -14,7 +14,7 @@ from lexray.errors import LexrayError
 from lexray.result import page as shell
 from lexray.result.assets import read_asset
 from lexray.result.charts.thumbs import Thumb, Thumbs
-from lexray.result.format import show_model, show_percent
+from lexray.result.format import show_percent
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
 from lexray.trace.read.look import lens
@@ -74,7 +74,7 @@ class AttentionPatterns(Result):
 
     @property
     def title(self) -> str:
-        return f"Attention of {show_model(self.source.model)}"
+        return f"Attention of {self.source.called}"
 
     @property
     def note(self) -> str:

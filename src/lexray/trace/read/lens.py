@@ -107,7 +107,7 @@ class Lens(Result):
     @property
     def title(self) -> str:
         kinds = ", ".join(dict.fromkeys(line.of for line in self.lines))
-        return f"Logit lens of {self.source.model}: {kinds}"
+        return f"Logit lens of {self.source.called}: {kinds}"
 
     def grids(self) -> list[Grid]:
         """The best token of each cell; with a target, its probability and rank too."""

@@ -31,5 +31,5 @@ def look_up(embedding: nn.Module, rows: Float[Tensor, "e width"], dtype: torch.d
         module.weight = nn.Parameter(some, requires_grad=False)
         return (torch.arange(ids.numel(), device=ids.device).view_as(ids), *more)
 
-    embedding.padding_idx = None  # which is training's business, and another row here
+    embedding.padding_idx = None  # type: ignore[assignment]  # another row here; training's business
     embedding.register_forward_pre_hook(fetch)

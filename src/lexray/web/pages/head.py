@@ -230,9 +230,6 @@ def _siblings(place: Place, model: Anatomy, head: Head) -> Markup:
 
 def _ask(place: Place, address: str, asked: dict[str, str]) -> Markup:
     """Two boxes: one token, or several."""
-    hidden = None
-    if place.view != "standard":
-        hidden = el("input", type="hidden", name="view", value=place.view)
     return el(
         "form",
         el(
@@ -257,7 +254,7 @@ def _ask(place: Place, address: str, asked: dict[str, str]) -> Markup:
                 maxlength=400,
             ),
         ),
-        hidden,
+        place.hidden,
         el("button", "read"),
         action=place.link(address).partition("?")[0],
         method="get",

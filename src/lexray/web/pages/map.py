@@ -11,6 +11,13 @@ from lexray.result.format import show_bytes
 from lexray.web.expression import Expression, name
 from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
+from lexray.web.pages.prompt import (
+    EXAMPLE,
+    LONGEST,
+    Prompt,
+    read_typed,
+    target_field,
+)
 from lexray.web.query import Query
 from lexray.web.sheet import Place, Section, Sheet, When
 
@@ -22,6 +29,7 @@ COLOURS = {
     "copying": "copying",
     "previous": "look back",
     "induction": "induction",
+    "effect": "effect on a prompt",
 }
 """What heads are coloured by, and how that is called."""
 NEURONS = {"legibility": "legibility", "norm": "size"}
@@ -32,15 +40,15 @@ FROM_CATALOGUE = ("role", "copying", "previous", "induction")
 
 def read_map(library: Library, place: Place, query: Query) -> Sheet:
     """The map; `colour` is what heads are coloured by, `neurons` the same for neurons, `layer` says
-    which layer's neurons a section reads."""
+    which layer's neurons a section reads. By effect: on what follows `text`, or on `target`."""
     model = place.model
     colour = query.choice("colour", _colours(place))
     by = query.choice("neurons", tuple(NEURONS))
     layer = query.number("layer", 0, 0, model.n_layers - 1)
-    heads, command = _heads(place, colour)
+    prompt = read_typed(place, model, query) if colour == "effect" else None
     strip = _strip(place, by, layer)
     sections = (
-        Section("heads", "Heads", heads, command, when=_when(heads)),
+        *_heads_section(place, colour, prompt),
         Section("neurons", "Neurons", strip, when=_when(strip)),
     )
     facts = info(model)
@@ -54,6 +62,8 @@ def read_map(library: Library, place: Place, query: Query) -> Sheet:
             ("info", facts.to_dict()),
             ("colour", colour),
             ("neurons", by),
+            ("text", prompt.text if prompt else ""),
+            ("target", query.text("target", 100) if prompt else ""),
             ("layers", [layout(model, i).to_dict() for i in range(model.n_layers)]),
         ),
     )
@@ -74,6 +84,14 @@ def _strip(place: Place, by: str, layer: int) -> Expression:
         return name("lx").call("overview", name("model"), by, "neurons", [layer])
     query = f"SELECT {by} AS figure FROM vectors WHERE view = ? AND kind = 'value' AND layer = ? "
     return name("atlas").call("sql", query + "ORDER BY owner, number", [place.view, layer])
+
+
+def _heads_section(place: Place, colour: str, prompt: Prompt | None) -> tuple[Section, ...]:
+    """What heads are coloured by; nothing, where a prompt has to be typed first."""
+    if colour == "effect":
+        return () if prompt is None else (prompt.effects(),)
+    call, command = _heads(place, colour)
+    return (Section("heads", "Heads", call, command, when=_when(call)),)
 
 
 def _when(call: Expression) -> When:
@@ -130,7 +148,7 @@ def show_map(sheet: Sheet) -> Markup:
         el("tbody", *rows),
         class_=f"map {_density(most, len(shapes))}",
         id="map",
-        data_heads=place.link("map", "heads", colour=facts["colour"]),
+        data_heads=place.link("map", "heads", **_asked(facts)) if len(sheet.sections) > 1 else None,
         data_neurons=place.link("map", "neurons", neurons=facts["neurons"]),
         data_colour=facts["colour"],
     )
@@ -142,9 +160,43 @@ def show_map(sheet: Sheet) -> Markup:
             _switch("neurons by", place, facts, "neurons", NEURONS),
             class_="legend-bar",
         ),
+        _form(place, facts) if facts["colour"] == "effect" else None,
         el("div", el("p", id="map-legend", class_="map-legend"), class_="legend-line"),
         el("div", table, class_="scroll map-scroll"),
         el("div", id="map-found", class_="map-found"),
+    )
+
+
+def _asked(facts: dict[str, Any]) -> dict[str, Any]:
+    """What the colours of heads depend on."""
+    return {key: facts[key] for key in ("colour", "text", "target")}
+
+
+def _form(place: Place, facts: dict[str, Any]) -> Markup:
+    """The prompt on which heads are removed one by one."""
+    return el(
+        "form",
+        el(
+            "label",
+            el("span", "Text"),
+            el(
+                "input",
+                name="text",
+                value=facts["text"],
+                placeholder=EXAMPLE,
+                maxlength=LONGEST,
+                required=True,
+            ),
+            class_="long",
+        ),
+        el("label", el("span", "Target (else the most probable)"), target_field(facts["target"])),
+        el("input", type="hidden", name="colour", value="effect"),
+        el("input", type="hidden", name="neurons", value=facts["neurons"]),
+        place.hidden,
+        el("button", "remove each head", class_="primary"),
+        action=place.link("map").partition("?")[0],
+        method="get",
+        class_="ask",
     )
 
 
@@ -181,6 +233,8 @@ def _switch(
     for way, text in ways.items():
         wanted = {"colour": facts["colour"], "neurons": facts["neurons"], key: way}
         query = {name: value for name, value in wanted.items() if value != usual[name]}
+        if wanted["colour"] == "effect":
+            query |= {"text": facts["text"], "target": facts["target"]}
         here = "true" if facts[key] == way else None
         links.append(el("a", text, href=place.link("map", **query), aria_current=here))
     chosen = el("span", *links, class_="switch")

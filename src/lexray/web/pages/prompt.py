@@ -22,8 +22,8 @@ EXAMPLE = "This movie was"
 
 def read_prompt(library: Library, place: Place, query: Query) -> Sheet:
     """The page: `text`, `position`, `target`, `edits`; without a text, the box to type one."""
-    model, text = place.model, query.text("text", LONGEST)
-    typed = Prompt.read(place, model, query, text) if text.strip() else None
+    text = query.text("text", LONGEST)
+    typed = read_typed(place, place.model, query)
     return Sheet(
         "prompt",
         "Prompt",
@@ -34,6 +34,12 @@ def read_prompt(library: Library, place: Place, query: Query) -> Sheet:
         join(_form(place, query, text), typed.show_tokens() if typed else None),
         facts=typed.facts if typed else (),
     )
+
+
+def read_typed(place: Place, model: Anatomy, query: Query) -> Prompt | None:
+    """The prompt that was typed, if one was."""
+    text = query.text("text", LONGEST)
+    return Prompt.read(place, model, query, text) if text.strip() else None
 
 
 class Prompt:
@@ -126,6 +132,21 @@ class Prompt:
                 "flow", "What flows", trace.call("flow", **at, **wanted), given, FLOW_SAYS, "flow"
             ),
         ]
+
+    def effects(self) -> Section:
+        """Every head removed in turn."""
+        aim = {} if self.target is None else {"target": self.target}
+        call = name("trace").call("effects", "heads", **aim)
+        words = [] if self.target is None else ["--target", self.target]
+        return Section(
+            "heads",
+            "Heads",
+            call,
+            self.place.command("ablate", self.text, *words),
+            when="soon",
+            given=(("trace", name("model").call("trace", self.text)),),
+            urgent=True,
+        )
 
     def _answers(self, plain: Expression, changed: Expression) -> list[Section]:
         ask = {"layers": [-1], "positions": [self.position], "k": NEXT}
@@ -259,17 +280,15 @@ def _show(model: Anatomy, target: str | int) -> str:
     )
 
 
+def target_field(typed: str) -> Markup:
+    return el("input", name="target", value=typed, placeholder="·great", maxlength=100)
+
+
 def _form(place: Place, query: Query, text: str) -> Markup:
     fields = [
         (
             "Target (else the most probable)",
-            el(
-                "input",
-                name="target",
-                value=query.text("target", 100),
-                placeholder="·great",
-                maxlength=100,
-            ),
+            target_field(query.text("target", 100)),
         ),
         (
             "Changes",
@@ -282,11 +301,6 @@ def _form(place: Place, query: Query, text: str) -> Markup:
             ),
         ),
     ]
-    hidden = (
-        el("input", type="hidden", name="view", value=place.view)
-        if place.view != "standard"
-        else None
-    )
     box = el(
         "textarea", text, name="text", rows=2, maxlength=LONGEST, placeholder=EXAMPLE, required=True
     )
@@ -294,7 +308,7 @@ def _form(place: Place, query: Query, text: str) -> Markup:
         "form",
         el("label", el("span", "Text"), box, class_="long"),
         *(el("label", el("span", said), field) for said, field in fields),
-        hidden,
+        place.hidden,
         el("button", "run", class_="primary"),
         action=place.link("prompt").partition("?")[0],
         method="get",

@@ -188,15 +188,10 @@ def _form(place: Place, query: Query, among: str, text: str) -> Markup:
         ),
         ("Legibility", el("select", *legible, name="legible")),
     ]
-    hidden = (
-        el("input", type="hidden", name="view", value=place.view)
-        if place.view != "standard"
-        else None
-    )
     return el(
         "form",
         *(el("label", el("span", said), field) for said, field in fields),
-        hidden,
+        place.hidden,
         el("button", "search", class_="primary"),
         action=place.link("search").partition("?")[0],
         method="get",

@@ -60,13 +60,13 @@ function paintKinds(kinds, order) {
   else legend.replaceChildren("no head stands out by this");
 }
 
-function paintFigures(figures, words) {
+function paintFigures(figures, say = (value) => `${colour} ${value.toFixed(2)}`) {
   const most = Math.max(...[...figures.values()].map(Math.abs), 1e-9);
   for (const [head, value] of figures) {
     const cell = cells.get(head);
     cell?.classList.add("scaled", level(Math.abs(value) / most));
     cell?.classList.toggle("against", value < 0);
-    notes.set(head, [`${words} ${value.toFixed(2)}`]);
+    notes.set(head, [say(value)]);
   }
   legend.replaceChildren("0", make("span", { class: "ramp" }), most.toFixed(2));
 }
@@ -104,8 +104,16 @@ function paintHeads(given) {
       });
       paintKinds(kinds, order);
     } else {
-      paintFigures(new Map(content.heads.map((head) => [head.address, head[colour]])), colour);
+      paintFigures(new Map(content.heads.map((head) => [head.address, head[colour]])));
     }
+  } else if (content.removed) {
+    const owed = content.removed.map((each) => [each.component, -each.change]);
+    const aim = `the logit of ${show(content.target)}`;
+    const way = (value) => (value < 0 ? "raises" : "lowers");
+    const size = (value) => Math.abs(value).toFixed(2);
+    paintFigures(new Map(owed), (value) => `removing it ${way(value)} ${aim} by ${size(value)}`);
+    legend.append(`removing a head lowers ${aim}, or`);
+    legend.append(make("span", { class: "ramp against" }), "raises it");
   } else if (content.relations) {
     const best = new Map();
     for (const [name, relation] of Object.entries(content.relations))
@@ -125,11 +133,17 @@ function paintHeads(given) {
       found.forEach((value, i) => {
         figures.set(`L${layer}H${i}`, value);
       });
-    paintFigures(figures, colour);
+    paintFigures(figures);
   }
 }
 
 async function readHeads() {
+  if (!map.dataset.heads) {
+    legend.textContent =
+      "Type a prompt: each head is removed in turn, and what that does is shown.";
+    map.dataset.ready = "heads";
+    return;
+  }
   const controller = new AbortController();
   const { line, see } = waitingLine(controller);
   legend.replaceChildren(line);

@@ -1,0 +1,116 @@
+"""An atlas that is served: every page stands, and what is stored is what would be worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+import lexray as lx
+from lexray.find.overview import overview
+from lexray.web.library import Library, Opening
+from tests.web.house import open_client
+from tests.web.test_pages import Inline, read, run, sections, twin_of
+
+pytest.importorskip("duckdb", reason="an atlas needs DuckDB")
+pytestmark = pytest.mark.slow
+K = 20
+PAGES = [
+    "/demo/map",
+    "/demo/map?colour=relation&neurons=norm",
+    "/demo/map?colour=norm",
+    "/demo/L2H1?k=4",
+    "/demo/L3N17?k=5",
+    "/demo/L3N17.value?k=5",
+    "/demo/L3H2.V12?k=5",
+    "/demo/L2.mlp_norm?k=5",
+    "/demo/token/500",
+    "/demo/token/500?view=raw",
+    "/demo/L1",
+    "/demo/search?q=actor+·film",
+    "/demo/search?q=actor&layers=2&legible=0.2",
+]
+WORKED_OUT = (PAGES[3], PAGES[7], PAGES[9], PAGES[10])
+"""Of which an atlas has nothing that the page shows, or not under this view."""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    where = tmp_path_factory.mktemp("atlas") / "demo"
+    lx.Atlas.write("demo", where, k=K)
+    found = Library.of([Opening(str(where))])
+    assert found["demo"].opening.source == "demo"
+    return found
+
+
+@pytest.fixture(scope="module")
+def client(library: Library) -> Iterator[TestClient]:
+    with open_client(library) as found:
+        yield found
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_stands_and_its_calls_give_the_same(
+    client: TestClient, library: Library, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 200
+    assert not Inline(answer.text).found
+    stored = 0
+    for name, section in sections(client, path):
+        if "atlas." in section["python"] and name != "found":
+            assert run(section["python"], library, monkeypatch).to_dict() == section["content"]
+            stored += 1
+    assert stored or path in WORKED_OUT
+
+
+def rows(client: TestClient, path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = read(client, path)["content"]["rows"]
+    return found
+
+
+def test_the_map_is_what_the_model_says(client: TestClient, library: Library) -> None:
+    model = library["demo"].model
+    heads = {row["address"]: row for row in rows(client, "/demo/map/heads.json?colour=norm")}
+    assert len(heads) == 20
+    for layer, figures in overview(model, "norm", "heads").to_dict()["layers"].items():
+        norms = [heads[f"L{layer}H{i}"]["vo_norm"] for i in range(len(figures))]
+        assert norms == pytest.approx(figures, rel=1e-3)
+    legible = model["L2H1"].vo.top(K).legibility
+    assert heads["L2H1"]["vo_legibility"] == pytest.approx(legible, abs=1e-3)
+    for colour in ("norm", "legibility"):
+        strip = [
+            row["figure"] or 0
+            for row in rows(client, f"/demo/map/neurons.json?neurons={colour}&layer=2")
+        ]
+        figures = overview(model, colour, "neurons", [2]).to_dict()["layers"]["2"]
+        assert strip == pytest.approx(figures, rel=1e-3, abs=1e-3)
+    stored_roles = {
+        (row["address"], row["role"]) for row in rows(client, "/demo/map/heads.json?colour=role")
+    }
+    catalogue = model.catalogue(measure=False).to_dict()["heads"]
+    assert stored_roles == {
+        (head["address"], role["role"]) for head in catalogue for role in head["roles"]
+    }
+
+
+def test_stored_lists_are_those_of_the_neurons(client: TestClient, library: Library) -> None:
+    """Who writes a token: the values in whose lists it stands, highest first."""
+    model = library["demo"].model
+    found = rows(client, "/demo/token/500/writers.json")
+    assert found
+    for row in found[:5]:
+        top = model[row["address"].removesuffix(".value")].value.top(K).top
+        assert top[row["rank"] - 1].token.id == 500
+        assert top[row["rank"] - 1].score == pytest.approx(row["score"], rel=1e-3)
+    ranks = [row["rank"] for row in found]
+    assert ranks == sorted(ranks)
+    address = found[0]["address"].removesuffix(".value")
+    assert f"/demo/{address}" in client.get("/demo/token/500").text
+
+
+def test_without_what_is_stored_under_a_view_the_model_answers(client: TestClient) -> None:
+    twin = read(client, twin_of("/demo/token/500?view=raw"))
+    assert not any("atlas." in section["python"] for section in twin["sections"].values())
