@@ -10,7 +10,8 @@ from starlette.testclient import TestClient
 
 import lexray as lx
 from lexray.find.overview import overview
-from lexray.web.library import Library, Opening
+from lexray.model.origin import Origin
+from lexray.web.library import Library
 from tests.web.house import open_client
 from tests.web.test_pages import Inline, read, run, sections, twin_of
 
@@ -40,8 +41,8 @@ WORKED_OUT = (PAGES[3], PAGES[7], PAGES[9], PAGES[10])
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     where = tmp_path_factory.mktemp("atlas") / "demo"
     lx.Atlas.write("demo", where, k=K)
-    found = Library.of([Opening(str(where))])
-    assert found["demo"].opening.source == "demo"
+    found = Library.of([Origin(str(where))])
+    assert found["demo"].origin.source == "demo"
     return found
 
 

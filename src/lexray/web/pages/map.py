@@ -187,7 +187,6 @@ def _form(place: Place, facts: dict[str, Any]) -> Markup:
                 maxlength=LONGEST,
                 required=True,
             ),
-            class_="long",
         ),
         el("label", el("span", "Target (else the most probable)"), target_field(facts["target"])),
         el("input", type="hidden", name="colour", value="effect"),
@@ -196,7 +195,7 @@ def _form(place: Place, facts: dict[str, Any]) -> Markup:
         el("button", "remove each head", class_="primary"),
         action=place.link("map").partition("?")[0],
         method="get",
-        class_="ask",
+        class_="ask effect",
     )
 
 

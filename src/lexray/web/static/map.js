@@ -112,7 +112,7 @@ function paintHeads(given) {
     const way = (value) => (value < 0 ? "raises" : "lowers");
     const size = (value) => Math.abs(value).toFixed(2);
     paintFigures(new Map(owed), (value) => `removing it ${way(value)} ${aim} by ${size(value)}`);
-    legend.append(`removing a head lowers ${aim}, or`);
+    legend.append(make("span", {}, `removing a head lowers ${aim}, or`));
     legend.append(make("span", { class: "ramp against" }), "raises it");
   } else if (content.relations) {
     const best = new Map();
