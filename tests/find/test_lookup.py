@@ -194,6 +194,20 @@ def test_related_neurons_share_tokens(name: str, read: Any, view: dict[str, Any]
     assert shared == sorted(shared, reverse=True)
 
 
+def test_the_standard_view_relates_what_neurons_read_as() -> None:
+    """Less the mean of their kind, and in the first layer through the embedding that it reads."""
+    model, k = worded("llama").view("standard"), 6
+    found = {n.address: [t.id for t in n.tokens] for n in model.related(k, 1 / k).neurons}
+    expected = {}
+    for layer in model.layers:
+        for key, value in zip(layer.groups("key")[0], layer.groups("value")[0], strict=True):
+            a, b = ([scored.token.id for scored in x.top(k).top] for x in (key, value))
+            if common := [t for t in a if t in b]:
+                expected[key.address.rpartition(".")[0]] = common
+    assert {address[:2] for address in expected} == {"L0", "L1"}
+    assert found == expected
+
+
 def test_an_overlap_that_floats_cannot_hold() -> None:
     """0.07 · 100 is more than 7 in floats: 7 of 100 must count as 7 %."""
     assert 0.07 * 100 > 7

@@ -106,19 +106,19 @@ def _related_in(
     model: Anatomy, keys: VectorGroup, values: VectorGroup, k: int, overlap: float
 ) -> Iterator[RelatedNeuron]:
     X, Y = keys.tensor, values.tensor
-    reading, writing = model.space.side(keys.kind), model.space.side("value")
     for start in range(0, keys.n, VECTORS_AT_ONCE):
-        a = reading.top(X[start : start + VECTORS_AT_ONCE], k).top_ids
-        b = writing.top(Y[start : start + VECTORS_AT_ONCE], k).top_ids
+        some = slice(start, start + VECTORS_AT_ONCE)
+        a = keys.space.top(X[some], keys.kind, k).top_ids
+        b = values.space.top(Y[some], "value", k).top_ids
         shared, size = members(a, b), a.shape[1]
         for i, n in enumerate(shared.sum(1).tolist()):
             if n / size < overlap:
                 continue
-            some = a[i][shared[i]][:8].tolist()
+            common = a[i][shared[i]][:8].tolist()
             yield RelatedNeuron(
                 keys.address_of(start + i).rpartition(".")[0],
                 n,
                 n / size,
                 n / (2 * size - n),
-                tuple(model.space.token(t) for t in some),
+                tuple(map(model.space.token, common)),
             )
