@@ -18,6 +18,7 @@ from lexray.model.model import Model
 from lexray.trace.read.usual import cut
 from tests.dense import Dense, dense
 from tests.families.zoo import build
+from tests.find.test_likeness import dense_likeness
 from tests.vocabulary.vocabularies import worded
 
 N = 50
@@ -60,6 +61,11 @@ def dense_lists(X: Tensor, E: Tensor) -> Tensor:
     """Scores, standardised by token with the features' own mean and spread."""
     scores = X.double() @ E
     return (scores - scores.mean(0)) / scores.std(0, correction=0)
+
+
+def along(scores: Tensor) -> Tensor:
+    """A list, standardised along itself."""
+    return (scores - scores.mean()) / scores.std(correction=0)
 
 
 # ---------------------------------------------------------------------- reading
@@ -194,7 +200,7 @@ def test_nearest_features_and_parameters(tmp_path: Path) -> None:
     tensors["W_dec"][8] = tensors["W_dec"][3] * 2 + 0.05
     dictionary = Dictionary.open(saelens(tmp_path, tensors), model())
     z = dense_lists(tensors["W_dec"], reference().columns("value", folded=True))
-    expected = torch.corrcoef(z)[3]
+    expected = torch.tensor([dense_likeness(along(z[3]), along(y), 4) for y in z])
     found = dictionary[3].nearest(4)
     order = [i for i in expected.abs().argsort(descending=True).tolist() if i != 3]
     assert [hit.address for hit in found] == [f"L1F{i}.value" for i in order[:4]]
@@ -212,7 +218,7 @@ def test_nearest_compares_a_feature_with_a_neuron_by_their_lists(tmp_path: Path)
     values = r.vectors("value", True)
     mine = dense_lists(tensors["W_dec"], E)[3]
     theirs = dense_lists(torch.stack(list(values.values())), E)
-    expected = torch.corrcoef(torch.cat([mine[None], theirs]))[0, 1:]
+    expected = torch.tensor([dense_likeness(along(mine), along(y), 4) for y in theirs])
     found = dictionary[3].nearest(3, among=["values"])
     order = expected.abs().argsort(descending=True)[:3].tolist()
     assert [hit.address for hit in found] == [list(values)[i] for i in order]

@@ -118,8 +118,8 @@ class Hits(Result):
             )
             for hit in self.hits
         ]
-        negative = any(hit.negative for hit in self.hits)
-        listed = "bottom tokens" if negative else "top tokens"
+        down = [hit.negative for hit in self.hits]
+        listed = "bottom tokens" if all(down) and down else "tokens" if any(down) else "top tokens"
         columns = ("address", self.score, *ranked, listed, "legibility")
         return [Table(columns, tuple(rows), self.title, str(self.source), frozenset({self.score}))]
 
@@ -146,6 +146,14 @@ class Hits(Result):
                 for hit in self.hits
             ],
         }
+
+
+def turn(model: Anatomy, reading: Reading, tokens: int) -> Reading:
+    """A reading whose bottom is what counts; it has to be at least `WINDOW` tokens long."""
+    bottom = torch.tensor([[scored.token.id for scored in reading.bottom]])
+    legible = float(model.space.legibility(bottom)[0])
+    top, kept = reading.top[:tokens], reading.bottom[:tokens]
+    return replace(reading, top=top, bottom=kept, legibility=legible)
 
 
 def at_least_one(n: int) -> None:
@@ -175,27 +183,42 @@ def read_at(
 ) -> list[tuple[Reading, tuple[int, ...]]]:
     """What the vectors at places counted through all groups read as, and the places of words in
     their own lists; those that are read with one side together."""
-    starts = list(accumulate((group.n for group in groups), initial=0))
+    found: dict[int, tuple[Reading, tuple[int, ...]]] = {}
+    starts = _starts(groups)
+    for space, kind, at, X in rows_at(groups, places):
+        here = [places[i] for i in at]
+        names = [_address_at(groups, starts, place) for place in here]
+        read = space.readings(X, kind, names, k, filter)
+        ranks = ranks_in(space, X, kind, words, filter=filter, suppressed=suppressed)
+        found |= dict(zip(here, zip(read, ranks, strict=True), strict=True))
+    return [found[place] for place in places]
+
+
+def rows_at(
+    groups: Sequence[Searched], places: Sequence[int]
+) -> Iterator[tuple[EmbeddingSpace, Kind, list[int], Float[Tensor, "some d_model"]]]:
+    """The vectors at places counted through all groups, those that are read with one side together:
+    their space and kind, which of the places they are, and themselves."""
+    starts = _starts(groups)
     inside: dict[int, list[int]] = {}
-    for place in places:
-        inside.setdefault(bisect_right(starts, place) - 1, []).append(place)
+    for i, place in enumerate(places):
+        inside.setdefault(bisect_right(starts, place) - 1, []).append(i)
     alike: dict[Hashable, list[int]] = {}
     for at in inside:
         alike.setdefault(shared_key(groups[at]), []).append(at)
-    found: dict[int, tuple[Reading, tuple[int, ...]]] = {}
     for some in alike.values():
-        X = torch.cat([_rows(groups[at], [p - starts[at] for p in inside[at]]) for at in some])
-        listed = [
-            (place, groups[at].address_of(place - starts[at]))
-            for at in some
-            for place in inside[at]
-        ]
-        space, kind = groups[some[0]].space, groups[some[0]].kind
-        read = space.readings(X, kind, [address for _, address in listed], k, filter)
-        ranks = ranks_in(space, X, kind, words, filter=filter, suppressed=suppressed)
-        for (place, _), reading, rank in zip(listed, read, ranks, strict=True):
-            found[place] = reading, rank
-    return [found[place] for place in places]
+        rows = [_rows(groups[at], [places[i] - starts[at] for i in inside[at]]) for at in some]
+        first = groups[some[0]]
+        yield first.space, first.kind, [i for at in some for i in inside[at]], torch.cat(rows)
+
+
+def _starts(groups: Sequence[Searched]) -> list[int]:
+    return list(accumulate((group.n for group in groups), initial=0))
+
+
+def _address_at(groups: Sequence[Searched], starts: list[int], place: int) -> str:
+    at = bisect_right(starts, place) - 1
+    return groups[at].address_of(place - starts[at])
 
 
 def _rows(group: Searched, inside: list[int]) -> Float[Tensor, "some d_model"]:

@@ -5,7 +5,7 @@ Everything streams, layer by layer."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -22,11 +22,12 @@ from lexray.find.hits import (
     own_address,
     read_at,
     shared_key,
+    turn,
 )
 from lexray.find.prominence import Score, prominence
 from lexray.model.anatomy import Anatomy
 from lexray.progress import track
-from lexray.result.readings import Reading, Token
+from lexray.result.readings import Token
 from lexray.space.correlation import Kernels
 from lexray.space.kinds import Kind, kind_of
 from lexray.space.legibility import WINDOW
@@ -126,15 +127,8 @@ class Lookup:
         down = self.suppressed
         read = read_at(self.groups, order, k, filter=filter, words=ids, suppressed=down)
         for i, (reading, ranks) in zip(order, read, strict=True):
-            shown = self._bottom(reading, tokens) if down else reading
+            shown = turn(self.model, reading, tokens) if down else reading
             yield Hit(float(self.scores[i]), shown, ranks, down)
-
-    def _bottom(self, reading: Reading, tokens: int) -> Reading:
-        """A reading whose bottom is what counts."""
-        bottom = torch.tensor([[scored.token.id for scored in reading.bottom]])
-        legible = float(self.model.space.legibility(bottom)[0])
-        top, bottom_tokens = reading.top[:tokens], reading.bottom[:tokens]
-        return replace(reading, top=top, bottom=bottom_tokens, legibility=legible)
 
     def rank(self, address: str) -> int:
         """The place of one parameter, from 0: `lookup.rank("L14N1215")`."""
@@ -188,7 +182,7 @@ def lookup(
         return _along(torch.cat(list(side.columns())).mean(0), by)
 
     tokens = tuple(model.space.token(i) for i in ids)
-    scores = _scores(searched, score, f"looking through {' and '.join(names)}")
+    scores = score_all(searched, score, f"looking through {' and '.join(names)}")
     return Lookup(model, tokens, names, by, searched, scores, suppressed)
 
 
@@ -221,7 +215,7 @@ def lookup_vector(
         mine = own.shift(x[None], kind)[0]
         return lambda X: kernel.correlations_with(mine, space.shift(X, other))
 
-    scores = _scores(searched, score, f"looking through {' and '.join(names)}")
+    scores = score_all(searched, score, f"looking through {' and '.join(names)}")
     return Lookup(model, (), names, by, searched, scores)
 
 
@@ -242,7 +236,7 @@ def groups_of(model: Anatomy, names: Sequence[str]) -> tuple[Searched, ...]:
     return groups
 
 
-def _scores(
+def score_all(
     groups: Sequence[Searched], make: Callable[[EmbeddingSpace, Kind], Score], what: str
 ) -> Float[Tensor, "n"]:
     """Every vector's score; what the score needs is made once for each kind and space."""

@@ -1,8 +1,11 @@
-"""The parameters that are most like a given one, by the correlation of what they read as."""
+"""The parameters that are most like a given one: their first words, or their whole lists."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
 
 from lexray.address import Address
 from lexray.errors import LexrayError
@@ -14,11 +17,16 @@ from lexray.find.hits import (
     at_least_one,
     own_address,
     read_at,
+    rows_at,
+    turn,
 )
-from lexray.find.lookup import groups_of, lookup_vector
+from lexray.find.likeness import CANDIDATES, Likeness
+from lexray.find.lookup import groups_of, lookup_vector, score_all
 from lexray.model.anatomy import Anatomy
 from lexray.model.vectors import Vector
+from lexray.result.readings import Reading
 from lexray.space.kinds import GROUPS
+from lexray.space.legibility import WINDOW
 
 
 class Nearest(Hits):
@@ -33,10 +41,12 @@ def nearest(
     among: Sequence[str] = (),
     tokens: int = 10,
 ) -> Nearest:
-    """The parameters whose projections correlate most with this one's, in either direction.
+    """The parameters that read most like this one; those with a negative score as its negation.
 
-    Projections are never built: with centred kernels K = E C E′ᵀ the correlation of xE and yE′ is
-    x K yᵀ over the two norms. Those with a negative correlation read as its negation.
+    By a view that standardises, these are the ones whose first words are each other's, see
+    `lexray.find.likeness`; else those whose projections correlate most over all tokens. These are
+    never built: with centred kernels K = E C E′ᵀ the correlation of xE and yE′ is x K yᵀ over the
+    two norms.
     """
     target = model[address]
     if not isinstance(target, Vector):
@@ -59,20 +69,56 @@ def nearest_to(
 ) -> Nearest:
     """Those of some groups, but for the one of the address `itself`."""
     at_least_one(n)
-    x = target.tensor
-    if not x.any():
+    if not target.tensor.any():
         raise LexrayError(f"{target.address} is zero everywhere: nothing is near it")
-    found = lookup_vector(
-        model, x, among, kind=target.kind, space=target.space, groups=groups
-    ).scores
-    order = found.abs().argsort(descending=True, stable=True)[: n + 1].tolist()
+    by_words = target.space.weights.options.standardised
+    rank = _rank_by_words if by_words else _rank_by_correlation
+    order, scores = rank(model, target, groups, among, n + 1)
+    read = read_at(groups, order, max(tokens, WINDOW))
     hits = [
-        Hit(float(found[i]), reading)
-        for i, (reading, _) in zip(order, read_at(groups, order, tokens), strict=True)
+        _hit(model, score, reading, tokens)
+        for score, (reading, _) in zip(scores, read, strict=True)
         if reading.source.address != itself
     ]
-    title = f"Of {len(found):,} parameters, the nearest to {target.address}"
+    total = sum(group.n for group in groups)
+    turned = "; where negative, their bottom tokens" if any(h.negative for h in hits[:n]) else ""
+    title = f"Of {total:,} parameters, the nearest to {target.address}{turned}"
     reading = target.top(tokens)
     facts = {"among": list(among), reading.name: reading.ends()}
-    source = target.space.source(target.address)
-    return Nearest(source, title, "correlation", tuple(hits[:n]), facts)
+    source, name = target.space.source(target.address), "likeness" if by_words else "correlation"
+    return Nearest(source, title, name, tuple(hits[:n]), facts)
+
+
+def _hit(model: Anatomy, score: float, reading: Reading, tokens: int) -> Hit:
+    """One with a negative score is like the target by its bottom tokens."""
+    if score < 0:
+        return Hit(score, turn(model, reading, tokens), negative=True)
+    return Hit(score, replace(reading, top=reading.top[:tokens], bottom=reading.bottom[:tokens]))
+
+
+Ranked = tuple[list[int], list[float]]
+"""Places, counted through all groups, and their scores."""
+
+
+def _rank_by_correlation(
+    model: Anatomy, target: Found, groups: Sequence[Searched], among: Sequence[str], n: int
+) -> Ranked:
+    kind, space = target.kind, target.space
+    found = lookup_vector(model, target.tensor, among, kind=kind, space=space, groups=groups).scores
+    order = found.abs().argsort(descending=True, stable=True)[:n]
+    return order.tolist(), found[order].tolist()
+
+
+def _rank_by_words(
+    model: Anatomy, target: Found, groups: Sequence[Searched], among: Sequence[str], n: int
+) -> Ranked:
+    """The likeness of those that give most to the target's first words, whatever the sign."""
+    likeness = Likeness.to(target.space, target.kind, target.tensor)
+    what = f"looking through {' and '.join(among)}"
+    found = score_all(groups, likeness.towards, what).abs()
+    places = found.argsort(descending=True, stable=True)[: max(CANDIDATES, n)]
+    scores = torch.zeros(len(places))
+    for space, kind, at, Y in rows_at(groups, places.tolist()):
+        scores[at] = likeness.of(space, kind, Y).cpu()
+    order = scores.abs().argsort(descending=True, stable=True)[:n]
+    return places[order].tolist(), scores[order].tolist()

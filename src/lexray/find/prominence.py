@@ -53,12 +53,27 @@ class Prominence:
         direction = torch.cat(list(some.columns())).mean(0) - self.centre
 
         def score(X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n"]:
-            Y = at_least_float32(self.space.shift(X, self.kind))
+            Y, spread = self._spread(X)
             with full_precision():
-                spread = self.chart.sizes(Y)[:, 0] / sqrt(self.n_tokens)
                 return Y @ direction.to(Y) / spread
 
         return score
+
+    def moments(
+        self, X: Float[Tensor, "n d_model"]
+    ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+        """The mean and the spread of each vector's own list."""
+        Y, spread = self._spread(X)
+        with full_precision():
+            return Y @ self.centre.to(Y), spread
+
+    def _spread(
+        self, X: Float[Tensor, "n d_model"]
+    ) -> tuple[Float[Tensor, "n d_model"], Float[Tensor, "n"]]:
+        """The vectors less the mean of their kind, and std_j z of each."""
+        Y = at_least_float32(self.space.shift(X, self.kind))
+        with full_precision():
+            return Y, self.chart.sizes(Y)[:, 0] / sqrt(self.n_tokens)
 
 
 def prominence(space: EmbeddingSpace, kind: Kind) -> Prominence:
