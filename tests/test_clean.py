@@ -63,3 +63,11 @@ def test_any_text_fits_an_old_terminal(text: str, encoding: str) -> None:
 def test_stand_ins(text: str, ascii: str, latin: str) -> None:
     assert fit(text, "ascii") == ascii
     assert fit(text, "latin-1") == latin
+
+
+def test_no_message_is_longer_than_anybody_reads() -> None:
+    """Both ends stay: what was asked stands first, what to try last."""
+    message = str(LexrayError(f"asked for {'x' * 10**5}; try another"))
+    assert len(message) < 5000
+    assert message.startswith("asked for x")
+    assert message.endswith("x; try another")

@@ -14,12 +14,18 @@ else:
 """Of keywords that a function does not know: a type checker refuses them all, and at run time the
 function can say what there is."""
 
+LONGEST = 4000
+"""Letters of a message: what a file calls its parts may be longer than anybody reads."""
+
 
 class LexrayError(Exception):
     """Says what was asked, what is there, and what to try; names from files print as they look."""
 
     def __str__(self) -> str:
-        return clean(super().__str__())
+        text = clean(super().__str__())
+        if len(text) <= LONGEST:
+            return text
+        return f"{text[: LONGEST * 3 // 4]} … {text[-LONGEST // 4 :]}"
 
 
 def refuse_unknown(what: str, unknown: Iterable[str], function: Callable[..., object]) -> None:

@@ -254,7 +254,7 @@ def test_the_tokenizer_beside_the_adapter_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"peft_type": "IA3"}, "adapter of type IA3"),
+        ({"peft_type": "IA3"}, "adapter of type 'IA3'"),
         ({"peft_type": "PROMPT_TUNING"}, "PROMPT_TUNING"),
         ({"peft_type": None}, "None"),
         ({"target_parameters": ["experts.w"]}, "uses target_parameters"),

@@ -159,7 +159,7 @@ def adapter_config(folder: Path) -> Fields:
     remedy = "if PEFT can merge it (`merge_and_unload()`), save that and open the result"
     kind = config.text("peft_type")
     if kind != "LORA":
-        raise LexrayError(f"{path} is an adapter of type {kind}, not LORA; {remedy}")
+        raise LexrayError(f"{path} is an adapter of type {brief(kind)}, not LORA; {remedy}")
     odd = [key for key in CANNOT_MERGE if config.get(key)]
     if odd:
         raise LexrayError(f"{path} uses {', '.join(odd)}, which lexray cannot read; {remedy}")
