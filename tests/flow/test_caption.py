@@ -51,7 +51,11 @@ def test_the_heads(seed: int) -> None:
         }
         most = max(carried, key=lambda at: carried[at])
         assert most is not None
-        assert graph.run.tokens[most] == found[3]
+        token = graph.run.tokens[most]
+        twice = graph.run.tokens.count(token) > 1
+        assert found[3] == (
+            token + "".join(chr(0x2080 + int(d)) for d in str(most)) if twice else token
+        )
     listed = [[w.shown for w in h.projection.top] for h in heads if h.projection]
     every = {word for words in listed for word in words}
     worth = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lexray.flow.graph import STREAM, EdgeKind, FlowGraph, Node, NodeKind
+from lexray.result.format import show_place
 from lexray.result.theme import standing
 
 HEADS = 3
@@ -58,7 +59,9 @@ def heads_clause(graph: FlowGraph) -> str:
     words = common_words(alike)
     many = len(alike) > 1
     named = f"Head{'s' * many} {_list([str(n.head) for n in alike])} of layer {layer}"
-    where = "" if looked is None else f" look{'s' * (not many)} at {graph.run.tokens[looked]} and"
+    where = ""
+    if looked is not None:
+        where = f" look{'s' * (not many)} at {show_place(graph.run.tokens, looked)} and"
     return f"{named}{where} write{'s' * (not many)} {', '.join(words)}"
 
 

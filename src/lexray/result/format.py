@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePath
 
 
@@ -72,6 +73,19 @@ def show_model(name: str) -> str:
     path = PurePath(name)
     is_path = path.is_absolute() or len(path.parts) > 2 or name.startswith((".", "~"))
     return path.name or name if is_path else name
+
+
+SMALL = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
+
+def show_place(tokens: Sequence[str], position: int) -> str:
+    """A token of a prompt; one that occurs more than once carries its position.
+
+    >>> show_place(["the", "·cat", "the"], 1), show_place(["the", "·cat", "the"], 2)
+    ('·cat', 'the₂')
+    """
+    shown = tokens[position]
+    return shown + str(position).translate(SMALL) if tokens.count(shown) > 1 else shown
 
 
 def show_flop(n: float) -> str:

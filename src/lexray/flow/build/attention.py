@@ -14,10 +14,9 @@ from lexray.flow.build.draft import Draft
 from lexray.flow.build.prune import Shown
 from lexray.flow.graph import EdgeKind, NodeKind
 from lexray.flow.options import Options
+from lexray.result.format import show_place
 from lexray.trace.attribute.step import Step
 from lexray.trace.read.vectors import key_readers, query_readers
-
-SMALL = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,7 @@ class AttentionDrawing:
         return found
 
     def _token(self, position: int) -> str:
-        """A token of the prompt; one that occurs more than once carries its position."""
-        tokens = self.step.moment.recording.tokens
-        shown = tokens[position].shown
-        twice = sum(token.shown == shown for token in tokens) > 1
-        return shown + str(position).translate(SMALL) if twice else shown
+        return show_place([t.shown for t in self.step.moment.recording.tokens], position)
 
     @cached_property
     def _q(self) -> Float[Tensor, "n_heads d_head"]:

@@ -14,7 +14,7 @@ from lexray.errors import LexrayError
 from lexray.result import page as shell
 from lexray.result.assets import read_asset
 from lexray.result.charts.thumbs import Thumb, Thumbs
-from lexray.result.format import show_percent
+from lexray.result.format import show_percent, show_place
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
 from lexray.trace.read.look import lens
@@ -88,8 +88,9 @@ class AttentionPatterns(Result):
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def _looks(self, head: HeadPattern) -> str:
+        tokens = [token.shown for token in self.tokens]
         return "  ".join(
-            f"{self.tokens[at].shown} {show_percent(weight, 0)}"
+            f"{show_place(tokens, at)} {show_percent(weight, 0)}"
             for at, weight in self.looks_at(head)
             if weight >= 0.01
         )

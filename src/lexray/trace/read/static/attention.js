@@ -134,6 +134,12 @@ export function show(element, data, options = {}) {
     return svg;
   }
 
+  // A token; one that occurs more than once carries its position.
+  function placed(i) {
+    const twice = tokens.indexOf(tokens[i]) !== tokens.lastIndexOf(tokens[i]);
+    return twice ? tokens[i] + String(i).replace(/\d/g, (d) => "₀₁₂₃₄₅₆₇₈₉"[d]) : tokens[i];
+  }
+
   function drawLarge() {
     const { head } = state;
     const from = (row) => {
@@ -146,7 +152,7 @@ export function show(element, data, options = {}) {
       .sort((a, b) => b[0] - a[0])
       .slice(0, 3)
       .filter(([share]) => share >= 0.01)
-      .map(([share, j]) => `${tokens[j]} ${(100 * share).toFixed(0)} %`)
+      .map(([share, j]) => `${placed(j)} ${(100 * share).toFixed(0)} %`)
       .join(", ");
     const words = head.words.map((word) => make("span", { class: "tok" }, word));
     const spaced = words.flatMap((word) => [word, " "]);
@@ -154,7 +160,7 @@ export function show(element, data, options = {}) {
     large.replaceChildren(
       make("h2", {}, `Layer ${head.layer}, head ${head.head}`),
       make("p", { class: "note" }, `writes at ${tokens[data.position]}: `, ...spaced),
-      make("p", { class: "note" }, `from ${tokens[here]} it looks at ${best}`),
+      make("p", { class: "note" }, `from ${placed(here)} it looks at ${best}`),
       make(
         "div",
         { class: "lines" },
