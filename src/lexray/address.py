@@ -11,6 +11,8 @@
 | `L5E2`      | an expert; `L5E2N17` a neuron in it; `L5SN17` one in the shared expert |
 | `L3.mixer`  | what stands for attention in hybrids; `L3.mixer.in17`, `L3.mixer.out5` |
 |             | a column by which it reads, a row by which it writes                   |
+| `enc.L3H7` | a part of the encoder, where a model has one; without `enc.` the decoder's |
+| `L3X2`      | a head of a decoder's cross-attention; `L3X2.QK`, `L3X2.K12` as other heads |
 | `L12F345`   | a feature of a dictionary; `L12F345.key`, `.value` its vectors         |
 """
 
@@ -29,8 +31,8 @@ Port = Literal["in", "out"]
 LayerVector = Literal["b_O", "b_out", "attn_norm", "attn_norm_bias", "mlp_norm", "mlp_norm_bias"]
 
 _PATTERN = re.compile(
-    r"L(?P<layer>\d{1,9})"
-    r"(?:H(?P<head>\d{1,9})(?:\.(?:(?P<matrix>VO|QK)|(?P<subhead>[QKVO])(?P<index>\d{1,9})))?"
+    r"(?P<encoder>enc\.)?L(?P<layer>\d{1,9})"
+    r"(?:(?P<attention>[HX])(?P<head>\d{1,9})(?:\.(?:(?P<matrix>VO|QK)|(?P<subhead>[QKVO])(?P<index>\d{1,9})))?"
     r"|F(?P<feature>\d{1,9})(?:\.(?P<side>key|value))?"
     r"|\.(?P<mixer>mixer)(?:\.(?P<port>in|out)(?P<channel>\d{1,9}))?"
     r"|\.(?P<part>b_O|b_out|(?:attn|mlp)_norm(?:_bias)?)"
@@ -40,7 +42,8 @@ _PATTERN = re.compile(
 
 EXAMPLES = (
     "addresses look like L3H7 (a head), L12N345 (a neuron), L5E2N17 (an expert's neuron), "
-    "L3H7.V12 (a subhead: Q, K, V or O), L3H7.VO, L3H7.QK, L12N345.value"
+    "L3H7.V12 (a subhead: Q, K, V or O), L3H7.VO, L3H7.QK, L12N345.value; in encoder–decoders also "
+    "enc.L3H7 and L3X2 (cross-attention)"
 )
 
 
@@ -70,6 +73,10 @@ class Address:
     port: Port | None = None
     channel: int | None = None
     """Of a mixer: which column of what reads the stream, or row of what writes to it."""
+    cross: bool = False
+    """The head is one of a decoder's cross-attention."""
+    encoder: bool = False
+    """In the encoder, where a model has one."""
 
     def __post_init__(self) -> None:
         inside_head = (self.matrix, self.subhead, self.index)
@@ -81,11 +88,12 @@ class Address:
             or (self.matrix is not None and self.subhead is not None)
             or (self.shared and self.expert is not None)
             or (self.vector is not None and self.neuron is None and self.feature is None)
+            or (self.cross and (self.head is None or self.encoder))
             or (self.feature is not None and str(self) != f"L{self.layer}F{self._named}")
             or (self.port is None) != (self.channel is None)
             or (self.port is not None and not self.mixer)
             or (self.mixer and str(self) != f"L{self.layer}{self._in_mixer}")
-            or (self.part is not None and str(self) != f"L{self.layer}.{self.part}")
+            or (self.part is not None and str(self) != f"{self._layer}.{self.part}")
         ):
             raise LexrayError(f"{self!r} names no one place; {EXAMPLES}")
 
@@ -108,7 +116,8 @@ class Address:
         names |= {"vector": found["side"].lower()} if found["side"] else {}
         if names.get("part") == "b_o":
             names["part"] = "b_O"
-        flags = {key: found[key] is not None for key in ("shared", "mixer")}
+        flags = {key: found[key] is not None for key in ("shared", "mixer", "encoder")}
+        flags["cross"] = (found["attention"] or "").upper() == "X"
         return cls(**numbers, **names, **flags)  # type: ignore[arg-type]
 
     @property
@@ -116,14 +125,18 @@ class Address:
         return f".mixer.{self.port}{self.channel}" if self.port else ".mixer"
 
     @property
+    def _layer(self) -> str:
+        return f"{'enc.' * self.encoder}L{self.layer}"
+
+    @property
     def _named(self) -> str:
         """A feature's number, and its vector's name if it is one."""
         return f"{self.feature}.{self.vector}" if self.vector else str(self.feature)
 
     def __str__(self) -> str:
-        text = f"L{self.layer}"
+        text = self._layer
         if self.head is not None:
-            text += f"H{self.head}"
+            text += f"{'X' if self.cross else 'H'}{self.head}"
         if self.expert is not None:
             text += f"E{self.expert}"
         if self.shared:

@@ -9,7 +9,12 @@ from lexray.errors import LexrayError
 
 Reading = Literal["output", "input", "effective"]
 ViewName = Literal["standard", "raw"]
-ALLOWED = {"inverse": ("transpose", "pinv"), "reading": ("output", "input", "effective")}
+Head = Literal["decoder", "jacobian"]
+ALLOWED = {
+    "inverse": ("transpose", "pinv"),
+    "reading": ("output", "input", "effective"),
+    "head": ("decoder", "jacobian"),
+}
 SIDES = {
     "output": "output embedding on the reading side",
     "input": "input embedding on the reading side",
@@ -44,6 +49,9 @@ class View:
     """Tokens that training never touched are set aside; `model.untrained()` names them."""
     offset: int = 0
     """Key position − query position, for the QK matrices of rotary models."""
+    head: Head = "decoder"
+    """Of encoders whose prediction head is not linear (BERT): through the decoder E alone, or
+    through the head's own Jacobian at typical inputs and E."""
 
     def __post_init__(self) -> None:
         for name, allowed in ALLOWED.items():
@@ -65,6 +73,8 @@ class View:
             parts.append(SIDES[self.reading])
         if self.trained != base.trained:
             parts.append("trained tokens")
+        if self.head != "decoder":
+            parts.append("through the head's Jacobian")
         if self.offset:
             parts.append(f"offset {self.offset}")
         return ", ".join(parts)

@@ -8,11 +8,17 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+)
 
 from lexray.families import Architecture, Experts, Family, Latent, families
 from lexray.families.relative import DistanceBias, DistanceVectors
 from tests.families.gguf.writer import ARCHITECTURES
+from tests.families.pairs import PAIRS
 from tests.families.zoo import VARIANTS, Variant
 
 BEGIN, END = "<!-- families: made by tests/families/table.py -->\n", "<!-- end of families -->\n"
@@ -21,9 +27,10 @@ BEGIN, END = "<!-- families: made by tests/families/table.py -->\n", "<!-- end o
 @cache
 def describe(variant: Variant | str) -> Architecture:
     """A variant's description, from its names alone: nothing is computed."""
-    found = next(v for v in VARIANTS if v.name == str(variant))
+    found = next(v for v in (*VARIANTS, *PAIRS) if v.name == str(variant))
     config = AutoConfig.for_model(found.model_type, **found.options)
     auto = AutoModelForMaskedLM if found.masked else AutoModelForCausalLM
+    auto = AutoModelForSeq2SeqLM if found in PAIRS else auto
     with torch.device("meta"):
         module = auto.from_config(config)
     family = next(f for f in families().values() if found.model_type in f.model_types)
@@ -36,6 +43,7 @@ def traits(a: Architecture) -> list[str]:
     mixers = dict.fromkeys(b.mixer.kind for b in a.blocks if b.mixer is not None)
     posts = (x.post_norm is not None and x.post_norm.kind != "fixed" for x in (*heads, *ffs))
     known = {
+        "encoder and decoder": a.encoder is not None,
         "sees both ways": not a.causal,
         "parallel blocks": any(b.parallel for b in a.blocks),
         "norms behind sub-blocks": any(posts),
@@ -58,7 +66,7 @@ def traits(a: Architecture) -> list[str]:
 
 
 def row(family: Family) -> str:
-    variants = [v for v in VARIANTS if v.model_type in family.model_types]
+    variants = [v for v in (*VARIANTS, *PAIRS) if v.model_type in family.model_types]
     found = dict.fromkeys(t for v in variants for t in traits(describe(v.name)))
     types = ", ".join(f"`{kind}`" for kind in family.model_types)
     gguf = "✓" if set(family.model_types) & ARCHITECTURES.keys() else ""

@@ -664,7 +664,11 @@ def make(variant: Variant) -> PreTrainedModel:
     config = AutoConfig.for_model(variant.model_type, **variant.options)
     auto = AutoModelForMaskedLM if variant.masked else AutoModelForCausalLM
     torch.manual_seed(0)
-    model = auto.from_config(config, attn_implementation=variant.attention).eval()
+    return randomise(auto.from_config(config, attn_implementation=variant.attention).eval())
+
+
+def randomise(model: PreTrainedModel) -> PreTrainedModel:
+    """Every parameter random, gains and biases included."""
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn_like(parameter)

@@ -139,6 +139,10 @@ class ReadingOptions(PlacedOptions):
         Literal["output", "input", "effective"] | None,
         option("Which embedding stands on the reading side: output is what is expected.", READING),
     ] = None
+    head: Annotated[
+        Literal["decoder", "jacobian"] | None,
+        option("BERT's prediction head: leave it out, or read through its Jacobian.", READING),
+    ] = None
 
     def open(self) -> Model:
         return super().open().view(self.view_name, **self.changes())

@@ -2,6 +2,7 @@
 
 from lexray.families import (
     albert,
+    bart,
     bert,
     bloom,
     codegen,
@@ -42,6 +43,7 @@ from lexray.families import (
     smollm3,
     stablelm,
     starcoder2,
+    t5,
     ungated,
     xglm,
 )
@@ -75,6 +77,7 @@ __all__ = [
     "Norm",
     "QKNorm",
     "albert",
+    "bart",
     "bert",
     "bloom",
     "codegen",
@@ -118,6 +121,7 @@ __all__ = [
     "smollm3",
     "stablelm",
     "starcoder2",
+    "t5",
     "ungated",
     "xglm",
 ]

@@ -26,6 +26,8 @@ Vectors = Iterator[tuple[str | None, int]]
 def check_complete(a: Architecture, checkpoint: Checkpoint) -> None:
     """Raises for what is missing or of another size. The output embedding may be missing: base
     models have none, and say so when it is asked for."""
+    if a.encoder is not None:
+        check_complete(a.encoder, checkpoint)
     _check_ends(a, checkpoint)
     names = checkpoint.names()
     for block in a.blocks:
@@ -89,11 +91,9 @@ def _inner_width(project: Linear | None, a: Architecture, checkpoint: Checkpoint
 
 def _norms(a: Architecture, block: Block) -> Vectors:
     x, ff = block.attention, block.ff
-    for norm in (x.pre_norm, x.post_norm, x.sum_norm, ff.pre_norm, ff.post_norm, ff.sum_norm):
-        yield from _of(norm, a.d_model)
-    if block.mixer is not None:
-        for norm in (block.mixer.pre_norm, block.mixer.post_norm):
-            yield from _of(norm, a.d_model)
+    for part in (x, block.cross, block.mixer, ff):
+        for name in ("pre_norm", "post_norm", "sum_norm"):
+            yield from _of(getattr(part, name, None), a.d_model)
     for heads in (x.q, x.k, x.v):
         if isinstance(heads.linear, Latent):
             yield from _of(heads.linear.norm, heads.linear.width)

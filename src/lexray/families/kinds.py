@@ -21,6 +21,9 @@ _WHOLE = """
     kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim intermediate_size_mlp
     interleave_moe_layer_step attention_chunk_size experts_per_token
     shared_intermediate_size d_model attention_heads max_seq_len
+    d_kv d_ff num_decoder_layers relative_attention_num_buckets relative_attention_max_distance
+    encoder_layers decoder_layers encoder_ffn_dim decoder_ffn_dim
+    encoder_attention_heads decoder_attention_heads
     embedding_size num_hidden_groups inner_group_num conv_kernel_size
     position_buckets max_relative_positions
     vocab_size pad_token_id rotary_dim num_ln_in_parallel_attn
@@ -45,7 +48,7 @@ _NUMBER = """
     floor_scale attn_scale attention_multiplier routed_scaling_factor router_jitter_noise
 """
 _FLAG = """
-    relative_attention share_att_key position_biased_input legacy
+    scale_decoder_outputs relative_attention share_att_key position_biased_input legacy
     block_auto_adjust_ff_dim rope_interleave attn_temperature_tuning
     scale_embedding tie_word_embeddings use_parallel_residual parallel_attn multi_query alibi
     new_decoder_architecture use_sliding_window qk_layernorm use_qk_norm norm_topk_prob
@@ -54,7 +57,8 @@ _FLAG = """
 """
 _TEXT = """
     model_type hidden_act activation_function activation hidden_activation classifier_activation
-    norm_rel_ebd rope_type type topk_method expert_selection_fn shared_expert_combination_strategy
+    feed_forward_proj norm_rel_ebd
+    rope_type type topk_method expert_selection_fn shared_expert_combination_strategy
 """
 _LIST = """
     moe_layers mlp_multipliers

@@ -212,12 +212,6 @@ UNSUPPORTED = {
     "gemma3n_text": "its per-layer inputs and alternating updates",
     "gemma4": "its per-layer inputs",
     "gemma4_text": "its per-layer inputs",
-    "t5": "an encoder-decoder with relative position biases",
-    "mt5": "an encoder-decoder with relative position biases",
-    "umt5": "an encoder-decoder with relative position biases",
-    "bart": "an encoder-decoder",
-    "mbart": "an encoder-decoder",
-    "pegasus": "an encoder-decoder",
     "whisper": "a speech model",
 }
 """Recognised, and refused by name."""

@@ -82,8 +82,16 @@ class Attention:
     temperature: Temperature | None = None
     gate: Heads | None = None
     """Each head's sum of values is multiplied by the sigmoid of this before W_O (Qwen3-Next)."""
+    crosses: bool = False
+    """Its keys and values read what an encoder gives, not this stack's stream."""
+    source_norm: Norm | None = None
+    """Normalises that: the encoder's final norm."""
     others: tuple[str, ...] = ()
     """Tensors that take part and are not read (the indexer of DeepSeek V3.2)."""
+
+    def norm_of(self, kind: str) -> Norm | None:
+        """What the readers of a kind ("Q", "K", "V") stand behind."""
+        return self.source_norm if self.crosses and kind in ("K", "V") else self.pre_norm
 
     @property
     def absent(self) -> bool:
@@ -212,10 +220,16 @@ class Block:
     ff: FeedForward | Experts
     parallel: bool = False
     mixer: Mixer | None = None
+    cross: Attention | None = None
+    """A decoder's attention to what its encoder gives, between the other two."""
+    path: str | None = None
+    """The name of the block's module, where it is not what its parts have in common (T5)."""
 
     @property
     def module(self) -> str:
         """The name of the block's module: what the names of its parts have in common."""
+        if self.path is not None:
+            return self.path
         inner = self.ff.module if isinstance(self.ff, Experts) else self.ff.w_out.module
         names = [self.attention.q.linear.module, self.attention.o.module, inner]
         if self.mixer is not None:
@@ -284,6 +298,9 @@ class Architecture:
     causal: bool = True
     n_ctx: int | None = None
     """The longest context of the config, if it says so."""
+    encoder: Architecture | None = None
+    """The stack that a decoder's cross-attention reads, described as a model of its own that reads
+    both ways: with its blocks, its ends, and the embeddings that it shares."""
     settings: tuple[tuple[str, Any], ...] = ()
     """Entries that the config may leave out, and without which it says another model."""
     unrolled: tuple[tuple[str, Any], ...] = ()

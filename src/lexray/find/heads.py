@@ -102,11 +102,11 @@ class Heads:
     model: Anatomy
 
     def __len__(self) -> int:
-        return sum(len(layer.heads) for layer in self.model.own_layers)
+        return sum(len(layer.every_head) for layer in self.model.own_layers)
 
     def __iter__(self) -> Iterator[Head]:
         for layer in self.model.own_layers:
-            yield from layer.heads
+            yield from layer.every_head
 
     def __getitem__(self, index: int) -> Head:
         n = len(self)
@@ -158,7 +158,9 @@ def find_heads(
     hits: list[HeadHit] = []
     layers = [layer for layer in model.own_layers if len(layer.heads)]
     for layer in track(layers, len(layers), f"searching {matrix} of all heads"):
-        for circuit, A, B in _factors([Circuit(head, matrix) for head in layer.heads], len(every)):
+        crossing = (Circuit(head, matrix) for head in layer.cross_heads)
+        found = _factors([Circuit(head, matrix) for head in layer.heads], len(every))
+        for circuit, A, B in (*found, *((c, *c.factors()) for c in crossing)):
             scores = _standardise(A.double(), B.double(), *wanted) * (-1 if negative else 1)
             hits.append(_hit(circuit, scores, every, wanted, negative))
     hits.sort(key=lambda hit: -hit.score)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -56,6 +57,8 @@ class Anatomy(Weights):
         Its type depends on the address; `head`, `neuron`, `circuit`, … say it to a type checker.
         """
         at = address if isinstance(address, Address) else Address.parse(address)
+        if at.encoder and self.decoder is None:
+            return self.encoder[at]
         layer = self.layers[at.layer]
         if at.feature is not None:
             raise LexrayError(
@@ -67,12 +70,13 @@ class Anatomy(Weights):
             mixer = layer.mixer
             return mixer if at.port is None else mixer.vectors(at.port)[at.channel or 0]
         if at.head is not None:
-            return _inside_head(layer.heads[at.head], at)
+            heads = layer.cross_heads if at.cross else layer.heads
+            return _inside_head(heads[at.head], at)
         ff = layer.ff
         if at.expert is not None or at.shared:
             ff = _expert(ff, at)
         if at.neuron is None:
-            return layer if at == layer.address else ff
+            return layer if at == replace(layer.address, encoder=at.encoder) else ff
         if isinstance(ff, Mixture):
             raise LexrayError(
                 f"{at}: layer {at.layer} is a mixture of {len(ff.experts)} experts; "
@@ -84,7 +88,7 @@ class Anatomy(Weights):
     def _ipython_key_completions_(self) -> list[str]:
         """What `model["L<tab>` offers: layers and heads, and of each layer how neurons begin."""
         parts = [f"{layer.address}{end}" for layer in self.layers for end in ("", "N0")]
-        heads = [str(head.address) for layer in self.layers for head in layer.heads]
+        heads = [str(head.address) for layer in self.layers for head in layer.every_head]
         return [*parts, *heads]
 
     def head(self, address: str | Address) -> Head:

@@ -46,7 +46,7 @@ class Circuit:
 
     @property
     def address(self) -> Address:
-        return Address(self.head.layer, head=self.head.index, matrix=self.matrix)
+        return replace(self.head.address, matrix=self.matrix)
 
     def evidence(self, text: str | None = None, n: int = 10) -> Any:
         """Where the head looks or takes most in running text, and whether this matrix tells it;
@@ -60,6 +60,11 @@ class Circuit:
     @property
     def space(self) -> EmbeddingSpace:
         return space_of(self.head.weights, self.head.layer)
+
+    def space_of(self, kind: Kind) -> EmbeddingSpace:
+        """Where one side is read: keys and values of cross-attention in the encoder's space."""
+        group = self.head.group(kind)
+        return space_of(group.read_in, group.layer)
 
     @property
     def matrices(self) -> tuple[Float[Tensor, "d_model r"], Float[Tensor, "r d_model"]]:
@@ -83,9 +88,10 @@ class Circuit:
     def side(self, kind: Kind, filter: Filter | None) -> tuple[Side, Int[Tensor, "some"] | None]:
         """The side to multiply with, and which of the factor's rows to take then: where most
         tokens are admitted, that is cheaper than a copy of their embeddings."""
-        ids, whole = self.space.list_ids(filter), self.space.whole(kind)
+        space = self.space_of(kind)
+        ids, whole = space.list_ids(filter), space.whole(kind)
         if ids is None or 2 * len(ids) < len(whole.rows):
-            return self.space.side(kind, filter), None
+            return space.side(kind, filter), None
         return whole, ids
 
     def factors_between(self, rows: Side, cols: Side) -> tuple[Tensor, Tensor]:
@@ -168,7 +174,10 @@ class Circuit:
         note: str,
     ) -> tuple[Callable[[Watch | None], TopPairs], Callable[[TopPairs], Pairs]]:
         """The search, which any thread may do, and what makes tokens of what it finds."""
-        row_ids, col_ids = self.space.list_ids(rows), self.space.list_ids(cols)
+        row_ids, col_ids = (
+            self.space_of(kind).list_ids(filter)
+            for kind, filter in zip(self.kinds, (rows, cols), strict=True)
+        )
         groups = self._groups(exclude_same)
         row_groups, col_groups = _at(groups, row_ids), _at(groups, col_ids)
 
@@ -200,7 +209,7 @@ class Circuit:
         lists = [list(dict.fromkeys(side.tolist())) for side in (left, right) if len(side)]
         legible = [float(space.legibility(torch.tensor([ids]))[0]) for ids in lists]
         legibility = sum(legible) / max(1, len(legible))
-        source = space.source(str(Address(self.head.layer, head=self.head.index)))
+        source = space.source(str(self.head.address))
         return Pairs(
             replace(source, filter=note),
             self.matrix,
@@ -236,12 +245,14 @@ class Circuit:
     def _line(self, token: str | int, axis: int, k: int, given: FilterLike) -> Reading:
         space, filter = self.space, read_filter(given)
         token_id = space.id(token)
-        sides = [space.side(kind, filter) for kind in self.kinds]
-        sides[axis] = space.whole(self.kinds[axis]).only(torch.tensor([token_id]))
+        sides = [self.space_of(kind).side(kind, filter) for kind in self.kinds]
+        whole = self.space_of(self.kinds[axis]).whole(self.kinds[axis])
+        sides[axis] = whole.only(torch.tensor([token_id]))
         A, B = self.factors_between(*sides)
         one, many = (A, B) if axis == 0 else (B, A)
         scores = many @ one[0].to(many)
-        top, bottom, legibility = space.score_tokens(scores, k, space.list_ids(filter))
+        listed = self.space_of(self.kinds[1 - axis]).list_ids(filter)
+        top, bottom, legibility = space.score_tokens(scores, k, listed)
         name = LINES[self.matrix][axis]
         shown = self.head.weights.vocabulary.shown(token_id)
         source = space.source(f"{self.address} {shown} {name}", filter)
@@ -261,7 +272,7 @@ class Circuit:
         space, address = self.space, str(self.address)
         names = [f"{address}[{i}]" for i in range(n)]
         ends = [
-            space.readings(vectors.T[:n].contiguous(), kind, names, k, filter, name)
+            self.space_of(kind).readings(vectors.T[:n].contiguous(), kind, names, k, filter, name)
             for vectors, kind, name in (
                 (U, self.kinds[0], "input"),
                 (V, self.kinds[1], "output"),

@@ -167,7 +167,7 @@ class Mixture(Component):
     """Experts and their router."""
 
     def __init__(self, weights: Weights, layer: int, spec: Experts) -> None:
-        super().__init__(weights, Address(layer))
+        super().__init__(weights, weights.at(layer))
         self.spec = spec
 
     @property

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.address import Address
-from lexray.families import Experts, FeedForward, Linear, Norm
+from lexray.errors import LexrayError
+from lexray.families import Attention, Experts, FeedForward, Linear, Norm
 from lexray.model.weights import Weights
 from lexray.space.kinds import WRITES, Kind
 
@@ -32,6 +33,18 @@ class Group:
     n: int
     number: int = 0
     """Of the first one, where several weights are counted through (a mixer's)."""
+
+    @property
+    def read_in(self) -> Weights:
+        """The stack whose embedding space they are read in: the encoder's, for what keys and values
+        of cross-attention read."""
+        reads_source = self.owner.cross and self.kind in ("K", "V")
+        return self.weights.encoder if reads_source else self.weights
+
+    @property
+    def layer(self) -> int | None:
+        """The layer of that stack in which they read; None behind all of them."""
+        return self.owner.layer if self.read_in is self.weights else None
 
     @property
     def tensor(self) -> Float[Tensor, "n d_model"]:
@@ -57,16 +70,29 @@ class Group:
         return f"{self.owner}N{i}.{self.kind}"
 
 
-def head_group(weights: Weights, layer: int, index: int, kind: Kind) -> Group:
+def attention_of(weights: Weights, layer: int, *, cross: bool) -> Attention:
+    """A layer's attention, or a decoder's to its source."""
+    block = weights.architecture.blocks[layer]
+    found = block.cross if cross else block.attention
+    if found is None:
+        raise LexrayError(
+            f"L{layer} of {weights.name} has no cross-attention; its heads are L3H7 …"
+        )
+    return found
+
+
+def head_group(
+    weights: Weights, layer: int, index: int, kind: Kind, *, cross: bool = False
+) -> Group:
     """The columns of a query head's W_Q, W_K or W_V, or the rows of its W_O."""
-    spec = weights.architecture.blocks[layer].attention
-    owner = Address(layer, head=index)
+    spec = attention_of(weights, layer, cross=cross)
+    owner = weights.at(layer, head=index, cross=cross)
     if kind == "O":
         width = spec.v.d_head
         return Group(weights, owner, kind, spec.o, spec.post_norm, index * width, width)
     heads = {"Q": spec.q, "K": spec.k, "V": spec.v}[kind]
     start = heads.starts[index * len(heads.starts) // len(spec.q.starts)]
-    return Group(weights, owner, kind, heads.linear, spec.pre_norm, start, heads.d_head)
+    return Group(weights, owner, kind, heads.linear, spec.norm_of(kind), start, heads.d_head)
 
 
 def neuron_group(
@@ -99,12 +125,12 @@ def feed_forwards(weights: Weights, layer: int) -> Iterator[tuple[Address, FeedF
     ff = weights.architecture.blocks[layer].ff
     if isinstance(ff, FeedForward):
         if not ff.absent:
-            yield Address(layer), ff
+            yield weights.at(layer), ff
         return
     for e, expert in enumerate(ff.experts):
-        yield Address(layer, expert=e), expert
+        yield weights.at(layer, expert=e), expert
     if ff.shared is not None:
-        yield Address(layer, shared=True), ff.shared
+        yield weights.at(layer, shared=True), ff.shared
 
 
 def layer_groups(weights: Weights, layer: int, kind: Kind) -> list[Group]:
@@ -120,12 +146,33 @@ def layer_groups(weights: Weights, layer: int, kind: Kind) -> list[Group]:
         return mixer_groups(weights, layer, kind)
     if kind not in ("Q", "K", "V", "O") or block.attention.absent:
         return []
-    n = len(block.attention.q.starts)
-    shared = n // len(block.attention.k.starts) if kind in ("K", "V") else 1
-    return [head_group(weights, layer, i, kind) for i in range(0, n, shared)]
+    found = _heads(weights, layer, kind)
+    if block.cross is not None and kind in ("Q", "O"):
+        found += _heads(weights, layer, kind, cross=True)
+    return found
+
+
+def _heads(weights: Weights, layer: int, kind: Kind, *, cross: bool = False) -> list[Group]:
+    spec = attention_of(weights, layer, cross=cross)
+    n = len(spec.q.starts)
+    shared = n // len(spec.k.starts) if kind in ("K", "V") else 1
+    return [head_group(weights, layer, i, kind, cross=cross) for i in range(0, n, shared)]
+
+
+def source_groups(weights: Weights, kind: Kind) -> Iterator[Group]:
+    """Of an encoder: the keys and values of the decoder's cross-attention, which read it."""
+    decoder = weights.decoder
+    if decoder is None or kind not in ("K", "V"):
+        return
+    here = decoder.with_view(weights.options)
+    for layer, block in enumerate(here.architecture.blocks):
+        if block.cross is not None:
+            yield from _heads(here, layer, kind, cross=True)
 
 
 def all_groups(weights: Weights, kind: Kind) -> Iterator[Group]:
-    """All vectors of a kind, group after group, layer after layer; what layers share once."""
+    """All vectors of a kind, group after group, layer after layer; what layers share once. What
+    reads an encoder's output is among the encoder's."""
     for layer in weights.architecture.own_layers:
         yield from layer_groups(weights, layer, kind)
+    yield from source_groups(weights, kind)

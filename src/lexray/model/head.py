@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lexray.address import Subhead
 from lexray.model.circuits import QK, VO
-from lexray.model.groups import head_group
 from lexray.model.head_matrices import HeadMatrices
 from lexray.model.vectors import VectorGroup
 
@@ -27,8 +26,7 @@ class Head(HeadMatrices):
 
         >>> model["L3H2"].subheads("V")[12].top()
         """
-        group = head_group(self.weights, self.layer, self.index, side)
-        return VectorGroup(str(self.address), [group])
+        return VectorGroup(str(self.address), [self.group(side)])
 
     @property
     def query_subheads(self) -> VectorGroup:

@@ -9,12 +9,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.address import Address
 from lexray.checkpoint import Checkpoint
 from lexray.families import Attention, Heads, Latent, Linear, Norm, QKNorm
 from lexray.families.linear import ALL
 from lexray.model.component import Wired
-from lexray.model.groups import head_group
+from lexray.model.groups import Group, attention_of, head_group
 from lexray.model.weights import Weights
 from lexray.space.kinds import Kind
 
@@ -24,10 +23,10 @@ Map = Callable[[Tensor], Tensor]
 class HeadMatrices(Wired):
     """One query head, with the keys and values of its group."""
 
-    def __init__(self, weights: Weights, layer: int, index: int) -> None:
-        super().__init__(weights, Address(layer, head=index))
+    def __init__(self, weights: Weights, layer: int, index: int, *, cross: bool = False) -> None:
+        super().__init__(weights, weights.at(layer, head=index, cross=cross))
         self.layer, self.index = layer, index
-        self.spec: Attention = weights.architecture.blocks[layer].attention
+        self.spec: Attention = attention_of(weights, layer, cross=cross)
         self.kv_index = index * len(self.spec.k.starts) // len(self.spec.q.starts)
 
     @property
@@ -35,7 +34,11 @@ class HeadMatrices(Wired):
         return self.spec.q.d_head
 
     def _columns(self, kind: Kind) -> Float[Tensor, "d_model d_head"]:
-        return head_group(self.weights, self.layer, self.index, kind).tensor.T
+        return self.group(kind).tensor.T
+
+    def group(self, kind: Kind) -> Group:
+        """Its subheads of a kind."""
+        return head_group(self.weights, self.layer, self.index, kind, cross=self.spec.crosses)
 
     @property
     def W_Q(self) -> Float[Tensor, "d_model d_head"]:
@@ -54,7 +57,11 @@ class HeadMatrices(Wired):
         return self._columns("O").T
 
     def _bias(self, heads: Heads, index: int) -> Float[Tensor, "d_head"] | None:
-        return self.weights.read_bias(heads.linear, self.spec.pre_norm, heads.outputs(index))
+        return self.weights.read_bias(heads.linear, self._norm(heads), heads.outputs(index))
+
+    def _norm(self, heads: Heads) -> Norm | None:
+        """What a projection stands behind."""
+        return self.spec.norm_of("Q" if heads is self.spec.q else "K")
 
     @property
     def b_Q(self) -> Float[Tensor, "d_head"] | None:
@@ -151,7 +158,7 @@ class HeadMatrices(Wired):
 
     def _plain(self, heads: Heads, index: int, bias: bool, limit: float | None) -> Map:
         """A head's projection: affine, or through a latent and its norm (DeepSeek)."""
-        weights, linear, norm = self.weights, heads.linear, self.spec.pre_norm
+        weights, linear, norm = self.weights, heads.linear, self._norm(heads)
         at = heads.outputs(index)
         if not isinstance(linear, Latent):
             b = self._bias(heads, index) if bias else None
@@ -181,8 +188,8 @@ class HeadMatrices(Wired):
             own = replace(own, gain=None) if norm.turned else own
             return lambda x: own(plain(x), checkpoint)
         whole = Affine(
-            self.weights.reader(self.layer, heads.linear, self.spec.pre_norm),
-            self.weights.read_bias(heads.linear, self.spec.pre_norm) if bias else None,
+            self.weights.reader(self.layer, heads.linear, self._norm(heads)),
+            self.weights.read_bias(heads.linear, self._norm(heads)) if bias else None,
             limit,
         )
         gain, eps = norm.joint.read_gain(checkpoint), norm.joint.eps

@@ -98,6 +98,7 @@ def info(model: Weights) -> Info:
         model_type=str(model.config.get("model_type")),
         sizes={
             "layers": model.n_layers,
+            "encoder layers": None if a.encoder is None else len(a.encoder.blocks),
             "heads": a.n_heads,
             "key-value heads": a.n_kv_heads,
             "d_model": a.d_model,
@@ -281,13 +282,14 @@ def parameters(model: Weights) -> list[dict[str, Any]]:
     order = {label: i for i, label in enumerate(LABELS.values())}
     groups: dict[tuple[int, str, str], list[str]] = {}
     for path, part in walk(model.architecture):
-        if path == "unembed" and model.architecture.tied:
+        if (path == "unembed" and model.architecture.tied) or path in SHARED:
             continue
         path = path.replace(".v.linear.", ".k.linear.")  # values come through the keys' latent
-        label = LABELS[re.sub(r"\.(experts|shared)(?=\.)|\.(heads|joint)$", "", path)]
+        label, where = _place(path)
         for said, name in zip(_labels(label, part), tensors(part), strict=True):
             if name is not None and name in model.checkpoint.names():
-                groups.setdefault((order[label], said, _pattern(name)), []).append(name)
+                key = order[label], f"{said}{where}", _pattern(name)
+                groups.setdefault(key, []).append(name)
     return [
         {
             "parameter": said,
@@ -299,6 +301,18 @@ def parameters(model: Weights) -> list[dict[str, Any]]:
         }
         for (_, said, pattern), found in sorted(groups.items(), key=lambda group: group[0][0])
     ]
+
+
+SHARED = ("encoder.embed", "encoder.unembed", "blocks.cross.source_norm")
+"""What stands in the description of both stacks."""
+
+
+def _place(path: str) -> tuple[str, str]:
+    """What a part is called, and in which stack or attention it is where there are several."""
+    inner = path.removeprefix("encoder.")
+    where = ", encoder" if inner != path else ", cross-attention" * ("blocks.cross." in path)
+    inner = inner.replace("blocks.cross.", "blocks.attention.")
+    return LABELS[re.sub(r"\.(experts|shared)(?=\.)|\.(heads|joint)$", "", inner)], where
 
 
 def _labels(label: str, part: Named) -> tuple[str, str]:

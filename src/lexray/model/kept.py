@@ -83,7 +83,8 @@ def identity(weights: Weights) -> str:
 def _identity(weights: Weights) -> str:
     checkpoint, a = weights.checkpoint, weights.architecture
     digest = sha256(json.dumps(weights.config, sort_keys=True, default=str).encode())
-    digest.update(f"{FORM} {weights.family.name} {weights.dtype}".encode())
+    stack = " encoder" if weights.decoder is not None else ""
+    digest.update(f"{FORM} {weights.family.name} {weights.dtype}{stack}".encode())
     for name in sorted(checkpoint.names()):
         digest.update(f"{name} {checkpoint.info(name)}".encode())
     digest.update(weights.vocabulary.fingerprint.encode())

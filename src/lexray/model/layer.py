@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 
 from torch import Tensor
 
-from lexray.address import Address, LayerVector, Subhead
+from lexray.address import LayerVector, Subhead
 from lexray.errors import LexrayError
 from lexray.families import Block, Experts
 from lexray.model.component import Component, Parts
@@ -24,7 +24,7 @@ class Layer(Component):
     """One block: its heads (or a mixer) and its feed-forward."""
 
     def __init__(self, weights: Weights, index: int) -> None:
-        super().__init__(weights, Address(index))
+        super().__init__(weights, weights.at(index))
         self.index = index
         self.spec: Block = weights.architecture.blocks[index]
 
@@ -50,6 +50,18 @@ class Layer(Component):
     def mixer(self) -> Mixer:
         """What stands in attention's place, or beside it, in hybrids."""
         return find_mixer(self.weights, self.index)
+
+    @property
+    def cross_heads(self) -> Parts[Head]:
+        """The heads of a decoder's cross-attention; none elsewhere."""
+        n = 0 if self.spec.cross is None else len(self.spec.cross.q.starts)
+        make = partial(Head, self.weights, self.index, cross=True)
+        return Parts("cross-attention head", str(self.address), make, n)
+
+    @property
+    def every_head(self) -> list[Head]:
+        """Its heads, and those of cross-attention."""
+        return [*self.heads, *self.cross_heads]
 
     @cached_property
     def ff(self) -> FeedForward | Mixture:

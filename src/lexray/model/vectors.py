@@ -108,8 +108,8 @@ class VectorGroup(Sequence[Vector]):
     def __init__(self, address: str, groups: Sequence[Group]) -> None:
         self.address = address
         self.groups = tuple(groups)
-        self.weights, self.kind = groups[0].weights, groups[0].kind
-        self.layer = groups[0].owner.layer
+        self.weights, self.kind = groups[0].read_in, groups[0].kind
+        self.layer = groups[0].layer
         self.n = sum(group.n for group in groups)
 
     @property
@@ -142,7 +142,7 @@ class VectorGroup(Sequence[Vector]):
             group.address_of(i),
             self.kind,
             lambda: group.rows(i, i + 1)[0],
-            layer=group.owner.layer,
+            layer=group.layer,
         )
 
     def __iter__(self) -> Iterator[Vector]:
@@ -154,7 +154,7 @@ class VectorGroup(Sequence[Vector]):
                     group.address_of(i),
                     self.kind,
                     lambda x=whole[i]: x,  # type: ignore[misc]
-                    layer=group.owner.layer,
+                    layer=group.layer,
                 )
 
     @property

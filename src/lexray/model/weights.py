@@ -31,13 +31,15 @@ from lexray.model.open import read_vocabulary
 from lexray.result.check import Check
 from lexray.result.links import Links
 from lexray.result.table import Result
-from lexray.view import STANDARD, Reading, View, ViewName
+from lexray.view import STANDARD, Head, Reading, View, ViewName
 from lexray.vocabulary.vocabulary import Vocabulary
 
 Same = TypeVar("Same", bound="Weights")
 
 VOCABULARY: Drawer[None, Vocabulary] = Drawer(most=1)
 SHAPES: Drawer[int, Shapes] = Drawer(most=1024)
+ENCODER: Drawer[None, Cache] = Drawer(most=1)
+"""What an encoder's own readings keep."""
 
 
 class Weights:
@@ -64,6 +66,8 @@ class Weights:
         self.device = torch.device(device)
         self.dtype = dtype
         self.options = STANDARD
+        self.decoder: Weights | None = None
+        """Of an encoder: the decoder that it belongs to, which is the model."""
         self.cache = Cache()
         """What is made once and shared by all views: the embedding, its moments, …"""
         if vocabulary is not None:
@@ -89,6 +93,7 @@ class Weights:
         reading: Reading | None = None,
         trained: bool | None = None,
         offset: int | None = None,
+        head: Head | None = None,
         **unknown: Unknown,
     ) -> Same:
         """The same model, read differently; see `View`.
@@ -113,10 +118,16 @@ class Weights:
             "reading": reading,
             "trained": trained,
             "offset": offset,
+            "head": head,
         }
         changes = {name: value for name, value in given.items() if value is not None}
         now = self.options
         base = now if name is None else replace(View.named(name), offset=now.offset)
+        if head == "jacobian" and self.architecture.head is None:
+            raise LexrayError(
+                f"{self.name} has no prediction head that is not linear, and so no Jacobian of one "
+                "to read through; that is for encoders such as BERT"
+            )
         return self.with_view(replace(base, **changes))  # type: ignore[arg-type]
 
     def with_view(self: Same, view: View) -> Same:
@@ -125,6 +136,23 @@ class Weights:
         other.__dict__.update(self.__dict__)
         other.options = view
         return other
+
+    # ------------------------------------------------------------------ two stacks
+
+    @property
+    def encoder(self: Same) -> Same:
+        """The encoder of an encoder–decoder as a model of its own: its layers are `enc.L0` …"""
+        if self.architecture.encoder is None:
+            raise LexrayError(f"{self.name} has no encoder beside it: it is one stack of layers")
+        other = self.with_view(self.options)
+        other.architecture = self.architecture.encoder
+        other.cache = ENCODER.get(self.cache, None, Cache)
+        other.decoder = self
+        return other
+
+    def at(self, layer: int, **parts: Any) -> Address:
+        """The address of a part of this stack."""
+        return Address(layer, encoder=self.decoder is not None, **parts)
 
     def lone_states(
         self, *, entering: bool, finish: Callable[[Tensor], Tensor] | None = None
@@ -157,6 +185,8 @@ class Weights:
     @property
     def vocabulary(self) -> Vocabulary:
         """The tokens, from the checkpoint's tokenizer, which is read when first asked for."""
+        if self.decoder is not None:
+            return self.decoder.vocabulary
         return VOCABULARY.get(
             self.cache, None, lambda: read_vocabulary(self.checkpoint, self._n_embedded())
         )
@@ -297,7 +327,7 @@ class Weights:
     def b_U(self) -> Float[Tensor, "d_vocab"] | None:
         """The bias of the logits; folded, with the final norm's bias read through E."""
         a = self.architecture
-        bias = None if a.unembed_bias is None else self.tensor(a.unembed_bias)
+        bias = None if a.unembed_bias is None else self.tensor(a.unembed_bias).flatten()
         if self.options.folded and a.final_norm is not None and a.final_norm.bias is not None:
             W = fold.at_least_float32(self.view(folded=False).W_U) * a.logit_scale
             bias = fold.reader_bias(bias, W, a.final_norm, self.checkpoint)

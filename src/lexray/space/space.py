@@ -18,6 +18,7 @@ from lexray.model.kept import keep
 from lexray.model.weights import Weights
 from lexray.result.readings import Glossary, Reading, Scored, Source, Token
 from lexray.space.effective import effective_rows
+from lexray.space.jacobian import head_jacobian
 from lexray.space.kernels import invert
 from lexray.space.kinds import WRITES, Kind
 from lexray.space.legibility import WINDOW, Words, legibility, words_of
@@ -38,7 +39,7 @@ BARE: Drawer[Shared, Side] = Drawer(most=8)
 WHOLE: Drawer[Shared, Side] = Drawer(most=8)
 SOME: Drawer[tuple[Shared, Filter | None], Side] = Drawer(most=4)
 """Each holds a copy of the rows that its filter admits."""
-INVERSES: Drawer[tuple[str, bool, bool], Side] = Drawer(most=2)
+INVERSES: Drawer[tuple[str, bool, bool, str], Side] = Drawer(most=2)
 ADMITTED: Drawer[tuple[Filter | None, bool], Tensor | None] = Drawer(most=16)
 WORDS: Drawer[bool | None, Words] = Drawer(most=3)
 """By how tokens are compared: as the first layer sees them or the others; None: as written."""
@@ -89,11 +90,18 @@ class EmbeddingSpace:
 
     def _writing(self) -> Side:
         a, options = self.weights.architecture, self.weights.options
-        P = None if a.project_out is None else a.project_out.read(self.weights.checkpoint)
+        P = self._outwards()
         if options.folded and (a.final_norm is not None or a.logit_scale != 1):
             eye = torch.eye(a.d_model) if P is None else P
             P = fold.reader(eye, a.final_norm, self.weights.checkpoint) * a.logit_scale
         return self._centre(Side(self._rows(a.unembed), self._place(P)))
+
+    def _outwards(self) -> Float[Tensor, "d_model width"] | None:
+        """From the model's width to the output embedding's; None for the identity."""
+        a = self.weights.architecture
+        if self.weights.options.head == "jacobian":
+            return head_jacobian(self.weights)
+        return None if a.project_out is None else a.project_out.read(self.weights.checkpoint)
 
     def _reading(self) -> Side:
         options = self.weights.options
@@ -102,7 +110,7 @@ class EmbeddingSpace:
             return side
         return INVERSES.get(
             self.weights.cache,
-            (options.reading, options.centred, self.first),
+            (options.reading, options.centred, self.first, options.head),
             lambda: invert(side, self.list_ids(None)),
         )
 
@@ -115,8 +123,7 @@ class EmbeddingSpace:
                 held = ROWS.get(self.weights.cache, name, lambda: self._hold(rows))
                 return Side(held)
         if reading == "output":
-            P = None if a.project_out is None else a.project_out.read(self.weights.checkpoint)
-            return Side(self._rows(a.unembed), self._place(P))
+            return Side(self._rows(a.unembed), self._place(self._outwards()))
         P = None if a.project_in is None else a.project_in.read(self.weights.checkpoint).T
         return Side(self._rows(a.embed), self._place(P))
 

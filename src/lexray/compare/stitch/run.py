@@ -18,7 +18,7 @@ from lexray.errors import LexrayError
 from lexray.model.cache import Drawer
 from lexray.model.model import Model
 from lexray.trace.apply.rerun import skip
-from lexray.trace.record.module import block_modules, final_norm_path
+from lexray.trace.record.module import block_modules, final_norm_path, refuse_pair
 
 States = Float[Tensor, "batch n d_model"]
 
@@ -31,6 +31,7 @@ class Runner:
     """A model's module, cut between its layers."""
 
     def __init__(self, model: Model) -> None:
+        refuse_pair(model)
         self.model = model
         self.module = model.module()
         self.blocks = block_modules(model, self.module)

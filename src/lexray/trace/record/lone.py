@@ -18,7 +18,13 @@ from torch import Tensor, nn
 from lexray.model.weights import Weights
 from lexray.progress import track
 from lexray.trace.record.hooks import RECORDING, evaluating
-from lexray.trace.record.module import MODULE, block_modules, build_first_block, module_names
+from lexray.trace.record.module import (
+    MODULE,
+    block_modules,
+    build_first_block,
+    module_names,
+    module_of,
+)
 
 TOKENS_AT_ONCE = 2048
 WHAT = "every token alone in the first block: made once, then kept"
@@ -68,6 +74,8 @@ def placed_states(
 def _one_block(weights: Weights) -> tuple[Weights, nn.Module]:
     """A model of the first block alone, and the module that runs it."""
     first = _first_block_alone(weights)
+    if _is_of_pair(weights):
+        return first, _stack_of(weights)
     return first, _ready(weights, first) or build_first_block(first)
 
 
@@ -76,6 +84,28 @@ def _run(module: nn.Module, ids: Int[Tensor, "texts n"], first: Weights) -> None
     options = {"use_cache": False} if first.architecture.causal else {}
     with suppress(_EnoughError):
         module(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+
+
+def _is_of_pair(weights: Weights) -> bool:
+    """Whether these are one of the two stacks of an encoder–decoder."""
+    return weights.decoder is not None or weights.architecture.encoder is not None
+
+
+def _stack_of(weights: Weights) -> nn.Module:
+    """One stack of an encoder–decoder. A decoder's is run without a source, as transformers does
+    where there is none: cross-attention is left out."""
+    module: Any = module_of(weights.decoder or weights)
+    stack: nn.Module = module.get_decoder() if weights.decoder is None else module.get_encoder()
+    return stack
+
+
+def _first_of(first: Weights, module: nn.Module) -> nn.Module:
+    """The module of the first block; a stack's own names are the ends of those of the whole."""
+    if not _is_of_pair(first):
+        return block_modules(first, module)[0]
+    path = first.architecture.blocks[0].module
+    ends = (name for name, _ in module.named_modules() if name and path.endswith(f".{name}"))
+    return module.get_submodule(next(ends))
 
 
 def _ready(weights: Weights, first: Weights) -> nn.Module | None:
@@ -97,7 +127,7 @@ def _first_block_alone(weights: Weights) -> Weights:
 def _watch(first: Weights, module: nn.Module, entering: bool) -> Iterator[list[Tensor]]:
     """Inside, a forward pass ends at the block and leaves what it saw in the list."""
     seen: list[Tensor] = []
-    block = block_modules(first, module)[0]
+    block = _first_of(first, module)
 
     def see_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.append(args[0] if args else kwargs["hidden_states"])
@@ -147,5 +177,7 @@ def _places(first: Weights, module: nn.Module) -> nn.Module | None:
         found: nn.Module
         found = next(m for name, m in module.named_modules() if name.rpartition(".")[2] == own)
         return found
+    if a.positions is not None and _is_of_pair(first):
+        return module.get_submodule(a.positions.split(".")[-2])
     name = None if a.positions is None else module_names(first, module).get(a.positions)
     return None if name is None else module.get_submodule(name.rpartition(".")[0])

@@ -61,6 +61,16 @@ def module_of(model: Weights) -> nn.Module:
     return MODULE.get(model.cache, None, lambda: unroll(model, build_module(model)))
 
 
+def refuse_pair(model: Weights) -> None:
+    """Raises for what runs one stack of layers."""
+    if model.architecture.encoder is not None or model.decoder is not None:
+        raise LexrayError(
+            f"{model.name} is an encoder–decoder, whose runs lexray does not record; its weights "
+            "are read: model['L3H2'], model['L3X2'] (cross-attention), model['enc.L3H2'], "
+            "model.encoder"
+        )
+
+
 def stored_module(model: Weights) -> nn.Module:
     """The same as a file has it: what layers share once."""
     if not model.architecture.unrolled:
@@ -251,7 +261,10 @@ def module_class(model: Weights, config: PreTrainedConfig) -> type[PreTrainedMod
             return _one(cls)
     masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING
     causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
-    for mapping in (causal, masked) if model.architecture.causal else (masked, causal):
+    mappings = [causal, masked] if model.architecture.causal else [masked, causal]
+    if model.architecture.encoder is not None:
+        mappings = [modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING]
+    for mapping in mappings:
         if type(config) in mapping:
             return _one(mapping[type(config)])
     raise LexrayError(f"transformers has no language model for the config of {model.name}")

@@ -18,7 +18,7 @@ from lexray.families import Experts
 from lexray.model.anatomy import Anatomy
 from lexray.progress import track
 from lexray.trace.record.hooks import RECORDING, evaluating
-from lexray.trace.record.module import module_of
+from lexray.trace.record.module import module_of, refuse_pair
 
 AT_ONCE = 24
 Where = Literal["attention", "mlp"]
@@ -50,6 +50,7 @@ def _last(
     model: Anatomy, removals: Sequence[Removal], *, removing: bool
 ) -> Float[Tensor, "n d_vocab"]:
     """The log-probabilities after the last token of each."""
+    refuse_pair(model)
     module = module_of(model)
     device = next(module.parameters()).device
     longest = max(len(removal.ids) for removal in removals)

@@ -24,7 +24,7 @@ from lexray.trace.apply.resolve import Changes
 from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING as EXPERTS
 from lexray.trace.record.hooks import RECORDING, Kept, Recorder, evaluating
-from lexray.trace.record.module import module_of
+from lexray.trace.record.module import module_of, refuse_pair
 from lexray.trace.record.plan import Plan, Some, choose, choose_what, refuse_too_large
 from lexray.trace.record.prompt import pad, read_prompts, refuse_too_long
 from lexray.trace.recording import RAW, Recording, no_head
@@ -48,6 +48,7 @@ def record(
     """Runs prompts (token ids) through transformers' own model as one batch and keeps what was
     asked for; `lexray.model.model.Model.trace` says what the options mean. `n_prompt`: how many
     of the ids are the prompt, where the rest is its continuation."""
+    refuse_pair(model)
     if new_tokens < 0:
         raise LexrayError(f"new_tokens={new_tokens} is negative")
     words, kept = choose_what(what), choose(layers, model.n_layers, "layer")

@@ -1,0 +1,209 @@
+"""Encoder–decoders against transformers' own modules: both stacks and what lies between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lexray.address import Address
+from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.errors import LexrayError
+from lexray.model.layer import Layer
+from lexray.model.model import Model
+from tests.families import forward
+from tests.families.oracles import Calls, close, parameters, recorded
+from tests.families.pairs import PAIRS, build_pair
+from tests.vocabulary.vocabularies import vocabulary
+
+SOURCE = torch.tensor([[5, 11, 3, 29, 36, 7, 20, 8]])
+TARGET = torch.tensor([[2, 14, 9, 31, 6]])
+every = pytest.mark.parametrize("name", [v.name for v in PAIRS])
+
+
+def models(name: str, folder: Path) -> list[Model]:
+    module = build_pair(name)
+    module.save_pretrained(folder)
+    return [Model.from_module(module).view("raw"), Model.from_pretrained(folder).view("raw")]
+
+
+def run_pair(module: Any) -> Any:
+    with torch.no_grad():
+        return module(input_ids=SOURCE, decoder_input_ids=TARGET, output_attentions=True)
+
+
+def scores(layer: Layer, x: Tensor, source: Tensor | None) -> Tensor:
+    """(head, query, key) scores, of a stack's own attention or (`source`) of cross-attention."""
+    heads = layer.heads if source is None else layer.cross_heads
+    y, at = x if source is None else source, torch.arange(len(x))
+    found = []
+    for head in heads:
+        q, k = head.queries(x), head.keys(y)
+        score = q @ k.T * head.spec.scale
+        found.append(score if source is not None else score + head.distance_scores(q, k, at))
+    return torch.stack(found)
+
+
+def output(heads: Any, y: Tensor, weights: Tensor) -> Tensor:
+    total = sum(w @ head.values(y) @ head.W_O for head, w in zip(heads, weights, strict=True))
+    b_O = heads[0].b_O
+    return total if b_O is None else total + b_O
+
+
+def check_stack(seen: Calls, live: Model, model: Model, theirs: Any) -> None:
+    """Attention and feed-forward of one stack."""
+    causal = model.architecture.causal
+    for layer, there in zip(model.layers, live.layers, strict=True):
+        spec = there.spec
+        x = seen[spec.attention.q.linear.module][0]
+        ours = scores(layer, x, None)
+        hidden = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
+        ours = ours.masked_fill(hidden, -torch.inf).softmax(-1) if causal else ours.softmax(-1)
+        close(ours, theirs[layer.index][0])
+        close(output(layer.heads, x, ours), seen[spec.attention.o.module][1])
+        close(
+            forward.written(layer.ff, seen[spec.ff.w_in.module][0]), seen[spec.ff.w_out.module][1]
+        )
+
+
+@every
+def test_both_stacks_and_cross_attention(name: str, tmp_path: Path) -> None:
+    module = build_pair(name)
+    for model in (found := models(name, tmp_path)):
+        live = found[0]
+        blocks = [*live.architecture.blocks, *live.encoder.architecture.blocks]
+        parts = [p for b in blocks for p in (b.attention, b.cross) if p is not None]
+        names = [n for p in parts for n in (p.q.linear.module, p.k.linear.module, p.o.module)]
+        names += [n for b in blocks for n in (b.ff.w_in.module, b.ff.w_out.module)]
+        with recorded(module, *names) as seen:
+            out = run_pair(module)
+        check_stack(seen, live.encoder, model.encoder, out.encoder_attentions)
+        check_stack(seen, live, model, out.decoder_attentions)
+        for layer, there in zip(model.layers, live.layers, strict=True):
+            cross = there.spec.cross
+            assert cross is not None
+            x, source = (seen[part.linear.module][0] for part in (cross.q, cross.k))
+            close(source, out.encoder_last_hidden_state[0])
+            weights = scores(layer, x, source).softmax(-1)
+            close(weights, out.cross_attentions[layer.index][0])
+            close(output(layer.cross_heads, source, weights), seen[cross.o.module][1])
+
+
+@every
+def test_logits_and_ends(name: str, tmp_path: Path) -> None:
+    module = build_pair(name)
+    for model in models(name, tmp_path):
+        with torch.no_grad():
+            out = module(input_ids=SOURCE, decoder_input_ids=TARGET, output_hidden_states=True)
+            body = module.base_model if hasattr(module.base_model, "decoder") else module
+            last = body.get_decoder()(
+                input_ids=TARGET, encoder_hidden_states=out.encoder_last_hidden_state
+            ).last_hidden_state
+        bare = model.view("raw")
+        x = last[0] @ bare.W_U * model.architecture.logit_scale
+        close(x if bare.b_U is None else x + bare.b_U, out.logits[0])
+        norm = model.encoder.architecture.final_norm
+        assert (norm is None) == (name in ("bart", "marian"))
+
+
+@every
+def test_disk_is_memory(name: str, tmp_path: Path) -> None:
+    live, disk = models(name, tmp_path)
+    for ours, theirs in ((disk, live), (disk.encoder, live.encoder)):
+        for (label, a), (_, b) in zip(parameters(ours), parameters(theirs), strict=True):
+            assert (a is None) == (b is None), label
+            assert a is None or torch.equal(a, b), label
+    for a, b in zip(disk.layers, live.layers, strict=True):
+        for one, other in zip(a.cross_heads, b.cross_heads, strict=True):
+            for matrix in ("W_Q", "W_K", "W_V", "W_O"):
+                assert torch.equal(getattr(one, matrix), getattr(other, matrix))
+
+
+@every
+def test_folded_cross_attention_reads_the_bare_source(name: str) -> None:
+    """Keys and values stand behind the encoder's final norm, queries behind the decoder's own."""
+    raw = Model.from_module(build_pair(name)).view("raw")
+    folded = raw.view(folded=True)
+    x = torch.randn(5, raw.d_model)
+    cross = raw.architecture.blocks[1].cross
+    assert cross is not None
+    for a, b in zip(raw.layers[1].cross_heads, folded.layers[1].cross_heads, strict=True):
+        for kind, read in (("Q", "queries"), ("K", "keys"), ("V", "values")):
+            norm = cross.norm_of(kind)
+            whole = x if norm is None else norm(x, raw.checkpoint)
+            bare = x if norm is None else norm.bare(x)
+            close(getattr(b, read)(bare), getattr(a, read)(whole))
+
+
+def test_addresses() -> None:
+    model = Model.from_module(build_pair("t5")).view("raw")
+    assert str(model["enc.L1H2"].address) == "enc.L1H2"
+    assert str(model["enc.l1n3.value"].address) == "enc.L1N3.value"
+    assert str(model["L2X1"].address) == "L2X1"
+    assert str(model["L2X1.V3"].address) == "L2X1.V3"
+    assert str(model["L2X1.QK"].address) == "L2X1.QK"
+    assert str(model["enc.L0"].address) == "enc.L0"
+    assert torch.equal(model["enc.L1H2"].W_Q, model.encoder["L1H2"].W_Q)
+    assert not torch.equal(model["enc.L1H2"].W_Q, model["L1H2"].W_Q)
+    assert not torch.equal(model["L1X2"].W_Q, model["L1H2"].W_Q)
+    for text in ("enc.L1X2", "L1X2N3"):
+        with pytest.raises(LexrayError, match="address"):
+            Address.parse(text) if text != "enc.L1X2" else model[text]
+    with pytest.raises(LexrayError, match="no encoder beside it"):
+        _ = model.encoder.encoder
+
+
+def worded_pair(name: str) -> Model:
+    return Model(ModuleCheckpoint(build_pair(name)), vocabulary=vocabulary())
+
+
+@every
+def test_cross_attention_is_read_in_both_spaces(name: str) -> None:
+    """Pairs of VO are a source token and a written one: the dense product, with each side's E."""
+    model = worded_pair(name).view("raw")
+    head = model.head("L1X2")
+    E_dec, E_enc = model.W_U.double(), model.encoder.W_U.double()
+    VO = E_enc.T @ head.W_V.double() @ head.W_O.double() @ E_dec
+    best = head.vo.top(1)[0]
+    assert best.score == pytest.approx(float(VO.max()), rel=1e-4)
+    assert VO[best.row.id, best.col.id] == pytest.approx(float(VO.max()), rel=1e-6)
+    QK = E_dec.T @ head.W_Q.double() @ head.W_K.double().T @ E_enc
+    assert head.qk.top(1)[0].score == pytest.approx(float(QK.max()), rel=1e-4)
+    line = head.qk.attended_by(5, 3).top
+    assert [s.token.id for s in line] == QK[:, 5].topk(3).indices.tolist()
+
+
+@every
+def test_standard_readings_of_every_part(name: str) -> None:
+    """Each side by what its own stack makes of a token alone."""
+    model = worded_pair(name)
+    for address in ("L1H0.VO", "L1X2.VO", "L1X2.QK", "enc.L1H1.QK"):
+        found = model[address].top(3)
+        assert len(found) == 3
+        assert "no effective embedding" not in str(found)
+    for address in ("L0N3.value", "L1X2.K3", "L1X1.V0", "L0X1.Q2", "enc.L1N2.key", "enc.L0H1.O1"):
+        found = model[address].top(3)
+        assert found.source.address == address
+        assert len(found.top) == 3
+    heads = {hit.address for hit in model.heads.top(100, cols=["law"])}
+    assert {"L0H0", "L0X0", "L1X2"} <= heads
+    assert {hit.address.partition(".")[0] for hit in model.lookup("law", among="O").top(500)} >= {
+        "L0H0",
+        "L1X1",
+    }
+    among = {hit.address.partition("L")[0] for hit in model.encoder.lookup("law").top(50)}
+    assert among == {"enc."}
+    reads = {hit.address[:3] for hit in model.encoder.lookup("law", among="K").top(500)}
+    assert {"enc", "L0X", "L1X"} <= reads
+    assert model.nearest("L1X2.O1", 3)[0].address != "L1X2.O1"
+    assert "cross-attention" in str(model.info())
+
+
+def test_runs_are_refused_with_what_can_be_done() -> None:
+    model = worded_pair("t5")
+    for stack in (model, model.encoder):
+        with pytest.raises(LexrayError, match="encoder–decoder, whose runs"):
+            stack.trace([5, 11, 3])
