@@ -55,6 +55,7 @@ def test_views_that_differ_are_said_differently() -> None:
         {"reading": "input"},
         {"trained": True},
         {"offset": 3},
+        {"head": "jacobian"},
     ]
     assert {next(iter(other)) for other in others} == set(View.options()), "a new option?"
     assert len({str(View(**other)) for other in [{}, *others]}) == len(others) + 1

@@ -202,8 +202,14 @@ def test_standard_readings_of_every_part(name: str) -> None:
     assert "cross-attention" in str(model.info())
 
 
-def test_runs_are_refused_with_what_can_be_done() -> None:
-    model = worded_pair("t5")
-    for stack in (model, model.encoder):
-        with pytest.raises(LexrayError, match="encoder–decoder, whose runs"):
-            stack.trace([5, 11, 3])
+@every
+def test_what_runs_one_stack_is_refused_with_words(name: str) -> None:
+    model = worded_pair(name)
+    for ask in (
+        lambda: model.encoder.trace([5, 11, 3]),
+        lambda: model.trace([5, 11], target=[3], edits=["ablate L0H1"]),
+        lambda: model.trace([[5, 11], [3, 4]], target=[3]),
+        lambda: model.trace([5, 11], target=[3]).flow(),
+    ):
+        with pytest.raises(LexrayError, match="encoder–decoder"):
+            ask()

@@ -9,7 +9,7 @@ import torch
 
 from lexray.errors import LexrayError
 from lexray.families import HeadTransform
-from lexray.space.jacobian import mean_jacobian, typical_inputs
+from lexray.space.jacobian import mean_jacobian
 from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded
 
@@ -29,7 +29,7 @@ HEADS = {
 @pytest.mark.parametrize("name", HEADS)
 def test_it_is_autograds_mean(name: str) -> None:
     model = worded(name)
-    x = typical_inputs(model, 7)
+    x = model.typical_inputs()[:7]
     transform: Any = HEADS[name](build(name))
     each = [torch.autograd.functional.jacobian(transform, row.float()) for row in x]
     theirs = torch.stack(each).mean(0).T  # (inputs, outputs)
@@ -38,9 +38,9 @@ def test_it_is_autograds_mean(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "albert", "modernbert"])
 def test_values_are_read_through_it(name: str) -> None:
-    """Scores of a value are v J E, with J at the inputs that the last norm lets through."""
+    """Scores of a value are v J E, with J at what reaches the head in a text."""
     model = worded(name).view(head="jacobian")
-    J = mean_jacobian(model, typical_inputs(model)).double()
+    J = mean_jacobian(model, model.typical_inputs()).double()
     E = model.unembedding().double()
     value = model["L1N3"].W_out.double()
     scores = value @ J @ E.T
@@ -55,7 +55,7 @@ def test_values_are_read_through_it(name: str) -> None:
 def test_a_small_step_moves_the_logits_by_it() -> None:
     """At one input: the head's own change of logits, for a small step."""
     model = worded("bert")
-    x = typical_inputs(model, 1)
+    x = model.typical_inputs()[:1].double()
     head = model.architecture.head
     assert isinstance(head, HeadTransform)
     step = 1e-4 * torch.linspace(-1, 1, model.d_model).double()

@@ -71,6 +71,7 @@ def stack(c: Config, t: Names, stem: str, source: Architecture | None, **ends: A
         blocks=tuple(layer(f"{stem}layers.{n}.") for n in range(c[f"{side}_layers"])),
         final_norm=norm(f"{stem}layer_norm") if pre else None,
         embed_norm=norm(f"{stem}layernorm_embedding") if normed else None,
+        embedder=f"{stem}embed_tokens" if normed else "",
         positions=f"{stem}embed_positions.weight" if normed else None,
         position_offset=2 if normed else 0,
         sinusoids=None if normed else f"{stem}embed_positions",

@@ -274,6 +274,9 @@ class Architecture:
     """The input embedding, (d_vocab, d_model) on disk."""
     unembed: str
     """The output embedding, likewise; the same tensor when tied."""
+    embedder: str | None = None
+    """The module that embeds tokens, where it is not the one that owns the tensor; empty where the
+    embedding is scaled behind it."""
     unembed_bias: str | None = None
     tied: bool = False
     final_norm: Norm | None = None

@@ -96,9 +96,9 @@ def info(model: Weights) -> Info:
         revision=c.revision,
         family=model.family.title,
         model_type=str(model.config.get("model_type")),
-        sizes={
+        sizes=({} if a.encoder is None else {"encoder layers": len(a.encoder.blocks)})
+        | {
             "layers": model.n_layers,
-            "encoder layers": None if a.encoder is None else len(a.encoder.blocks),
             "heads": a.n_heads,
             "key-value heads": a.n_kv_heads,
             "d_model": a.d_model,

@@ -42,6 +42,7 @@ from lexray.roles.wires import wires
 from lexray.roles.wiring import readers, writers
 from lexray.trace.evidence.evidence import evidence as find_evidence
 from lexray.trace.evidence.result import Evidence
+from lexray.trace.read.typical import typical_inputs
 from lexray.trace.record.plan import Some
 from lexray.trace.trace import Trace, trace_prompt
 from lexray.trace.traces import Traces
@@ -222,6 +223,10 @@ class Model(Opened):
 
         return lone_states(self, entering=entering, finish=finish)
 
+    def typical_inputs(self) -> Float[Tensor, "n d_model"]:
+        """What reaches the prediction head at masked tokens of lexray's own text."""
+        return typical_inputs(self)
+
     def evidence(self, address: str | Address, text: str | None = None, n: int = 10) -> Evidence:
         """What a neuron, head, matrix or subhead does on running text, and whether its reading
         tells it; `model["L2N77"].evidence()` is the same.
@@ -342,6 +347,7 @@ class Model(Opened):
         device: str | torch.device | None = None,
         special: bool = True,
         edits: Edits | None = None,
+        target: str | Sequence[int] | None = None,
     ) -> Trace: ...
 
     @overload
@@ -369,6 +375,7 @@ class Model(Opened):
         device: str | torch.device | None = None,
         special: bool = True,
         edits: Edits | None = None,
+        target: Any = None,
         **unknown: Unknown,
     ) -> Trace | Traces:
         """Runs a prompt through transformers' own model and records it.
@@ -383,6 +390,7 @@ class Model(Opened):
         - `device` is where it is kept (the model's own by default).
         - `special=False` leaves out the tokens that a tokenizer adds (BOS, [CLS]).
         - `edits` change the run (`lexray.edits`): the trace is that of the changed run.
+        - `target`: of an encoder–decoder, how the target begins; the prompt is then the source.
 
         >>> model.trace("This movie was", edits=["ablate L2H3", "scale L3N17 by 2"])
         """
@@ -397,5 +405,6 @@ class Model(Opened):
             device=device,
             special=special,
             edits=edits,
+            target=target,
         )
         return found if isinstance(found, Trace) else Traces(found)

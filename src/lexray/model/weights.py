@@ -160,6 +160,10 @@ class Weights:
         """Each token alone, as it enters the first block or leaves it; `Model` can run that."""
         raise LexrayError(f"{self.name} is open as weights alone, and nothing can be run")
 
+    def typical_inputs(self) -> Float[Tensor, "n d_model"]:
+        """What reaches the prediction head in a text; `Model` can run one."""
+        raise LexrayError(f"{self.name} is open as weights alone, and nothing can be run")
+
     def check_part(self, address: str, prompts: str | Sequence[str], **options: Any) -> Check:
         """Whether a reading predicts effects; `Model` can run that."""
         raise LexrayError(f"{self.name} is open as weights alone, and nothing can be run")

@@ -2,8 +2,8 @@
 
 BERT's head is h(x) = N(act(x W + b)), behind which stands the decoder E. A vector v that is added
 to x moves the logits by about v J(x) E. The Jacobian depends on x; here it is the mean over typical
-inputs: what the last norm before the head lets through, γ ⊙ n + β with n of length √d in a random
-direction. With s = act′(x W + b) / σ and â the normed activations,
+inputs: what reaches the head at masked tokens of a text. With s = act′(x W + b) / σ and â the
+normed activations,
 
     J(x) = W diag(s) (I − 11ᵀ/w − ââᵀ/w) diag(γ_head).
 """
@@ -16,25 +16,22 @@ from torch import Tensor
 
 from lexray.families.activation import activation
 from lexray.model.cache import Drawer
-from lexray.model.fold import at_least_float32
+from lexray.model.kept import keep
 from lexray.model.weights import Weights
 
-INPUTS = 512
-"""So many typical inputs are drawn; the mean hardly changes with more."""
 MADE: Drawer[None, Tensor] = Drawer(most=1)
 
 
 def head_jacobian(weights: Weights) -> Float[Tensor, "d_model width"]:
     """The mean Jacobian of the model's prediction head at typical inputs, made once."""
-    return MADE.get(weights.cache, None, lambda: mean_jacobian(weights, typical_inputs(weights)))
+    return MADE.get(weights.cache, None, lambda: _make(weights))
 
 
-def typical_inputs(weights: Weights, n: int = INPUTS) -> Float[Tensor, "n d_model"]:
-    """What the last norm before the head can give; always the same draw."""
-    a = weights.architecture
-    norm = a.final_norm or a.blocks[-1].ff.sum_norm
-    x = torch.randn(n, a.d_model, generator=torch.Generator().manual_seed(0)).double()
-    return x if norm is None else norm(x, weights.checkpoint)
+def _make(weights: Weights) -> Float[Tensor, "d_model width"]:
+    def make() -> dict[str, Tensor]:
+        return {"J": mean_jacobian(weights, weights.typical_inputs())}
+
+    return weights.place(keep(weights, "head-jacobian", make, runs=True)["J"])
 
 
 def mean_jacobian(
@@ -59,4 +56,4 @@ def mean_jacobian(
     gain = head.norm.read_gain(checkpoint)
     J = W.cpu() @ inner
     J = J if gain is None else J * gain.cpu().double()
-    return at_least_float32(weights.place(J.float()))
+    return J.float()

@@ -20,6 +20,7 @@ from lexray.errors import LexrayError
 from lexray.files import writing
 from lexray.model.anatomy import Anatomy
 from lexray.model.origin import Origin
+from lexray.trace.pairs import refuse_pair
 from lexray.trace.record.plan import choose_what
 from lexray.trace.record.prompt import len_embedding
 from lexray.trace.recording import RAW, Recording
@@ -34,6 +35,7 @@ def save_recording(recording: Recording, path: str | Path) -> Path:
     """Writes a pass whole or not at all."""
     target = Path(path)
     model = recording.model
+    refuse_pair(model)
     origin = getattr(model, "origin", None)
     texts = [str(edit) for edit in recording.edits]
     _refuse_edits(recording, texts)

@@ -16,6 +16,7 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import FeedForward
 from lexray.model.fold import at_least_float32
 from lexray.result.readings import Token
+from lexray.trace.cross import CrossTrace
 from lexray.trace.record.plan import What, not_kept
 from lexray.view import View
 
@@ -70,6 +71,8 @@ class Recording:
     """The tensors, by layer (None: the whole model) and name."""
     edits: tuple[object, ...] = ()
     """What was changed while it ran (`lexray.edits`)."""
+    source: Recording | None = None
+    """Of an encoder–decoder: the encoder's pass over the source."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -133,7 +136,10 @@ class Recording:
         found = {name: x for (_, name), x in self.parts.items() if name.startswith(stem)}
         parts = {name.removeprefix(stem): x for name, x in found.items()}
         edited = self.parts.get((0, "pre_edited"))
-        return parts or {"token": self.embed if edited is None else self.embed - edited}
+        if "token" not in parts:  # all that is left
+            whole = self.embed if edited is None else self.embed - edited
+            parts = {"token": whole - sum(parts.values()), **parts}
+        return parts
 
     @property
     def final(self) -> Float[Tensor, "p d_model"]:
@@ -213,12 +219,22 @@ class LayerTrace:
 
     @property
     def resid_mid(self) -> Float[Tensor, "p d_model"]:
-        """After the attention's sum (and its norm, in post-norm models). In parallel blocks the
-        sum is formed here alone: nothing in the model reads it."""
-        if self.spec.attention.sum_norm is not None:
+        """After the attention's sum (and its norm, in post-norm models), cross-attention's too. In
+        parallel blocks the sum is formed here alone: nothing in the model reads it."""
+        cross = self.spec.cross
+        if (cross or self.spec.attention).sum_norm is not None:
             return self._part("mlp_in")
+        if cross is not None:
+            return self.resid_self + self.cross.write
         added = self.resid_pre + self.attn_out
         return added if self.spec.mixer is None else added + self.mixer_out
+
+    @property
+    def resid_self(self) -> Float[Tensor, "p d_model"]:
+        """Of a decoder with cross-attention: after its own attention, before that one."""
+        if self.spec.attention.sum_norm is not None:
+            return self._part("cross_in")
+        return self.resid_pre + self.attn_out
 
     @property
     def resid_post(self) -> Float[Tensor, "p d_model"]:
@@ -321,6 +337,11 @@ class LayerTrace:
         spec = self.spec.mixer
         norm = None if spec is None else spec.post_norm
         return self._added("mixer_out", self.mixer_write, norm)
+
+    @property
+    def cross(self) -> CrossTrace:
+        """What passed through cross-attention, in a decoder that has an encoder beside it."""
+        return CrossTrace(self._part)
 
     # ------------------------------------------------------------------ feed-forward
 

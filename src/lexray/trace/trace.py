@@ -41,6 +41,13 @@ class Trace(Recording):
     >>> trace.logits[-1].topk(5)
     """
 
+    @property
+    def encoder(self) -> Trace:
+        """Of an encoder–decoder: the encoder's pass over the source, a trace of its own."""
+        if self.source is None:
+            raise LexrayError(f"{self.model.name} has no encoder beside it: this is its whole pass")
+        return Trace.of(self.source)
+
     @classmethod
     def of(cls, recording: Recording) -> Trace:
         return cls(**{field.name: getattr(recording, field.name) for field in fields(recording)})
@@ -372,10 +379,22 @@ def trace_prompt(
     device: str | torch.device | None = None,
     special: bool = True,
     edits: Edits | None = None,
+    target: Any = None,
 ) -> Trace | list[Trace]:
     """Runs a prompt, or a batch of them, and records it; see `lexray.model.model.Model.trace`."""
     from lexray.trace.record.run import record  # imports transformers
 
+    if model.architecture.encoder is not None:
+        from lexray.trace.record.pair import record_prompt_pair
+
+        refused = {"layers": layers, "positions": positions, "device": device, "edits": edits}
+        asked = {"new_tokens": new_tokens, "what": what, "special": special}
+        return Trace.of(record_prompt_pair(model, prompt, target, refused, **asked))
+    if target is not None:
+        raise LexrayError(
+            f"{model.name} is one stack of layers: a target beside the prompt is for "
+            "encoder–decoders"
+        )
     prompts = read_prompts(model, prompt, special=special)
     recordings = record(
         model,

@@ -33,6 +33,7 @@ from lexray.flow.graph import EdgeKind, FlowGraph, NodeKind, Run, Weighed, Word,
 from lexray.flow.options import Options
 from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.attribute.walk import Pull, pulls
+from lexray.trace.pairs import refuse_pair
 from lexray.trace.read.targets import Wanted
 from lexray.trace.record import plan
 from lexray.trace.record.plan import Some
@@ -49,6 +50,7 @@ def build(
     candidates: Sequence[Wanted] = (),
 ) -> FlowGraph:
     """The flow graph of one position; see `lexray.trace.trace.Trace.flow`."""
+    refuse_pair(recording.model)
     moment = Moment.of(recording, position)
     words = find_words(recording, moment.position, target, candidates)
     asked = choose_layers(recording, layers)

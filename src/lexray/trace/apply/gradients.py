@@ -18,6 +18,7 @@ from lexray.checkpoint.module import modules_by_name
 from lexray.families import Block, Experts, FeedForward
 from lexray.trace.apply.actions import Action
 from lexray.trace.apply.editor import Editor
+from lexray.trace.pairs import refuse_pair
 from lexray.trace.record.attention import uses_interface, watch_attention
 from lexray.trace.record.experts import Inside, Look, watch_experts
 from lexray.trace.record.hooks import RECORDING, evaluating
@@ -49,6 +50,7 @@ def gradients(
     actions: Sequence[Action] = (),
 ) -> Gradients:
     """Runs the recorded sequence (with its edits) once more, forwards and backwards."""
+    refuse_pair(recording.model)
     module = module_of(recording.model)
     architecture, modules = recording.weights.architecture, modules_by_name(module)
     caught: dict[tuple[int, Caught], Tensor] = {}

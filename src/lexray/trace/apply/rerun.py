@@ -23,6 +23,7 @@ from lexray.families import Experts
 from lexray.model.cache import Drawer
 from lexray.trace.apply.actions import Action
 from lexray.trace.apply.editor import Editor
+from lexray.trace.pairs import refuse_pair
 from lexray.trace.record.attention import uses_interface, watch_attention
 from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.hooks import RECORDING, evaluating
@@ -46,6 +47,7 @@ class Rerun:
 
     def __post_init__(self) -> None:
         r = self.recording
+        refuse_pair(r.model)
         if len(r.positions) < len(r) or "residual" not in r.what:
             raise LexrayError(
                 "to run a trace again from its middle, it needs the residual stream at all "

@@ -264,11 +264,11 @@ def components(moment: Moment, logit: Logit, sources: bool) -> Iterator[Componen
                 added = part[None] @ stop.stream
                 yield from _single("embedding", None, f"embedding.{name}", added)
         else:
-            name = "attn_norm_bias" if stop.part == "attention" else "mlp_norm_bias"
+            stems = {"attention": "attn", "cross": "cross"}
+            name = f"{stems.get(stop.part, 'mlp')}_norm_bias"
             for bias in (stop.bias, stop.output_bias):
                 yield from _single("bias", stop.layer, f"L{stop.layer}.{name}", bias)
-            of_part = {"attention": _attention, "mixer": _mixer, "ff": _feed_forward}[stop.part]
-            yield from of_part(stop, stop.step, sources)
+            yield from OF_PART[stop.part](stop, stop.step, sources)
 
 
 def _projected(moment: Moment, stop: Stop) -> Float[Tensor, "1"] | None:
@@ -332,6 +332,24 @@ def _attention(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
     for head in reversed(range(len(step.W_O))):
         added = step.memories_along(head, g)
         yield Components("head", index, f"L{index}H{head}", added.cpu(), by_source=True)
+
+
+def _cross(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
+    """The heads of cross-attention, by the source's positions if wanted."""
+    index, spec, weights = step.index, step.spec.cross, step.layer.weights
+    assert spec is not None
+    if (b_O := weights.write_bias(spec.o, spec.post_norm)) is not None:
+        added = step.moment.place(b_O)[None] @ stop.direction
+        yield from _single("bias", index, f"L{index}.cross.b_O", added)
+    along = (step.cross_writes() @ stop.direction).cpu()
+    if not sources:
+        yield Components("head", index, f"L{index}X", along.sum(1), numbered=True)
+        return
+    for head in reversed(range(len(along))):
+        yield Components("head", index, f"L{index}X{head}", along[head], by_source=True)
+
+
+OF_PART = {"attention": _attention, "mixer": _mixer, "cross": _cross, "ff": _feed_forward}
 
 
 def _single(

@@ -17,6 +17,7 @@ from lexray.result.table import Result, Table
 from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.read.standard import How, read_words
 from lexray.trace.read.usual import Place
+from lexray.trace.recording import Recording
 
 ComponentKind = Literal["embedding", "head", "mixer", "neuron", "bias"]
 WORDS = 3
@@ -144,7 +145,8 @@ def read_leaves(
         step = moment.step(layer)
         for i in members:
             vector, looked_at, times = _write(step, leaves[i])
-            token = None if looked_at is None else moment.recording.tokens[looked_at]
+            tokens = tokens_seen(moment.recording, leaves[i].component)
+            token = None if looked_at is None else tokens[looked_at]
             found[i] = replace(leaves[i], looked_at=token)
             vectors.append(vector)
             order.append(i)
@@ -156,6 +158,12 @@ def read_leaves(
     for i, own in zip(order, read.projected.top_ids.tolist(), strict=True):
         found[i] = replace(found[i], words=tuple(map(model.space.token, own)))
     return found, read.hows[0]
+
+
+def tokens_seen(recording: Recording, component: str) -> tuple[Token, ...]:
+    """The tokens that a head looks at: the source's, of cross-attention."""
+    crosses = "X" in component and recording.source is not None
+    return recording.source.tokens if crosses and recording.source else recording.tokens
 
 
 def _write(step: Step, leaf: Leaf) -> tuple[Float[Tensor, "d_model"], int | None, float | None]:
@@ -173,7 +181,12 @@ def _write(step: Step, leaf: Leaf) -> tuple[Float[Tensor, "d_model"], int | None
         assert step.spec.mixer is not None
         written = step.output_of("mixer")
         return fold.writer(written, step.spec.mixer.post_norm, checkpoint), None, None
-    head = int(leaf.component.rpartition("H")[2])
+    _, letter, number = leaf.component.rpartition("X" if "X" in leaf.component else "H")
+    head = int(number)
+    if letter == "X":
+        moved = step.cross_writes()[head]
+        at = int(moved.norm(dim=-1).argmax()) if leaf.source is None else leaf.source
+        return (moved.sum(0) if leaf.source is None else moved[at]), at, None
     moved = step.pattern[head, :, None] * (step.values(head) @ step.W_O[head])
     at = int(moved.norm(dim=-1).argmax()) if leaf.source is None else leaf.source
     vector = step.heads[head] if leaf.source is None else moved[at]

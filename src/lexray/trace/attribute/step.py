@@ -19,7 +19,7 @@ from lexray.model.fold import at_least_float32
 from lexray.model.layer import Layer
 from lexray.trace.recording import ActiveFF, LayerTrace, Recording
 
-SubBlock = Literal["attention", "mixer", "ff"]
+SubBlock = Literal["attention", "mixer", "cross", "ff"]
 NeuronName = tuple[str, int]
 """The address of a feed-forward or an expert, and a neuron's number in it."""
 
@@ -121,6 +121,9 @@ class Step:
         if part == "mixer":
             assert self.spec.mixer is not None
             return self.spec.mixer
+        if part == "cross":
+            assert self.spec.cross is not None
+            return self.spec.cross
         return self.spec.attention if part == "attention" else self.spec.ff
 
     def output_of(self, part: SubBlock) -> Float[Tensor, "d_model"]:
@@ -128,6 +131,8 @@ class Step:
         recorded = self.recorded
         if part == "mixer":
             return self.at(recorded.mixer_write)
+        if part == "cross":
+            return self.at(recorded.cross.write)
         return self.at(recorded.attn_write if part == "attention" else recorded.mlp_write)
 
     def total(self, part: SubBlock) -> Float[Tensor, "d_model"]:
@@ -135,6 +140,8 @@ class Step:
         recorded = self.recorded
         if part == "attention":
             return self.at(recorded.resid_pre) + self.at(recorded.attn_out)
+        if part == "cross":
+            return self.at(recorded.resid_self) + self.at(recorded.cross.write)
         return self.at(recorded.resid_mid) + self.at(recorded.mlp_out)
 
     # ------------------------------------------------------------------ attention
@@ -200,6 +207,20 @@ class Step:
     def memories_along(self, head: int, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n"]:
         """What a head added in a direction, position by position that it looked at."""
         return self.pattern[head] * (self.values(head) @ (self.W_O[head] @ g))
+
+    # ------------------------------------------------------------------ cross-attention
+
+    def cross_writes(self) -> Float[Tensor, "n_heads n_source d_model"]:
+        """What each head of cross-attention writes, by the source's positions."""
+        spec, weights, row = self.spec.cross, self.layer.weights, self.moment.row
+        assert spec is not None
+        W = at_least_float32(weights.place(spec.o.read(weights.checkpoint)))
+        W_O = W.reshape(len(spec.q.starts), spec.v.d_head, -1)
+        pattern = self.moment.place(self.recorded.cross.pattern[:, row])
+        values = self.moment.place(self.recorded.cross.v)
+        shared = len(spec.q.starts) // values.shape[1]
+        values = values.repeat_interleave(shared, 1)
+        return torch.einsum("hn,nhr,hrd->hnd", pattern, values, W_O)
 
     # ------------------------------------------------------------------ feed-forward
 

@@ -86,7 +86,7 @@ class Stop:
         if self._post_norm is None:
             return self.stream
         assert self.step is not None
-        assert self.part in ("attention", "mixer", "ff")
+        assert self.part in ("attention", "mixer", "cross", "ff")
         x = self.step.output_of(self.part)
         return before_norm(self._post_norm, self._checkpoint, self.stream, x)
 
@@ -98,7 +98,7 @@ class Stop:
 
     @property
     def _post_norm(self) -> Norm | None:
-        if self.step is None or self.part not in ("attention", "mixer", "ff"):
+        if self.step is None or self.part not in ("attention", "mixer", "cross", "ff"):
             return None
         return self.step.sub_block(self.part).post_norm
 
@@ -123,7 +123,8 @@ def walk_back(moment: Moment, g: Float[Tensor, "d_model"]) -> Iterator[Stop]:
     for index in reversed(range(len(a.blocks))):
         step = moment.step(index)
         mixer: tuple[SubBlock, ...] = ("mixer",) if a.blocks[index].mixer is not None else ()
-        parts: tuple[SubBlock, ...] = ("ff", *mixer, "attention")
+        cross: tuple[SubBlock, ...] = ("cross",) if a.blocks[index].cross is not None else ()
+        parts: tuple[SubBlock, ...] = ("ff", *mixer, *cross, "attention")
         for part in parts:
             norm = step.sub_block(part).sum_norm
             bias, behind = norm_bias(norm, checkpoint, g), g

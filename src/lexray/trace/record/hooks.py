@@ -214,6 +214,8 @@ class Recorder:
             names = {"token": a.embed, "position": a.positions, "token_type": a.token_types}
             if a.project_in is not None and not a.projects_last:
                 names["token"] = a.project_in.weight
+            if a.embedder is not None:
+                names["token"] = f"{a.embedder}.weight" if a.embedder else None
             for part, tensor in names.items():
                 if tensor is not None:
                     owner = tensor.rpartition(".")[0]

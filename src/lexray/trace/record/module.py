@@ -61,16 +61,6 @@ def module_of(model: Weights) -> nn.Module:
     return MODULE.get(model.cache, None, lambda: unroll(model, build_module(model)))
 
 
-def refuse_pair(model: Weights) -> None:
-    """Raises for what runs one stack of layers."""
-    if model.architecture.encoder is not None or model.decoder is not None:
-        raise LexrayError(
-            f"{model.name} is an encoder–decoder, whose runs lexray does not record; its weights "
-            "are read: model['L3H2'], model['L3X2'] (cross-attention), model['enc.L3H2'], "
-            "model.encoder"
-        )
-
-
 def stored_module(model: Weights) -> nn.Module:
     """The same as a file has it: what layers share once."""
     if not model.architecture.unrolled:

@@ -1,0 +1,121 @@
+"""Traces of encoder–decoders: recorded parts rebuild transformers' own pass, source to logit."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lexray.families import Norm
+from lexray.model.model import Model
+from lexray.trace.trace import Trace
+from tests.families.oracles import close
+from tests.families.pairs import PAIRS, build_pair
+from tests.families.test_pairs import worded_pair
+
+SOURCE, TARGET = [5, 11, 3, 29, 36, 7, 20, 8], [14, 9, 31, 6]
+every = pytest.mark.parametrize("name", [v.name for v in PAIRS])
+
+
+@cache
+def case(name: str) -> tuple[Trace, Any]:
+    module: Any = build_pair(name)
+    trace = worded_pair(name).view("raw").trace(SOURCE, target=TARGET)
+    with torch.no_grad():
+        out = module(
+            input_ids=torch.tensor([SOURCE]),
+            decoder_input_ids=torch.tensor([[module.config.decoder_start_token_id, *TARGET]]),
+            output_attentions=True,
+            output_hidden_states=True,
+        )
+    return trace, out
+
+
+def normed(norm: Norm | None, x: Tensor, model: Any) -> Tensor:
+    return x if norm is None else norm(x, model.checkpoint)
+
+
+@every
+def test_it_is_the_models_own_pass(name: str) -> None:
+    trace, out = case(name)
+    close(trace.logits, out.logits[0])
+    close(trace.model.logits(trace.final), out.logits[0])
+    for ours, states, weights in (
+        (trace, out.decoder_hidden_states, out.decoder_attentions),
+        (trace.encoder, out.encoder_hidden_states, out.encoder_attentions),
+    ):
+        for n, theirs in enumerate(states[:-1]):
+            close(ours[n].resid_pre, theirs[0])
+            close(ours[n].pattern, weights[n][0])
+        close(ours.normed, states[-1][0])
+    for n, theirs in enumerate(out.cross_attentions):
+        close(trace[n].cross.pattern, theirs[0])
+
+
+@every
+def test_blocks_add_up(name: str) -> None:
+    trace, out = case(name)
+    model: Model = trace.weights
+    for layer in model.layers:
+        x, spec = trace[layer.index], layer.spec
+        cross = spec.cross
+        assert cross is not None
+        close(x.resid_self, normed(spec.attention.sum_norm, x.resid_pre + x.attn_out, model))
+        close(x.cross.read, normed(cross.pre_norm, x.resid_self, model))
+        close(x.resid_mid, normed(cross.sum_norm, x.resid_self + x.cross.write, model))
+        close(x.mlp_in, normed(spec.ff.pre_norm, x.resid_mid, model))
+        close(x.resid_post, normed(spec.ff.sum_norm, x.resid_mid + x.mlp_out, model))
+        total = torch.zeros_like(x.resid_pre)
+        source = out.encoder_last_hidden_state[0]
+        for head in layer.cross_heads:
+            i = head.index
+            close(x.cross.k[:, i], head.keys(source))
+            close(x.cross.v[:, i], head.values(source))
+            close(x.cross.q[:, i], head.queries(x.cross.read))
+            close(x.cross.z[:, i], x.cross.pattern[i] @ x.cross.v[:, i])
+            total = total + x.cross.z[:, i] @ head.W_O
+        b_O = layer.cross_heads[0].b_O
+        close(total if b_O is None else total + b_O, x.cross.write)
+    for stack in (trace, trace.encoder):
+        a = stack.weights.architecture
+        parts = sum(stack.embed_parts.values())
+        close(normed(a.embed_norm, parts, stack.weights), stack.embed)
+        close(stack.embed_parts["token"], stack.weights.W_E[stack.ids] * a.embed_scale)
+
+
+@every
+@pytest.mark.parametrize("sources", [False, True])
+def test_contributions_add_up_to_the_logit(name: str, sources: bool) -> None:
+    trace, _ = case(name)
+    for position in (-1, 1):
+        found = trace.contributions(9, position, sources=sources)
+        logit = float(trace.logits[position, 9])
+        assert found.logit == pytest.approx(logit, abs=1e-5)
+        assert sum(leaf.contribution for leaf in found) == pytest.approx(logit, abs=5e-4)
+        names = {leaf.component for leaf in found}
+        assert {"L0H0", "L0X0", "L1X2"} <= names
+    if sources:
+        at = {leaf.source for leaf in found if leaf.component == "L1X2"}
+        assert at == set(range(len(SOURCE)))
+
+
+@every
+def test_readings_of_the_pass(name: str) -> None:
+    trace, out = case(name)
+    lens = trace.lens(k=3)
+    close(lens.top_probs[-1], out.logits[0].softmax(-1).topk(3).values)
+    assert len(trace.encoder.lens(k=3).names) == len(trace.encoder.layers) + 1
+    text = str(trace.contributions(9, -1))
+    assert "X" in text
+    assert repr(trace.source.tokens[0]) == repr(trace.encoder.tokens[0])
+
+
+@every
+def test_the_target_is_continued(name: str) -> None:
+    trace = worded_pair(name).view("raw").trace(SOURCE, target=TARGET[:1], new_tokens=3)
+    assert trace.n_prompt == 2
+    picked = trace.logits[1:-1].argmax(-1).tolist()
+    assert trace.ids[2:].tolist() == picked
