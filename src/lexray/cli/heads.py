@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -113,7 +114,7 @@ def circuit_at(model: CircuitOptions, text: str, vo: bool | None) -> Circuit:
     if address.matrix is not None and vo not in (None, address.matrix == "VO"):
         raise LexrayError(f"{address} is {address.matrix}, but {_name(bool(vo))} was asked for")
     matrix = address.matrix or _name(vo is not False)
-    found = model.open().layers[address.layer].heads[address.head]
+    found = model.open().head(replace(address, matrix=None))
     return found.vo if matrix == "VO" else found.qk
 
 

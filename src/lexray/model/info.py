@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from lexray.families import Experts, Latent, Linear
+from lexray.families import Architecture, Experts, Latent, Linear
 from lexray.families.walk import Named, tensors, walk
 from lexray.model.groups import head_group
 from lexray.model.weights import Weights
@@ -96,7 +96,7 @@ def info(model: Weights) -> Info:
         revision=c.revision,
         family=model.family.title,
         model_type=str(model.config.get("model_type")),
-        sizes=({} if a.encoder is None else {"encoder layers": len(a.encoder.blocks)})
+        sizes=encoder_layers(a)
         | {
             "layers": model.n_layers,
             "heads": a.n_heads,
@@ -116,6 +116,11 @@ def info(model: Weights) -> Info:
         n_tensors=len(names),
         bytes=sum(c.size(name) for name in names),
     )
+
+
+def encoder_layers(a: Architecture) -> dict[str, int | None]:
+    """Of a model with two stacks."""
+    return {} if a.encoder is None else {"encoder layers": len(a.encoder.blocks)}
 
 
 def experts(model: Weights) -> int | None:

@@ -20,9 +20,9 @@ from lexray.errors import LexrayError
 from lexray.files import writing
 from lexray.model.anatomy import Anatomy
 from lexray.model.origin import Origin
-from lexray.trace.pairs import refuse_pair
 from lexray.trace.record.plan import choose_what
 from lexray.trace.record.prompt import len_embedding
+from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.recording import RAW, Recording
 from lexray.view import View
 

@@ -16,7 +16,7 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import FeedForward
 from lexray.model.fold import at_least_float32
 from lexray.result.readings import Token
-from lexray.trace.cross import CrossTrace
+from lexray.trace.record.cross import CrossTrace
 from lexray.trace.record.plan import What, not_kept
 from lexray.view import View
 

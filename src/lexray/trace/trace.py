@@ -14,7 +14,7 @@ from lexray.edits.values import Edits
 from lexray.effects.backward import Backward, backward
 from lexray.effects.effect import Effect, effect
 from lexray.effects.removals import Effects, effects
-from lexray.errors import Unknown, refuse_unknown
+from lexray.errors import LexrayError, Unknown, refuse_unknown
 from lexray.flow.build.build import build
 from lexray.flow.flow import Flow
 from lexray.flow.options import Measure, Options, Ranking
@@ -388,8 +388,11 @@ def trace_prompt(
         from lexray.trace.record.pair import record_prompt_pair
 
         refused = {"layers": layers, "positions": positions, "device": device, "edits": edits}
-        asked = {"new_tokens": new_tokens, "what": what, "special": special}
-        return Trace.of(record_prompt_pair(model, prompt, target, refused, **asked))
+        return Trace.of(
+            record_prompt_pair(
+                model, prompt, target, refused, new_tokens=new_tokens, what=what, special=special
+            )
+        )
     if target is not None:
         raise LexrayError(
             f"{model.name} is one stack of layers: a target beside the prompt is for "

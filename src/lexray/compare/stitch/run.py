@@ -18,8 +18,8 @@ from lexray.errors import LexrayError
 from lexray.model.cache import Drawer
 from lexray.model.model import Model
 from lexray.trace.apply.rerun import skip
-from lexray.trace.pairs import refuse_pair
 from lexray.trace.record.module import block_modules, final_norm_path
+from lexray.trace.record.refuse import refuse_pair
 
 States = Float[Tensor, "batch n d_model"]
 

@@ -33,10 +33,10 @@ from lexray.flow.graph import EdgeKind, FlowGraph, NodeKind, Run, Weighed, Word,
 from lexray.flow.options import Options
 from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.attribute.walk import Pull, pulls
-from lexray.trace.pairs import refuse_pair
 from lexray.trace.read.targets import Wanted
 from lexray.trace.record import plan
 from lexray.trace.record.plan import Some
+from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.recording import Recording
 
 

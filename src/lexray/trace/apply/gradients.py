@@ -18,11 +18,11 @@ from lexray.checkpoint.module import modules_by_name
 from lexray.families import Block, Experts, FeedForward
 from lexray.trace.apply.actions import Action
 from lexray.trace.apply.editor import Editor
-from lexray.trace.pairs import refuse_pair
 from lexray.trace.record.attention import uses_interface, watch_attention
 from lexray.trace.record.experts import Inside, Look, watch_experts
 from lexray.trace.record.hooks import RECORDING, evaluating
 from lexray.trace.record.module import module_of
+from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.recording import Recording, no_head
 
 Caught = (

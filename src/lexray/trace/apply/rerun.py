@@ -23,11 +23,11 @@ from lexray.families import Experts
 from lexray.model.cache import Drawer
 from lexray.trace.apply.actions import Action
 from lexray.trace.apply.editor import Editor
-from lexray.trace.pairs import refuse_pair
 from lexray.trace.record.attention import uses_interface, watch_attention
 from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.hooks import RECORDING, evaluating
 from lexray.trace.record.module import module_of
+from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.recording import Recording, no_head
 
 TOKENS_AT_ONCE = 512

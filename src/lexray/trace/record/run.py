@@ -21,13 +21,13 @@ from lexray.model.cache import Drawer
 from lexray.trace.apply.actions import Action, shift
 from lexray.trace.apply.editor import Editor
 from lexray.trace.apply.resolve import Changes
-from lexray.trace.pairs import refuse_pair
 from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING as EXPERTS
 from lexray.trace.record.hooks import RECORDING, Kept, Recorder, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.record.plan import Plan, Some, choose, choose_what, refuse_too_large
 from lexray.trace.record.prompt import pad, read_prompts, refuse_too_long
+from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.recording import RAW, Recording, no_head
 
 WEIGHTS: Drawer[int, Anatomy] = Drawer(most=1)
