@@ -325,3 +325,15 @@ def difference(seed: int = 0) -> Flow:
     ]
     run = replace(one.run, prompt="The capital of France is the city of")
     return replace(one, nodes=tuple(nodes), edges=tuple(edges), other=run)
+
+
+def speaking(seed: int) -> Flow:
+    """A graph in which some heads, drawn at random, have the target high in their readings."""
+    found, drawn = graph((3, 4), seed=seed, heads=6, neurons=(1, 1)), random.Random(seed)
+    nodes = []
+    for node in found.nodes:
+        if node.kind == NodeKind.HEAD and node.projection is not None and drawn.random() < 0.6:
+            places = tuple(Standing(drawn.randint(1, 200), 0.01) for _ in node.projection.places)
+            node = replace(node, projection=replace(node.projection, places=places))
+        nodes.append(node)
+    return replace(found, nodes=tuple(nodes))

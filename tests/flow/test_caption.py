@@ -6,7 +6,9 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
+import lexray as lx
 from lexray.flow.caption import SPEAKS, caption, fold, heads_clause, stream_clause
 from lexray.result.theme import standing
 from tests.flow import synthetic
@@ -29,13 +31,11 @@ def test_the_stream(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_the_heads(seed: int) -> None:
     """Those named are of one layer, look at that token most, and are the best for the target."""
-    graph = synthetic.graph((3, 4), seed=seed, heads=6, neurons=(1, 1))
+    graph = synthetic.speaking(seed)
     ranks = {n.id: place.rank for n in graph.of_kind("head") if (place := graph.place(n))}
     speak = {id for id, rank in ranks.items() if standing(rank, graph.d_vocab) >= SPEAKS}
     clause = heads_clause(graph)
-    assert bool(clause) == bool(speak)
-    if not clause:
-        return
+    assert speak
     found = re.fullmatch(
         r"Heads? ([\d, and]+) of layer (\d+)(?: looks? at (\S+) and)? writes? (.+)", clause
     )
@@ -72,11 +72,33 @@ def test_the_heads(seed: int) -> None:
     assert (len(heads) > 1) == clause.startswith("Heads") == (" writes " not in clause)
 
 
+@pytest.mark.parametrize("prompt", ["This movie was", "the the film the the film the"])
+def test_the_heads_of_a_run(prompt: str) -> None:
+    """Those that add most to the logit, by the contributions of the same pass; where they look."""
+    trace = lx.Model.from_pretrained("demo", dtype=torch.float32).trace(prompt)
+    graph = trace.flow(layers=[3])
+    clause = heads_clause(graph)
+    leaves = trace.contributions(graph.target.id).top(1000)
+    heads = [leaf for leaf in leaves if leaf.kind == "head" and leaf.layer == 3]
+    best = max(heads, key=lambda leaf: leaf.contribution)
+    assert clause.startswith(("Head ", "Heads "))
+    assert f"L3H{re.findall(r'[0-9]+', clause)[0]}" == best.component
+    assert best.looked_at is not None
+    assert f"at {best.looked_at.shown}" in clause
+    twice = [token.shown for token in trace.tokens].count(best.looked_at.shown) > 1
+    assert bool(re.search("[₀-₉] and", clause)) == twice
+
+
+def test_heads_that_speak_for_nothing_are_not_named() -> None:
+    assert heads_clause(synthetic.graph((3, 4), heads=6, neurons=(1, 1))) == ""
+
+
 def test_where_it_stands() -> None:
     """In the page, in the SVG's description, in the notebook's alternative text, in the table."""
-    graph = synthetic.graph((3, 4), heads=6, neurons=(1, 1))
+    graph = synthetic.speaking(5)
     told = caption(graph)
     assert told.endswith(".")
+    assert told.startswith("Head")
     assert stream_clause(graph) in told
     assert f"<desc>{told}</desc>" in graph.to_svg()
     assert told in graph.to_html()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from lexray.flow import FlowGraph
 from lexray.flow.draw.layout import layout
 from lexray.flow.draw.palette import node_fill, palette, strongest, wire_style
+from tests.flow import synthetic
 from tests.flow.draw.chromium import (
     NAMESPACE,
     NEEDS_CHROMIUM,
@@ -69,6 +71,19 @@ def test_text_fits_its_box(show: Opener, graph: FlowGraph) -> None:
         }).map((group) => group.textContent)"""
     )
     assert outside == []
+
+
+def test_a_word_without_end_stays_in_a_phone(show: Opener) -> None:
+    """In the caption, which may name any token of the prompt, and in the page as a whole."""
+    graph = synthetic.speaking(0)
+    tokens = tuple(f"{'x' * 150}{i}" for i in range(len(graph.run.tokens)))
+    page = show(replace(graph, run=replace(graph.run, tokens=tokens)))
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert "xxx" in page.locator(".lf-said").inner_text()
+    wide = "(e) => [e.scrollWidth, e.clientWidth]"
+    for part in (".lf-said", "html"):
+        needed, there = page.eval_on_selector(part, wide)
+        assert needed <= there <= 390
 
 
 def test_hover_shows_the_reading_and_lights_the_paths(show: Opener, graph: FlowGraph) -> None:
