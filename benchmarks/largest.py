@@ -31,18 +31,18 @@ CONFIG = {
 }
 
 
-def write_tokenizer(path: Path) -> None:
+def write_tokenizer(path: Path, n_tokens: int = TOKENS, n_merges: int = MERGES) -> None:
     """Byte-level BPE: letters, and every token a pair of earlier ones."""
     letters = [chr(code) for code in range(0x100, 0x300)]
     tokens, merges = list(letters), []
-    for i in range(TOKENS - len(letters)):
+    for i in range(n_tokens - len(letters)):
         a, b = tokens[i // len(letters)], letters[i % len(letters)]
         tokens.append(a + b)
         merges.append([a, b])
     vocab = {token: i for i, token in enumerate(tokens)}
-    assert len(vocab) == TOKENS
+    assert len(vocab) == n_tokens
     spare = ([t[0], t[1:]] for t in tokens if len(t) > 2 and t[1:] in vocab)
-    merges += list(spare)[: MERGES - len(merges)]
+    merges += list(spare)[: n_merges - len(merges)]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     stages = {"pre_tokenizer": byte_level, "decoder": byte_level, "added_tokens": []}
     model = {"type": "BPE", "vocab": vocab, "merges": merges}

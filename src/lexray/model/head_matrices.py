@@ -16,6 +16,7 @@ from lexray.model.component import Wired
 from lexray.model.groups import Group, attention_of, head_group
 from lexray.model.weights import Weights
 from lexray.space.kinds import Kind
+from lexray.space.topk.arithmetic import has_float64
 
 Map = Callable[[Tensor], Tensor]
 
@@ -126,7 +127,7 @@ class HeadMatrices(Wired):
         R, device = self.spec.rotary.matrix(offset, self.d_head), self.weights.device
         if (gains := self.turned_gains) is not None:
             R = R * gains.cpu().double()
-        return (R.float() if device.type == "mps" else R).to(device)  # MPS has no float64
+        return (R if has_float64(device) else R.float()).to(device)
 
     @property
     def turned_gains(self) -> Float[Tensor, "d_head"] | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
 from lexray.space.side import Side
+from lexray.space.topk.arithmetic import has_float64
 
 RANK_TOLERANCE = 1e-12
 """The least eigenvalue of E Eᵀ that is inverted, as a share of the largest."""
@@ -24,7 +25,7 @@ RANK_TOLERANCE = 1e-12
 
 def exactly(X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """float64, on the CPU where the device has none."""
-    return (X.cpu() if X.device.type == "mps" else X).double()
+    return (X if has_float64(X.device) else X.cpu()).double()
 
 
 def gram(a: Side, b: Side, *, centred: bool = False) -> Float[Tensor, "d_a d_b"]:

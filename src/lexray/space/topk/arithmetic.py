@@ -30,6 +30,11 @@ _FLOAT64_EXPONENT = 333
 _SLICE_ENTRIES = 2**20
 
 
+def has_float64(device: torch.device) -> bool:
+    """Whether a device calculates in float64; where not, what has to be exact is done on the CPU."""
+    return device.type != "mps"
+
+
 def rounding(width: int, unit: float = 2.0**-24) -> float:
     """Bound on the relative rounding error of a dot product, relative to ‖a‖‖b‖."""
     return 1.01 * (width + 16) * unit
