@@ -110,6 +110,6 @@ def test_one_with_many_is_a_row_of_all_with_all(seed: int, d: int, e: int) -> No
     expected = pearson(X.double() @ E.double().T, Y.double() @ F.double().T)
     expected[:, 1:3] = 0
     both = kernel(Side(E), Side(F))
-    found = torch.stack([both.correlations_with(x, Y) for x in X])
+    found = torch.stack([both.correlations_with(x)(Y) for x in X])
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(found, both.correlations(X, Y), rtol=0, atol=1e-5)

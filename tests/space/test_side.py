@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lexray.space import kernels
 from lexray.space import side as embedding
-from lexray.space.kernels import gram, invert, second_moment
+from lexray.space.kernels import gram, invert, moments
 from lexray.space.side import Side
 
 e, width, d = 29, 7, 5
@@ -133,13 +133,25 @@ def test_a_projected_gram_is_exact_where_it_has_no_rank() -> None:
 
 
 @pytest.mark.usefixtures("_rows_at_once")
-def test_second_moment() -> None:
+def test_moments() -> None:
     X = random(31, d)
-    expected = X.double().T @ X.double() / 31
+    expected = X.double().mean(0), X.double().T @ X.double() / 31
     for sizes in ([31], [10, 1, 20], [1] * 31):
-        found = second_moment(iter(X.split(sizes)))
-        torch.testing.assert_close(found, expected)
-    assert second_moment([X.bfloat16()]).dtype == torch.float64
+        torch.testing.assert_close(moments(d, iter(X.split(sizes))), expected)
+    assert all(found.dtype == torch.float64 for found in moments(d, [X.bfloat16()]))
+    assert not any(bool(found.any()) for found in moments(d, []))
+
+
+@every
+@pytest.mark.usefixtures("_rows_at_once")
+@pytest.mark.parametrize("centred", [False, True])
+def test_some_columns_are_those_of_a_side_of_them_alone(side: Side, centred: bool) -> None:
+    """Wherever places are given instead of a copy of their rows."""
+    at = torch.tensor([3, 4, 7, 11, 12, 20, 28])
+    alone = side.only(at)
+    close(torch.cat(list(side.blocks(at))), torch.cat(list(alone.blocks())).double())
+    found = gram(side, side, centred=centred, among=(at, at))
+    torch.testing.assert_close(found, gram(alone, alone, centred=centred), rtol=1e-9, atol=1e-9)
 
 
 @every

@@ -15,6 +15,12 @@ ADDRESS = """CASE
     WHEN kind IN ('key', 'gate', 'value') THEN owner || 'N' || number || '.' || kind
     ELSE owner || '.' || kind || number END"""
 """A vector's address from where it lies."""
+PLACE = "kind, side, layer, owner, number"
+"""Where a vector lies, and how it is read."""
+KNOWN = "_known"
+"""The vectors but for their lists, with the first words, in memory: see `Database`."""
+FIRST = 10
+"""So many of a neuron's words are shown beside others."""
 MOST = 100_000
 """Rows that a question with a limit gives at most."""
 
@@ -90,8 +96,12 @@ def find_parameters(
         raise LexrayError(f"parameters by {by!r}? by is rank or score")
     where = _Where(view=view, end=end, kind=kind, layer=layer)
     order = "rank, abs(score) DESC" if by == "rank" else "abs(score) DESC, rank"
-    sql = f"""SELECT address, kind, side, layer, token, "end", rank, score FROM index
-    WHERE token IN ({_list(ids)}) AND {where} ORDER BY {order}, address, side {_limit(n)}"""
+    sql = f"""
+    WITH hits AS MATERIALIZED (  -- else files are read twice, for the order and for the columns
+        SELECT address, kind, side, layer, token, "end", rank, score FROM index
+        WHERE token IN ({_list(ids)}) AND {where}
+    )
+    SELECT * FROM hits ORDER BY {order}, address, side {_limit(n)}"""
     return Question(sql, where.values)
 
 
@@ -110,25 +120,25 @@ def find_lists(
     wanted = ", ".join(f"({w}, {int(i)})" for w, i in numbers)
     ids = _list([i for _, i in numbers])
     legible = _Where(view=view).add("legibility >= ?", legibility)
-    only = (
-        f"AND (address, side) IN (SELECT (address, side) FROM vectors WHERE {legible})"
-        if legibility is not None
-        else ""
-    )
+    only = f"SEMI JOIN (SELECT {PLACE} FROM {KNOWN} WHERE {legible}) AS legible USING ({PLACE})"
     sql = f"""
     WITH wanted(word, token) AS (VALUES {wanted}),
     hits AS (
-        SELECT address, kind, side, layer, "end", wanted.word AS word,
-            min(rank) AS rank, arg_min(index.token, rank) AS token
+        SELECT {PLACE}, "end", wanted.word AS word, min(rank) AS rank,
+            arg_min(index.token, rank) AS token
         FROM index JOIN wanted ON index.token = wanted.token
-        WHERE index.token IN ({ids}) AND {where} {only}
+        WHERE index.token IN ({ids}) AND {where}
         GROUP BY ALL
+    ),
+    lists AS (
+        SELECT {PLACE}, "end", count(*) AS found,
+            CAST(sum(1 / log2(1 + rank)) AS FLOAT) AS weight,
+            list(CAST(token AS INTEGER) ORDER BY rank, token) AS found_ids,
+            list(rank ORDER BY rank, token) AS ranks
+        FROM hits {only if legibility is not None else ""} GROUP BY ALL
     )
-    SELECT address, kind, side, layer, "end", count(*) AS found,
-        CAST(sum(1 / log2(1 + rank)) AS FLOAT) AS weight,
-        list(CAST(token AS INTEGER) ORDER BY rank, token) AS found_ids,
-        list(rank ORDER BY rank, token) AS ranks
-    FROM hits GROUP BY ALL ORDER BY found DESC, weight DESC, address, side, "end" {_limit(n)}"""
+    SELECT {ADDRESS} AS address, kind, side, layer, "end", found, weight, found_ids, ranks
+    FROM lists ORDER BY found DESC, weight DESC, address, side, "end" {_limit(n)}"""
     values = where.values + (legible.values if legibility is not None else [])
     return Question(sql, values)
 
@@ -204,27 +214,19 @@ def find_neurons(view: str, layer: int | None, n: int | None, by: str) -> Questi
         raise LexrayError(f"neurons by {by!r}? by is {', '.join(orders)}")
     where = _Where(view=view, layer=layer)
     kinds = "".join(
-        f"""max(norm) FILTER (kind = '{kind}') AS {kind}_norm,
-        max(legibility) FILTER (kind = '{kind}') AS {kind}_legibility, """
+        f""", max(norm) FILTER (kind = '{kind}') AS {kind}_norm,
+        max(legibility) FILTER (kind = '{kind}') AS {kind}_legibility"""
         for kind in ("key", "gate", "value")
     )
     lists = ", ".join(
-        f"any_value(top_ids[:10]) FILTER (kind = '{kind}' AND side <> 'expects') AS {kind}_ids"
+        f"any_value(first_ids) FILTER (kind = '{kind}' AND side <> 'expects') AS {kind}_ids"
         for kind in ("key", "gate", "value")
     )
     sql = f"""
-    WITH chosen AS (
-        SELECT owner || 'N' || number AS address, layer, owner, number, {kinds} FROM vectors
-        WHERE {where} AND kind IN ('key', 'gate', 'value') GROUP BY ALL
-        ORDER BY {orders[by]}, layer, owner, number {_limit(n)}
-    ),
-    words AS (
-        SELECT owner, number, {lists} FROM vectors SEMI JOIN chosen USING (layer, owner, number)
-        WHERE {where} AND kind IN ('key', 'gate', 'value') GROUP BY ALL
-    )
-    SELECT * EXCLUDE (owner, number) FROM chosen JOIN words USING (owner, number)
-    ORDER BY {orders[by]}, layer, owner, number"""
-    return Question(sql, where.values * 2)
+    SELECT owner || 'N' || number AS address, layer{kinds}, {lists} FROM {KNOWN}
+    WHERE {where} AND kind IN ('key', 'gate', 'value') GROUP BY layer, owner, number
+    ORDER BY {orders[by]}, layer, owner, number {_limit(n)}"""
+    return Question(sql, where.values)
 
 
 def find_heads(view: str, layer: int | None) -> Question:

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 SCHEMA = 1
 """To be raised when a table comes to mean something else."""
 ROW_GROUP = 16384
-"""Rows that are read together: small, so that a query touches little."""
+ROW_GROUPS = {"index": 4096}
+"""Rows that are read together: few, so that a question touches little; a token has some hundred
+entries in the index."""
 ZSTD = 3
 DROPPED = 11
 """Bits of a stored score's 23 that are rounded away."""
@@ -201,7 +203,7 @@ def to_parquet(name: str, table: pa.Table) -> bytes:
         out,
         compression="zstd",
         compression_level=ZSTD,
-        row_group_size=ROW_GROUP,
+        row_group_size=ROW_GROUPS.get(name, ROW_GROUP),
         use_dictionary=[c for c in table.schema.names if c not in plain],
         column_encoding=split,
         store_schema=False,

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from lexray.atlas.ask import ADDRESS
+from lexray.atlas.ask import ADDRESS, FIRST, KNOWN, PLACE
 from lexray.atlas.plan import Chunk
 from lexray.atlas.schema import NO_VIEW, TABLES
 from lexray.atlas.store import Store
@@ -27,6 +27,10 @@ LOCKED = (
     "SET autoload_known_extensions=false",
     "SET lock_configuration=true",
 )
+REMEMBER = f"""CREATE TABLE {KNOWN} AS SELECT view, {PLACE}, norm, legibility,
+    CASE WHEN kind IN ('key', 'gate', 'value') THEN top_ids[:{FIRST}] END AS first_ids
+    FROM vectors"""
+"""What is asked of all vectors at once: made when it is first needed, some 50 bytes for each."""
 TURNED = """SELECT view, unnest({end}_ids) AS token, kind, side, layer, owner, number,
     '{end}' AS "end", CAST(generate_subscripts({end}_ids, 1) AS SMALLINT) AS rank,
     unnest({end}_scores) AS score, address FROM vectors WHERE view = '{view}'"""
@@ -44,6 +48,7 @@ class Database:
                 table = name.partition("/")[0]
                 files[table].setdefault(chunk.view, []).append(store.path(name))
         self._connection = duckdb.connect(":memory:")
+        self._remembers, self._lock = False, threading.Lock()
         try:
             self._set_up(files, tuple(unindexed))
         except duckdb.Error as error:
@@ -103,6 +108,8 @@ class Database:
         self, query: str, parameters: Sequence[Any] = (), seconds: float | None = None
     ) -> pa.Table:
         """The answer to a single SELECT; it is ended after some seconds, if these are said."""
+        if KNOWN in query:
+            self._remember()
         cursor = self._connection.cursor()
         timer = None if seconds is None else threading.Timer(seconds, cursor.interrupt)
         try:
@@ -118,6 +125,12 @@ class Database:
             if timer is not None:
                 timer.cancel()
             cursor.close()
+
+    def _remember(self) -> None:
+        with self._lock:
+            if not self._remembers:
+                self._connection.execute(REMEMBER)
+                self._remembers = True
 
     def close(self) -> None:
         self._connection.close()

@@ -156,6 +156,10 @@ class Features:
     def tensor(self) -> Float[Tensor, "n d_model"]:
         return self.dictionary.rows(self.kind, self.start, self.start + self.n)
 
+    def blocks(self) -> Iterator[Float[Tensor, "n d_model"]]:
+        """All of them: they are few enough."""
+        yield self.tensor
+
     @property
     def space(self) -> FeatureSpace:
         return self.dictionary.space

@@ -212,8 +212,8 @@ def lookup_vector(
             return _along(x, by)
         ids = space.list_ids(None)
         kernel = Kernels(own, space, ids, ids).between(kind, other)
-        mine = own.shift(x[None], kind)[0]
-        return lambda X: kernel.correlations_with(mine, space.shift(X, other))
+        correlate = kernel.correlations_with(own.shift(x[None], kind)[0])
+        return lambda X: correlate(space.shift(X, other))
 
     scores = score_all(searched, score, f"looking through {' and '.join(names)}")
     return Lookup(model, (), names, by, searched, scores)
@@ -241,12 +241,12 @@ def score_all(
 ) -> Float[Tensor, "n"]:
     """Every vector's score; what the score needs is made once for each kind and space."""
     made: dict[Hashable, Score] = {}
-    scores = []
+    scores: list[Tensor] = []
     for group in track(groups, len(groups), what):
         key = shared_key(group)
         if key not in made:
             made[key] = make(group.space, group.kind)
-        scores.append(made[key](group.tensor).cpu())
+        scores += [made[key](block).cpu() for block in group.blocks()]
     return torch.cat(scores)
 
 

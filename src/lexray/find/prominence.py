@@ -92,7 +92,7 @@ def _prominence(space: EmbeddingSpace, kind: Kind, view: View, first: bool) -> P
         name = f"prominence-{kind}-{side}{'-first' * first}"
         found = keep(space.weights, name, lambda: _moments(space, kind))
     root = found["root"].to(space.weights.device)
-    listed = len(space.side(kind).rows)
+    listed = space.whole(kind).count(space.list_ids(None))
     largest = float(root.norm(dim=0).max()) if root.numel() else 1.0
     return Prominence(space, kind, found["centre"], Chart(root, largest), listed)
 
@@ -100,7 +100,7 @@ def _prominence(space: EmbeddingSpace, kind: Kind, view: View, first: bool) -> P
 def _moments(space: EmbeddingSpace, kind: Kind) -> dict[str, Tensor]:
     whole = space.whole(kind)
     mean = space.mean(whole)
-    found, _ = chart(space.side(kind))
+    found, _ = chart(whole, space.list_ids(None))
     assert found.L is not None
     centre = mean if whole.P is None else whole.P.to(mean) @ mean
     return {"centre": centre, "root": found.L.float()}

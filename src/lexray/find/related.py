@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
-from lexray.model.vectors import VECTORS_AT_ONCE, VectorGroup
+from lexray.model.vectors import VectorGroup
 from lexray.progress import track
 from lexray.result.format import show_percent
 from lexray.result.readings import Source, Token
@@ -105,11 +105,10 @@ def related(
 def _related_in(
     model: Anatomy, keys: VectorGroup, values: VectorGroup, k: int, overlap: float
 ) -> Iterator[RelatedNeuron]:
-    X, Y = keys.tensor, values.tensor
-    for start in range(0, keys.n, VECTORS_AT_ONCE):
-        some = slice(start, start + VECTORS_AT_ONCE)
-        a = keys.space.top(X[some], keys.kind, k).top_ids
-        b = values.space.top(Y[some], "value", k).top_ids
+    start = 0
+    for X, Y in zip(keys.blocks(), values.blocks(), strict=True):
+        a = keys.space.top(X, keys.kind, k).top_ids.cpu()
+        b = values.space.top(Y, "value", k).top_ids.cpu()
         shared, size = members(a, b), a.shape[1]
         for i, n in enumerate(shared.sum(1).tolist()):
             if n / size < overlap:
@@ -122,3 +121,4 @@ def _related_in(
                 n / (2 * size - n),
                 tuple(map(model.space.token, common)),
             )
+        start += len(X)

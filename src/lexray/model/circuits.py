@@ -33,6 +33,8 @@ Same = Literal["none", "same", "inflected"]
 INFLECTION = re.compile(r"(?<=..)('s|ies|es|s|ing|ed|ly|er|y|e)$")
 LINES = {"VO": ("writes", "written_by"), "QK": ("attends_to", "attended_by")}
 """What a row and a column say of their token."""
+_Some = tuple[Side, Int[Tensor, "some"] | None]
+"""A side, and the places of the tokens that are meant; None: all."""
 LABELS = {"largest": "largest", "smallest": "smallest", "absolute": "largest in absolute value"}
 
 
@@ -81,13 +83,21 @@ class Circuit:
     ) -> tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]:
         """A and B, so that the score of (i, j) is A_i · B_j."""
         pairs = zip(self.kinds, (row_filter, col_filter), strict=True)
-        sides, ids = zip(*(self.side(kind, filter) for kind, filter in pairs), strict=True)
-        A, B = self.factors_between(*sides)
-        return take(A, ids[0]), take(B, ids[1])
+        rows, cols = (self.side(kind, filter) for kind, filter in pairs)
+        return self._multiply(rows, cols)
 
-    def side(self, kind: Kind, filter: Filter | None) -> tuple[Side, Int[Tensor, "some"] | None]:
-        """The side to multiply with, and which of the factor's rows to take then: where most
-        tokens are admitted, that is cheaper than a copy of their embeddings."""
+    def _multiply(self, rows: _Some, cols: _Some) -> tuple[Tensor, Tensor]:
+        """The factors of some of the tokens of two sides; of the others nothing is kept."""
+        if self.normed:
+            A, B = self.factors_between(rows[0], cols[0])
+            return take(A, rows[1]), take(B, cols[1])
+        left, right = self.matrices
+        (A,), (B,) = rows[0].factors([left], rows[1]), cols[0].factors([right.T], cols[1])
+        return A, B
+
+    def side(self, kind: Kind, filter: Filter | None) -> _Some:
+        """The side to multiply with, and which of its rows: where most tokens are admitted, that
+        is cheaper than a copy of their embeddings."""
         space = self.space_of(kind)
         ids, whole = space.list_ids(filter), space.whole(kind)
         if ids is None or 2 * len(ids) < len(whole.rows):
@@ -245,10 +255,10 @@ class Circuit:
     def _line(self, token: str | int, axis: int, k: int, given: FilterLike) -> Reading:
         space, filter = self.space, read_filter(given)
         token_id = space.id(token)
-        sides = [self.space_of(kind).side(kind, filter) for kind in self.kinds]
+        sides = [self.side(kind, filter) for kind in self.kinds]
         whole = self.space_of(self.kinds[axis]).whole(self.kinds[axis])
-        sides[axis] = whole.only(torch.tensor([token_id]))
-        A, B = self.factors_between(*sides)
+        sides[axis] = whole.only(torch.tensor([token_id])), None
+        A, B = self._multiply(*sides)
         one, many = (A, B) if axis == 0 else (B, A)
         scores = many @ one[0].to(many)
         listed = self.space_of(self.kinds[1 - axis]).list_ids(filter)

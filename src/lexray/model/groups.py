@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,6 +17,9 @@ from lexray.errors import LexrayError
 from lexray.families import Attention, Experts, FeedForward, Linear, Norm
 from lexray.model.weights import Weights
 from lexray.space.kinds import WRITES, Kind
+
+AGAIN = 1.25
+"""How many times a weight may be read for its vectors to come some at a time."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,24 @@ class Group:
             return self.weights.writer(self.owner.layer, self.linear, self.norm, at)
         return self.weights.reader(self.owner.layer, self.linear, self.norm, at).T
 
+    def blocks(self, most: int) -> Iterator[Float[Tensor, "_ d_model"]]:
+        """All of them, at most so many at a time; read together where reading parts of a weight
+        reads much of it again (a latent's first half), or asks a server for each of its lines."""
+        starts = range(0, self.n, most)
+        apart = sum(self._cost(start, min(start + most, self.n)) for start in starts)
+        if len(starts) > 1 and (self.weights.checkpoint.remote or apart > self.cost * AGAIN):
+            yield from torch.split(self.tensor, most)
+        else:
+            for start in starts:
+                yield self.rows(start, min(start + most, self.n))
+
     @property
     def cost(self) -> int:
         """The bytes that reading all of them reads."""
-        at = slice(self.start, self.start + self.n)
+        return self._cost(0, self.n)
+
+    def _cost(self, start: int, stop: int) -> int:
+        at = slice(self.start + start, self.start + stop)
         kept = {"inputs": at} if self.kind in WRITES else {"outputs": at}
         return self.linear.cost(self.weights.checkpoint, **kept)
 

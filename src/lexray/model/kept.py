@@ -35,6 +35,8 @@ WORTH_KEEPING_RUNS = 2**18
 AT_ONCE = 2**22
 HUGE = 2**29
 """Elements of a tensor that are looked at together, and of one that is not looked at whole."""
+GLANCED = 2**26
+"""The latter where a file's time and number say the same already: each process looks anew."""
 
 
 def keep(
@@ -59,7 +61,7 @@ def keep(
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path) as part:
             save_file(made, part)
-    return made
+    return _read(path) or made  # what lies in a file need not be held
 
 
 def _read(path: Path) -> dict[str, Tensor] | None:
@@ -92,19 +94,19 @@ def _identity(weights: Weights) -> str:
     if checkpoint.remote:
         return digest.hexdigest()[:32]
     first = tensor_names(replace(a, blocks=a.blocks[:1]))
-    for data in each_bytes(checkpoint, first.intersection(checkpoint.names())):
+    for data in each_bytes(checkpoint, first.intersection(checkpoint.names()), GLANCED):
         digest.update(data)
     return digest.hexdigest()[:32]
 
 
-def each_bytes(checkpoint: Checkpoint, names: Iterable[str]) -> Iterator[bytes]:
+def each_bytes(checkpoint: Checkpoint, names: Iterable[str], huge: int = HUGE) -> Iterator[bytes]:
     """What tensors hold, some of them at a time; of huge ones not all."""
     for name in sorted(names):
-        for part in _parts(checkpoint, name):
+        for part in _parts(checkpoint, name, huge):
             yield _bytes(checkpoint.read_unchecked(name, *part))
 
 
-def _parts(checkpoint: Checkpoint, name: str) -> Iterator[tuple[slice, ...]]:
+def _parts(checkpoint: Checkpoint, name: str, huge: int) -> Iterator[tuple[slice, ...]]:
     """A tensor some rows at a time; of a huge one, its first, middle and last rows alone."""
     shape = checkpoint.info(name).shape
     if not shape or not all(shape):
@@ -112,7 +114,7 @@ def _parts(checkpoint: Checkpoint, name: str) -> Iterator[tuple[slice, ...]]:
         return
     n, step = shape[0], max(1, AT_ONCE * shape[0] // prod(shape))
     starts: Iterable[int] = range(0, n, step)
-    if prod(shape) > HUGE:
+    if prod(shape) > huge:
         starts = sorted({0, (n - step) // 2, n - step})
     for start in starts:
         yield (slice(start, min(start + step, n)),)

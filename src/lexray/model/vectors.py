@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from lexray.space.space import EmbeddingSpace, space_of
 from lexray.vocabulary.filters import FilterLike, read_filter
 
 VECTORS_AT_ONCE = 1024
+ELEMENTS_AT_ONCE = 2**22
+"""Of the vectors that a search or a comparison goes through."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,20 @@ class Vector:
         return f"<{self.name or self.kind} {self.address} of {self.weights.name}>"
 
 
+def blocks_of(groups: Iterable[VectorGroup]) -> Iterator[Float[Tensor, "_ d_model"]]:
+    """All vectors of groups, small ones joined."""
+    waiting: list[Tensor] = []
+    for part in (part for group in groups for part in group.groups):
+        most = max(1, ELEMENTS_AT_ONCE // part.weights.d_model)
+        for rows in part.blocks(most):
+            if waiting and sum(map(len, waiting)) + len(rows) > most:
+                yield torch.cat(waiting)
+                waiting = []
+            waiting.append(rows)
+    if waiting:
+        yield torch.cat(waiting)
+
+
 class VectorGroup(Sequence[Vector]):
     """Vectors of one kind that belong together, such as all values of a layer.
 
@@ -164,14 +181,18 @@ class VectorGroup(Sequence[Vector]):
             return self.groups[0].tensor
         return torch.cat([group.tensor for group in self.groups])
 
+    def blocks(self) -> Iterator[Float[Tensor, "_ d_model"]]:
+        """All of them, some at a time: a layer's neurons need not lie in memory together."""
+        return blocks_of([self])
+
     def stream(self, k: int = 10, *, filter: FilterLike = None) -> Iterator[Reading]:
         """A reading of each vector, made while it is asked for."""
         filter = read_filter(filter)
-        whole, space = self.tensor, space_of(self.weights, self.layer)
-        for start in range(0, self.n, VECTORS_AT_ONCE):
-            block = whole[start : start + VECTORS_AT_ONCE]
+        space, start = space_of(self.weights, self.layer), 0
+        for block in chain.from_iterable(torch.split(x, VECTORS_AT_ONCE) for x in self.blocks()):
             addresses = [self.address_of(start + i) for i in range(len(block))]
             yield from space.readings(block, self.kind, addresses, k, filter)
+            start += len(block)
 
     def top(self, k: int = 10, *, filter: FilterLike = None) -> Readings:
         """Every vector's k largest and smallest tokens.

@@ -14,7 +14,7 @@ products of unit vectors with it are good to float32's last digits.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
-from lexray.space.kernels import exactly, gram, root
+from lexray.space.kernels import Places, exactly, gram, root
 from lexray.space.kinds import Kind
 from lexray.space.side import Side
 from lexray.space.space import EmbeddingSpace
@@ -100,22 +100,26 @@ class Kernel:
             return (left @ right.T).clamp(-1, 1)
 
     def correlations_with(
-        self, x: Float[Tensor, "d_a"], Y: Float[Tensor, "n d_b"]
-    ) -> Float[Tensor, "n"]:
-        """Of one vector with many.
+        self, x: Float[Tensor, "d_a"]
+    ) -> Callable[[Float[Tensor, "n d_b"]], Float[Tensor, "n"]]:
+        """Of one vector with as many as one likes, some at a time.
 
-        Only x goes through the kernel in float64: carried to where Y lives, it is one direction.
+        Only x goes through the kernel in float64: carried to where they live, it is one direction.
         """
-        Y = at_least_float32(Y)
         direction = self.left.coordinates(x[None])
         direction = direction / self.left.sizes(exactly(x[None]))
         if self.between is not None:
             direction = direction @ self.between
         if self.right.L is not None:
             direction = direction @ self.right.L.T
-        with full_precision():
-            found: Tensor = Y @ direction[0].to(Y) / self.right.sizes(Y)[:, 0]
-        return found.clamp(-1, 1)
+
+        def correlate(Y: Float[Tensor, "n d_b"]) -> Float[Tensor, "n"]:
+            Y = at_least_float32(Y)
+            with full_precision():
+                found: Tensor = Y @ direction[0].to(Y) / self.right.sizes(Y)[:, 0]
+            return found.clamp(-1, 1)
+
+        return correlate
 
 
 FEATURES = Kernel(Chart(None), Chart(None), None)
@@ -142,7 +146,7 @@ class Kernels:
                 f"{b.weights.device}; open both on one device"
             )
         self._a, self._b = (a, ids_a), (b, ids_b)
-        self._sides: dict[Hashable, Side] = {}
+        self._sides: dict[Hashable, tuple[Side, Places]] = {}
         self._charts: dict[Hashable, tuple[Chart, Tensor]] = {}
         self._made: dict[Hashable, Kernel] = {}
 
@@ -151,7 +155,8 @@ class Kernels:
         a, b = self._key(*self._a, kind_a), self._key(*self._b, kind_b)
         if (a, b) not in self._made:
             (left, inverse), (right, other) = self._chart(a), self._chart(b)
-            cross = gram(self._sides[a], self._sides[b], centred=True)
+            (one, some), (other_side, others) = self._sides[a], self._sides[b]
+            cross = gram(one, other_side, centred=True, among=(some, others))
             self._made[a, b] = Kernel(left, right, inverse @ cross @ other.T)
         return self._made[a, b]
 
@@ -166,18 +171,19 @@ class Kernels:
         columns = side.rows.data_ptr() if plain else (id(space.weights), space.sharing(kind))
         key = columns, None if ids is None else id(ids)
         if key not in self._sides:
-            self._sides[key] = side if ids is None else _only(side, ids)
+            self._sides[key] = side, None if ids is None else _some(side, ids)
         return key
 
     def _chart(self, key: Hashable) -> tuple[Chart, Float[Tensor, "r d"]]:
         if key not in self._charts:
-            self._charts[key] = chart(self._sides[key])
+            self._charts[key] = chart(*self._sides[key])
         return self._charts[key]
 
 
-def chart(side: Side) -> tuple[Chart, Float[Tensor, "r d"]]:
-    """A side's chart, and L⁺, which leads back from it."""
-    L, inverse = root(gram(side, side, centred=True))  # its columns are orthogonal
+def chart(side: Side, among: Places = None) -> tuple[Chart, Float[Tensor, "r d"]]:
+    """A side's chart, over all its tokens or those `among` them, and L⁺, which leads back."""
+    own = gram(side, side, centred=True, among=(among, among))
+    L, inverse = root(own)  # its columns are orthogonal
     return Chart(L, float(L.norm(dim=0).max()) if L.numel() else 1.0), inverse
 
 
@@ -201,7 +207,7 @@ def absolute_sum(U: Float[Tensor, "n r"], V: Float[Tensor, "m r"]) -> float:
     return float(torch.stack(sums).cpu().double().sum()) if sums else 0.0
 
 
-def _only(side: Side, ids: Int[Tensor, "n"]) -> Side:
-    """A side's columns for some tokens; itself for all of them, in order."""
+def _some(side: Side, ids: Int[Tensor, "n"]) -> Places:
+    """The places of some tokens; None for all of them, in order."""
     n = len(side.rows)
-    return side if len(ids) == n and torch.equal(ids, torch.arange(n)) else side.only(ids)
+    return None if len(ids) == n and torch.equal(ids, torch.arange(n)) else ids

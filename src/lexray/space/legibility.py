@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from lexray.model.fold import at_least_float32
 from lexray.space.side import Side
@@ -28,6 +29,7 @@ WORDS = 10
 """How many words among them."""
 LEAST = 5
 """Fewer words than these count as so many."""
+LEAST_SIZE = 1e-18
 
 
 class Words(NamedTuple):
@@ -37,6 +39,8 @@ class Words(NamedTuple):
     mean: Float[Tensor, "width"]
     says: Bool[Tensor, "e"]
     """Which tokens are words that say something."""
+    inverse: Float[Tensor, "e"]
+    """1 / ‖w − μ‖ of each of these; 0 for others."""
     expected: Float[Tensor, ""]
     """The mean cosine over all pairs of such words."""
 
@@ -48,26 +52,39 @@ def words_of(
     rows: Float[Tensor, "e width"], mean: Float[Tensor, "width"], says: Bool[Tensor, "e"]
 ) -> dict[str, Tensor]:
     """All but the rows, with the mean cosine of random pairs, from the sum of all unit vectors."""
-    total, n = torch.zeros_like(mean), 0
-    for block in Side(rows).only(says.nonzero()[:, 0]).blocks():
+    total, some = torch.zeros_like(mean), says.nonzero()[:, 0]
+    sizes, start = torch.zeros(len(rows), device=rows.device), 0
+    for block in Side(rows).blocks(some):
         centred = block - mean
-        total, n = total + 1 / centred.norm(dim=-1).clamp(min=1e-30) @ centred, n + len(block)
+        inverse = 1 / centred.norm(dim=-1).clamp(min=LEAST_SIZE)
+        total = total + inverse @ centred
+        sizes[some[start : start + len(block)]] = inverse.float()
+        start += len(block)
+    n = len(some)
     expected = (total.square().sum() - n) / max(1, n * (n - 1))
-    return {"mean": mean, "says": says, "expected": expected}
+    return {"mean": mean, "says": says, "inverse": sizes, "expected": expected}
 
 
 def legibility(words: Words, ids: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
-    """Of each list of ids, best first."""
+    """Of each list of ids, best first: from the sum of its words' unit vectors,
+    Σ (w − μ)/‖w − μ‖ = Σ w/‖w − μ‖ − μ Σ 1/‖w − μ‖, for which no vector is copied."""
     some = ids[:, :WINDOW].to(words.rows.device)
     if some.shape[1] < 2:
         return torch.zeros(len(ids))
     at = words.says[some].int().argsort(dim=1, descending=True, stable=True)[:, :WORDS]
     chosen = some.gather(1, at)
-    counts = words.says[chosen]
-    found = at_least_float32(words.rows[chosen]) - words.mean
-    units = found / found.norm(dim=-1, keepdim=True).clamp(min=1e-30) * counts[..., None]
-    n = counts.sum(1)
-    alike = units.sum(1).square().sum(-1) - n - words.expected * n * (n - 1)
+    weights, n = words.inverse[chosen], words.says[chosen].sum(1)
+    total = _weigh(words.rows, chosen, weights) - weights.sum(1, keepdim=True) * words.mean
+    alike = total.square().sum(-1) - n - words.expected * n * (n - 1)
     whole = n.clamp(min=min(LEAST, some.shape[1]))
     score: Tensor = alike / (whole * (whole - 1))
     return torch.where(n > 1, score, 0.0).cpu()
+
+
+def _weigh(
+    rows: Float[Tensor, "e width"], at: Int[Tensor, "n k"], weights: Float[Tensor, "n k"]
+) -> Float[Tensor, "n width"]:
+    """The weighted sums of rows."""
+    if rows.dtype == weights.dtype and rows.device.type == "cpu":
+        return embedding_bag(at, rows, per_sample_weights=weights, mode="sum")
+    return (at_least_float32(rows[at]) * weights[..., None]).sum(1)

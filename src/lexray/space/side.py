@@ -20,10 +20,10 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from lexray.finite import all_finite
+from lexray.finite import all_finite, require_finite
 from lexray.model.fold import at_least_float32
 from lexray.space.topk.arithmetic import full_precision
-from lexray.space.topk.vectors import TopVectors, top_vectors
+from lexray.space.topk.vectors import Columns, TopVectors, top_of_columns
 
 ROWS_AT_ONCE = 2048
 SIGMA_FLOOR = 1e-3
@@ -44,15 +44,17 @@ class Side:
     ids: Int[Tensor, "e"] | None = None
     """The tokens' ids, where only some tokens are left."""
 
-    def blocks(self) -> Iterator[Float[Tensor, "_ width"]]:
-        """(w_j − μ) / σ_j in float32, some rows at a time."""
-        for start in range(0, len(self.rows), ROWS_AT_ONCE):
-            block = at_least_float32(self.rows[start : start + ROWS_AT_ONCE])
-            if self.mean is not None:
-                block = block - self.mean
-            if self.sigma is not None:
-                block = block / self.sigma[start : start + ROWS_AT_ONCE, None]
-            yield block
+    def count(self, among: Int[Tensor, "some"] | None = None) -> int:
+        """How many columns there are, or how many of them are wanted."""
+        return len(self.rows) if among is None else len(among)
+
+    def blocks(
+        self, among: Int[Tensor, "some"] | None = None
+    ) -> Iterator[Float[Tensor, "_ width"]]:
+        """(w_j − μ) / σ_j in float32, some rows at a time; `among`: the places of those that are
+        wanted, of which no copy is made."""
+        for block, sigma in self._centred_blocks(among):
+            yield block if sigma is None else block / sigma[:, None]
 
     def columns(self) -> Iterator[Float[Tensor, "_ d_model"]]:
         """The columns themselves, as rows, some at a time."""
@@ -76,11 +78,11 @@ class Side:
         that are wanted, ascending. Divided by σ at the end, where there is less to divide."""
         turned = self._prepare(torch.cat(list(matrices), 1).T).T.contiguous()
         widths = [M.shape[1] for M in matrices]
-        n = len(self.rows) if among is None else len(among)
+        n = self.count(among)
         found: list[Tensor] = []
         at = 0
         with full_precision():
-            for block, sigma in self._chosen_blocks(among):
+            for block, sigma in self._centred_blocks(among):
                 product = _product(block, turned)
                 product = product if sigma is None else product.div_(sigma[:, None])
                 found = found or [product.new_empty(n, width) for width in widths]
@@ -89,14 +91,14 @@ class Side:
                 at += len(block)
         return found or [at_least_float32(turned).new_empty(0, width) for width in widths]
 
-    def _chosen_blocks(
+    def _centred_blocks(
         self, among: Int[Tensor, "some"] | None
     ) -> Iterator[tuple[Float[Tensor, "_ width"], Float[Tensor, "_"] | None]]:
         """w_j − μ in float32 and σ_j of the rows that are wanted, some at a time."""
-        n = len(self.rows) if among is None else len(among)
-        for start in range(0, n, ROWS_AT_ONCE):
+        at = None if among is None else among.to(self.rows.device)
+        for start in range(0, self.count(among), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
-            index = part if among is None else among[part].to(self.rows.device)
+            index = part if at is None else at[part]
             block = at_least_float32(self.rows[index])
             block = block if self.mean is None else block - self.mean
             yield block, None if self.sigma is None else self.sigma[index]
@@ -130,26 +132,27 @@ class Side:
         if among is not None and left_out is not None and self._is_better_cut(left_out):
             return self.only(among).top(X, k)
         scale = None if self.sigma is None else 1 / self.sigma
-        found = top_vectors(self._prepare(X), self._stored, k, scale=scale, left_out=left_out)
+        columns = Columns([self.rows.T], None, scale, left_out, self.mean)
+        if not self._is_finite:
+            require_finite("the embedding E", self.rows)
+        found = top_of_columns(self._prepare(X), columns, k)
         if self.ids is None:
             return found
         ids = self.ids.to(found.top_ids.device)
         return found._replace(top_ids=ids[found.top_ids], bottom_ids=ids[found.bottom_ids])
 
     def _is_better_cut(self, left_out: Int[Tensor, "others"]) -> bool:
-        return 2 * len(left_out) > len(self.rows) or not all_finite(self.rows)
+        return 2 * len(left_out) > len(self.rows) or not self._is_finite
+
+    @cached_property
+    def _is_finite(self) -> bool:
+        """Looked at once, not for each of the vectors that are read."""
+        return all_finite(self.rows)
 
     def _without(self, among: Int[Tensor, "some"]) -> Int[Tensor, "others"]:
         rest = torch.ones(len(self.rows), dtype=torch.bool)
         rest[among.cpu()] = False
         return rest.nonzero()[:, 0]
-
-    @cached_property
-    def _stored(self) -> Float[Tensor, "width e"]:
-        """Before σ, which the scores are divided by: kinds share the rows."""
-        if self.mean is None:
-            return self.rows.T
-        return torch.cat(list(replace(self, sigma=None).blocks())).T
 
     def _prepare(self, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n width"]:
         """X P."""

@@ -235,11 +235,10 @@ class EmbeddingSpace:
     def mean(self, side: Side) -> Float[Tensor, "width"]:
         """μ, over the embeddings that belong to tokens."""
         ids = self.list_ids(None)
-        bare = replace(side, P=None) if ids is None else replace(side, P=None).only(ids)
-        total = at_least_float32(bare.rows[:0]).sum(0)
-        for block in bare.blocks():
+        total = at_least_float32(side.rows[:0]).sum(0)
+        for block in side.blocks(ids):
             total += block.sum(0)
-        return total / len(bare.rows)
+        return total / side.count(ids)
 
     @property
     def n_rows(self) -> int:
@@ -356,7 +355,7 @@ class EmbeddingSpace:
         bare = replace(self._view, centred=False, inverse="transpose", trained=False)
         seen = EmbeddingSpace(self.weights.with_view(bare), 0 if self.first else None)
         side = seen.reading if sees else Side(self._rows(self.weights.architecture.unembed))
-        name = f"words{'-seen' * sees}{'-first' * (sees and self.first)}"
+        name = f"telling{'-seen' * sees}{'-first' * (sees and self.first)}"
         found = keep(
             self.weights,
             name,

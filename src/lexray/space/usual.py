@@ -11,6 +11,7 @@ columns c_j / σ_j: another d × e matrix, and everything stays exact.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from lexray.model.cache import Drawer
 from lexray.model.groups import Group, all_groups, layer_groups
 from lexray.model.weights import Weights
 from lexray.progress import track
+from lexray.space.kernels import moments
 from lexray.space.kinds import Kind
 
 SIGNED: frozenset[Kind] = frozenset({"key", "gate", "value"})
@@ -29,6 +31,8 @@ SIGNED: frozenset[Kind] = frozenset({"key", "gate", "value"})
 ELEMENTS = 2**28
 """A kind with more elements is sampled evenly: its moments do not notice."""
 ELEMENTS_REMOTE = 2**23
+AT_ONCE = 2**22
+"""Elements that exist in float64 together."""
 
 USUAL: Drawer[tuple[Kind, bool, bool], "Usual"] = Drawer(most=16)
 
@@ -53,16 +57,11 @@ def usual(weights: Weights, kind: Kind, *, first: bool = False) -> Usual:
 
 def _usual(weights: Weights, kind: Kind, first: bool) -> Usual:
     groups = list(layer_groups(weights, 0, kind) if first else all_groups(weights, kind))
-    d = weights.d_model
-    total, sums, n = torch.zeros(d, d).double(), torch.zeros(d).double(), 0
     step = _step(weights, groups)
     what = f"how all {kind} vectors vary: made once, then kept"
-    for block in track(_blocks(groups, step), len(groups), what):
-        exact = block.cpu().double()
-        total, sums, n = total + exact.T @ exact, sums + exact.sum(0), n + len(exact)
-    n = max(1, n)
-    mean = sums / n if kind in SIGNED else torch.zeros_like(sums)
-    return Usual(mean, total / n)
+    blocks = (some for group in track(_blocks(groups, step), len(groups), what) for some in group)
+    mean, second = moments(weights.d_model, blocks)
+    return Usual(mean if kind in SIGNED else torch.zeros_like(mean), second)
 
 
 def _step(weights: Weights, groups: list[Group]) -> int:
@@ -71,9 +70,10 @@ def _step(weights: Weights, groups: list[Group]) -> int:
     return -(-elements // (ELEMENTS_REMOTE if weights.checkpoint.remote else ELEMENTS)) or 1
 
 
-def _blocks(groups: list[Group], step: int) -> Iterator[Float[Tensor, "_ d_model"]]:
+def _blocks(groups: list[Group], step: int) -> Iterator[Iterator[Float[Tensor, "_ d_model"]]]:
     """Each group's vectors, or a run of them, begun at another place in each group."""
     for i, group in enumerate(groups):
         size = -(-group.n // step)
         start = (i * size) % max(1, group.n - size + 1)
-        yield group.tensor if step == 1 else group.rows(start, start + size)
+        some = replace(group, start=group.start + start, n=size)
+        yield some.blocks(max(1, AT_ONCE // group.weights.d_model))

@@ -20,11 +20,11 @@ from torch import Tensor
 import lexray as lx
 from lexray import filters
 from lexray.checkpoint.module import ModuleCheckpoint
-from lexray.compare.align import align as module
 from lexray.compare.align.align import KINDS, align, choose_kinds, similarities
 from lexray.compare.align.similarity import Similarity, diagonal
 from lexray.compare.align.tokens import shared_tokens
 from lexray.errors import LexrayError
+from lexray.model import vectors
 from lexray.model.model import Model
 from lexray.space import correlation
 from lexray.space.correlation import FEATURES, Kernels
@@ -292,7 +292,7 @@ def test_every_layer_is_read_once_if_memory_allows(monkeypatch: pytest.MonkeyPat
         np.testing.assert_allclose(control, whole["key"].feature.S, rtol=1e-6)
         assert b.checkpoint.counts["model.layers.2.mlp.up_proj.weight"] == times  # type: ignore[attr-defined]
     monkeypatch.setattr(correlation, "TILE", (3, 4))
-    monkeypatch.setattr(module, "BLOCK", 1)
+    monkeypatch.setattr(vectors, "ELEMENTS_AT_ONCE", 48)
     again = align(a, b, "keys")["key"].embedding.S
     np.testing.assert_allclose(again, whole["key"].embedding.S, rtol=1e-6)
 

@@ -29,6 +29,7 @@ from lexray.errors import LexrayError
 from lexray.finite import require_finite
 from lexray.model.layer import Layer
 from lexray.model.model import Model
+from lexray.model.vectors import blocks_of
 from lexray.progress import track
 from lexray.space.correlation import FEATURES, Kernel, Kernels, absolute_sum
 from lexray.space.kinds import GROUPS, Kind
@@ -37,8 +38,6 @@ from lexray.vocabulary.filters import FilterLike, read_filter
 KINDS: tuple[Kind, ...] = ("key", "gate", "value", "Q", "K", "V", "O")
 HELD = 2**29
 """Bytes of A's vectors that are kept while B's layers pass by."""
-BLOCK = 4096
-"""Vectors that are read together; a group that is larger is one block."""
 SPACES: tuple[Space, ...] = get_args(Space)
 
 
@@ -70,7 +69,9 @@ def align(
         spaces = [kernels.of(kind), *([] if no_control else [FEATURES])]
         found = [
             Similarity(space, S, constant)
-            for space, (S, constant) in zip(SPACES, similarities(a, b, kind, spaces), strict=False)
+            for space, (S, constant) in zip(
+                SPACES, similarities(a, b, kind, spaces, HELD), strict=False
+            )
         ]
         aligned.append(GroupAlignment(kind, found[0], found[1] if len(found) > 1 else None))
     return Alignment(a.space.source(""), b.space.source(""), tokens, tuple(aligned), no_control)
@@ -140,26 +141,23 @@ def similarities(
 
 
 def blocks(layer: Layer, kind: Kind) -> Iterator[Float[Tensor, "n d_model"]]:
-    """A layer's vectors, small groups joined; raises if an entry is NaN or infinite."""
-    waiting: list[Tensor] = []
-    groups = layer.groups(kind)
-    for last, group in enumerate(groups, 1 - len(groups)):
-        X = group.tensor
-        require_finite(f"the {kind} vectors of {group.address} of {layer.weights.name}", X)
-        waiting.append(X)
-        if last == 0 or sum(map(len, waiting)) >= BLOCK:
-            yield torch.cat(waiting) if len(waiting) > 1 else waiting[0]
-            waiting = []
+    """A layer's vectors, some at a time; raises if an entry is NaN or infinite."""
+    for X in blocks_of(layer.groups(kind)):
+        require_finite(f"the {kind} vectors of {layer.address} of {layer.weights.name}", X)
+        yield X
 
 
 def _carry(layer: Layer, kind: Kind, kernels: Sequence[Kernel]) -> list[Tensor]:
     """All vectors of a layer of A under each kernel, ready for products with B's."""
-    parts = [
-        [kernel.carry(kernel.left.units(X)) for kernel in kernels] for X in blocks(layer, kind)
-    ]
-    if not parts:
-        return [torch.zeros(0, 0) for _ in kernels]
-    return [torch.cat(under) for under in zip(*parts, strict=True)]
+    kept, start = [torch.zeros(0, 0) for _ in kernels], 0
+    n = sum(group.n for group in layer.groups(kind))
+    for X in blocks(layer, kind):
+        for s, kernel in enumerate(kernels):
+            units = kernel.carry(kernel.left.units(X))
+            kept[s] = kept[s] if start else units.new_empty(n, units.shape[1])
+            kept[s][start : start + len(units)] = units
+        start += len(X)
+    return kept
 
 
 def _live(units: Float[Tensor, "n r"]) -> int:

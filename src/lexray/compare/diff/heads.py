@@ -169,15 +169,18 @@ def read_pairs(
     of both models are subtracted token by token.
     """
     space = reader.space
-    rows, cols = (space.side(kind, filter) for kind in circuit.kinds)
+    ids = space.list_ids(filter)
     if circuit.matrix == "QK" and circuit.head.spec.q_norm is not None:
         other = two.tuned.layers[circuit.head.layer].heads[circuit.head.index].qk
-        (A0, B0), (A1, B1) = (c.factors_between(rows, cols) for c in (circuit, other))
+        sides = [space.side(kind, filter) for kind in circuit.kinds]
+        (A0, B0), (A1, B1) = (c.factors_between(*sides) for c in (circuit, other))
         A, B = torch.cat([A1 - A0.to(A1), A0.to(A1)], 1), torch.cat([B1, B1 - B0.to(B1)], 1)
     else:
         product = moved.product
-        A, B = rows.factor(product.P.T), cols.factor(product.Q.T)
-    ids = space.list_ids(filter)
+        A, B = (
+            space.whole(kind).factors([X.T], ids)[0]
+            for kind, X in zip(circuit.kinds, (product.P, product.Q), strict=True)
+        )
     signs: tuple[Sign, Sign] = ("largest", "smallest")
     found = [top_pairs(A, B, max(k, WINDOW), sign=sign) for sign in signs]
     ends = [_pairs(reader, one.rows, one.cols, one.values, ids) for one in found]

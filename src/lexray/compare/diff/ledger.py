@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import sqrt
 
@@ -176,13 +176,21 @@ class Ledger:
     def _push(self, candidate: Candidate) -> None:
         heap = self.best.setdefault(candidate.group, [])
         keep = self.keep_circuits if candidate.group in ("VO", "QK") else self.keep
-        item = (candidate.share, -next(self._order), candidate)
+        order = -next(self._order)
+        if len(heap) == keep and (candidate.share, order) < heap[0][:2]:
+            return
+        item = (candidate.share, order, _alone(candidate))
         if len(heap) < keep:
             heapq.heappush(heap, item)
         else:
             heapq.heappushpop(heap, item)
 
 
+def _alone(candidate: Candidate) -> Candidate:
+    """With vectors of its own: those of its whole stack are not kept for it."""
+    vector, old = (None if x is None else x.clone() for x in (candidate.vector, candidate.old))
+    return replace(candidate, vector=vector, old=old)
+
+
 def _with_share(candidate: Candidate, share: float) -> Candidate:
-    fields = candidate.__dict__ | {"share": share}
-    return Candidate(**fields)
+    return replace(candidate, share=share)

@@ -311,10 +311,10 @@ def count_words(
         stacks.items(), len(stacks), "counting words of praise and blame"
     ):
         assert kind is not None
-        side = space.side(kind, filter)
+        side = space.whole(kind)
 
         def share(X: Tensor, side: Any = side) -> float:
-            found = side.top(X, k)
+            found = side.top(X, k, ids)
             ends = torch.cat([found.top_ids, found.bottom_ids], 1).cpu()
             return float(mask[ends].float().mean())
 

@@ -86,8 +86,9 @@ class Reader:
             scores = X if ids is None else X[:, ids.to(X.device)]
             found = _both_ends(scores, max(self.k, WINDOW), ids)
         else:
-            side = space.side(kind, self.filter)
-            scores, found = side.project(X), side.top(X, max(self.k, WINDOW))
+            whole = space.whole(kind)
+            scores, found = whole.project(X), whole.top(X, max(self.k, WINDOW), ids)
+            scores = scores if ids is None else scores[:, ids.to(scores.device)]
         mean, deviation = scores.mean(1), scores.std(1, unbiased=False).clamp(min=1e-30)
         most = torch.maximum(scores.amax(1) - mean, mean - scores.amin(1))
         peaks = (most / deviation).tolist()

@@ -31,7 +31,7 @@ _SLICE_ENTRIES = 2**20
 
 
 def has_float64(device: torch.device) -> bool:
-    """Whether a device calculates in float64; where not, what has to be exact is done on the CPU."""
+    """Whether a device has float64; where not, what has to be exact is done on the CPU."""
     return device.type != "mps"
 
 

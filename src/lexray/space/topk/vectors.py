@@ -55,7 +55,11 @@ def top_vectors(
     >>> found.top_ids, found.bottom_values
     (tensor([[1]]), tensor([[-2.]]))
     """
-    columns = replace(Columns.of(E, cols, scale), left_out=left_out)
+    return top_of_columns(X, replace(Columns.of(E, cols, scale), left_out=left_out), k)
+
+
+def top_of_columns(X: Float[Tensor, "n d"], columns: "Columns", k: int) -> TopVectors:
+    """The same with columns whose entries are known to be finite."""
     chunks = list(_chunks(X, columns, _length(k, columns)))
     return TopVectors(*(torch.cat(parts) for parts in zip(*chunks, strict=True)))
 
@@ -69,6 +73,8 @@ class Columns:
     scale: Float[Tensor, " e"] | None = None
     left_out: Int[Tensor, " few"] | None = None
     """Columns, by their places in the blocks, that are never among the best."""
+    mean: Float[Tensor, " d"] | None = None
+    """What is taken off every column before it is multiplied, some of them at a time."""
 
     @property
     def count(self) -> int:
@@ -163,10 +169,14 @@ def multiply(X: Float[Tensor, "n d"], columns: Columns, scores: Float[Tensor, "n
     start = 0
     for block in columns.blocks:
         alike = block.dtype == scores.dtype and block.device == scores.device
+        alike = alike and columns.mean is None
         step = max(1, block.shape[1]) if alike else _BLOCK_COLUMNS
         for piece in torch.split(block, step, dim=1):
             stop = start + piece.shape[1]
-            torch.mm(X, piece.to(scores.device, scores.dtype), out=scores[:, start:stop])
+            piece = piece.to(scores.device, scores.dtype)
+            if columns.mean is not None:
+                piece = piece - columns.mean.to(piece)[:, None]
+            torch.mm(X, piece, out=scores[:, start:stop])
             start = stop
     if columns.scale is not None:
         scores[:, :start] *= columns.scale.to(scores)
