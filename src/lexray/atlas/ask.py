@@ -186,7 +186,12 @@ def find_like(
 def place_of(address: str) -> dict[str, Any]:
     """A vector's place, by which files and rows that cannot hold it are passed over."""
     layer = re.match(r"L(\d+)", address)
-    return {"address": address, "layer": int(layer[1]) if layer else None}
+    kind = re.search(r"\.(?:(key|gate|value)|([QKVO])\d+)$", address)
+    return {
+        "address": address,
+        "layer": int(layer[1]) if layer else None,
+        "kind": kind and (kind[1] or kind[2]),
+    }
 
 
 def find_vectors(view: str, at: Mapping[str, Any], n: int | None, by: str) -> Question:
@@ -223,10 +228,20 @@ def find_neurons(view: str, layer: int | None, n: int | None, by: str) -> Questi
         for kind in ("key", "gate", "value")
     )
     sql = f"""
-    SELECT owner || 'N' || number AS address, layer{kinds}, {lists} FROM {KNOWN}
-    WHERE {where} AND kind IN ('key', 'gate', 'value') GROUP BY layer, owner, number
-    ORDER BY {orders[by]}, layer, owner, number {_limit(n)}"""
-    return Question(sql, where.values)
+    WITH chosen AS MATERIALIZED (
+        SELECT layer, owner, number{kinds} FROM {KNOWN}
+        WHERE {where} AND kind IN ('key', 'gate', 'value') GROUP BY ALL
+        ORDER BY {orders[by]}, layer, owner, number {_limit(n)}
+    ),
+    words AS (
+        SELECT layer, owner, number, {lists}
+        FROM {KNOWN} SEMI JOIN chosen USING (layer, owner, number) WHERE {where} GROUP BY ALL
+    )
+    SELECT owner || 'N' || number AS address, chosen.* EXCLUDE (owner, number),
+        words.* EXCLUDE (layer, owner, number)
+    FROM chosen JOIN words USING (layer, owner, number)
+    ORDER BY {orders[by]}, layer, owner, number"""
+    return Question(sql, where.values * 2)
 
 
 def find_heads(view: str, layer: int | None) -> Question:
@@ -249,8 +264,7 @@ def find_heads(view: str, layer: int | None) -> Question:
 def find_of_head(view: str, table: str, address: str, circuit: str | None) -> Question:
     if circuit not in (None, "VO", "QK"):
         raise LexrayError(f"a head has the matrices VO and QK, not {circuit!r}")
-    at = {**place_of(address), "circuit": circuit}
-    where = _Where(view=view, **at)
+    where = _Where(view=view, address=address, layer=place_of(address)["layer"], circuit=circuit)
     last = ', "end"' if table == "directions" else ""
     sql = f"""SELECT * EXCLUDE (view) FROM {table} WHERE {where}
     ORDER BY circuit DESC, rank{last}"""

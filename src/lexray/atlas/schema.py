@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 SCHEMA = 1
 """To be raised when a table comes to mean something else."""
-ROW_GROUP = 16384
-ROW_GROUPS = {"index": 4096}
-"""Rows that are read together: few, so that a question touches little; a token has some hundred
-entries in the index."""
+ROW_GROUP = 65536
+"""Rows that are read together. A word is found four times as fast as with a quarter of it, where
+there are more groups to pass over, though a question then touches less."""
 ZSTD = 3
 DROPPED = 11
 """Bits of a stored score's 23 that are rounded away."""
@@ -203,7 +202,7 @@ def to_parquet(name: str, table: pa.Table) -> bytes:
         out,
         compression="zstd",
         compression_level=ZSTD,
-        row_group_size=ROW_GROUPS.get(name, ROW_GROUP),
+        row_group_size=ROW_GROUP,
         use_dictionary=[c for c in table.schema.names if c not in plain],
         column_encoding=split,
         store_schema=False,

@@ -37,16 +37,21 @@ TURNED = """SELECT view, unnest({end}_ids) AS token, kind, side, layer, owner, n
 """The index of lists that have none yet."""
 
 
+Files = dict[tuple[str, str], list[str]]
+"""A table's, by view and by the one kind of vectors that they hold, if there is one."""
+
+
 class Database:
     """The tables of an atlas, to be asked."""
 
     def __init__(self, store: Store, there: Iterable[Chunk], unindexed: Iterable[str]) -> None:
         self._store = store
-        files: dict[str, dict[str, list[str]]] = {name: {} for name in TABLES}
+        files: dict[str, Files] = {name: {} for name in TABLES}
         for chunk in there:
+            kind = chunk.kind if chunk.job == "vectors" else ""
             for name in chunk.names:
                 table = name.partition("/")[0]
-                files[table].setdefault(chunk.view, []).append(store.path(name))
+                files[table].setdefault((chunk.view, kind), []).append(store.path(name))
         self._connection = duckdb.connect(":memory:")
         self._remembers, self._lock = False, threading.Lock()
         try:
@@ -54,19 +59,19 @@ class Database:
         except duckdb.Error as error:
             raise LexrayError(f"{store.where} cannot be read as an atlas: {_say(error)}") from error
 
-    def _set_up(self, files: dict[str, dict[str, list[str]]], unindexed: Sequence[str]) -> None:
+    def _set_up(self, files: dict[str, Files], unindexed: Sequence[str]) -> None:
         connection = self._connection
         if self._store.folder is None:
             connection.register_filesystem(self._store.system)
-            for views in files.values():
-                for view in views:
-                    views[view] = [self._store.system.unstrip_protocol(p) for p in views[view]]
-        paths = [path for views in files.values() for some in views.values() for path in some]
+            for found in files.values():
+                for key, some in found.items():
+                    found[key] = [self._store.system.unstrip_protocol(path) for path in some]
+        paths = [path for found in files.values() for some in found.values() for path in some]
         connection.execute(f"SET threads={THREADS}")
         connection.execute("SET parquet_metadata_cache=true")
         connection.execute(f"SET allowed_paths=[{_quote(paths)}]")
-        for name, views in files.items():
-            self._make_view(name, views, unindexed)
+        for name, found in files.items():
+            self._make_view(name, found, unindexed)
         connection.execute(
             "CREATE TABLE _shown AS SELECT list(coalesce(shown, '') ORDER BY id) AS words "
             "FROM tokens"
@@ -79,12 +84,13 @@ class Database:
         for statement in LOCKED:
             connection.execute(statement)
 
-    def _make_view(self, name: str, views: dict[str, list[str]], unindexed: Sequence[str]) -> None:
-        """A table over its files, which must have the columns that the schema says."""
-        connection, columns = self._connection, _columns(name)
+    def _make_view(self, name: str, files: Files, unindexed: Sequence[str]) -> None:
+        """A table over its files, which must have the columns that the schema says; files of other
+        kinds than a question's are passed over without a look."""
+        connection = self._connection
         parts = []
-        for view, paths in views.items():
-            wanted = columns + (f", {ADDRESS} AS address" if name == "index" else "")
+        for (view, kind), paths in files.items():
+            wanted = _columns(name, kind) + (f", {ADDRESS} AS address" if name == "index" else "")
             own = "" if view == NO_VIEW else f"'{view}' AS view, "
             parts.append(f"SELECT {own}{wanted} FROM read_parquet([{_quote(paths)}])")
         if name == "index":
@@ -136,8 +142,17 @@ class Database:
         self._connection.close()
 
 
-def _columns(name: str) -> str:
-    return ", ".join(f'CAST("{f.name}" AS {_type(f.type)}) AS "{f.name}"' for f in TABLES[name])
+def _columns(name: str, kind: str) -> str:
+    """Those of a table, whose `kind` may be known."""
+    known = {"kind": f"'{kind}'"} if kind else {}
+    return ", ".join(
+        f'CAST({known.get(f.name) or _quoted(f.name)} AS {_type(f.type)}) AS "{f.name}"'
+        for f in TABLES[name]
+    )
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
 
 
 def _type(kind: pa.DataType) -> str:
