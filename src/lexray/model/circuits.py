@@ -83,8 +83,7 @@ class Circuit:
     ) -> tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]:
         """A and B, so that the score of (i, j) is A_i · B_j."""
         pairs = zip(self.kinds, (row_filter, col_filter), strict=True)
-        rows, cols = (self.side(kind, filter) for kind, filter in pairs)
-        return self._multiply(rows, cols)
+        return self._multiply(*(self.side(kind, filter) for kind, filter in pairs))
 
     def _multiply(self, rows: _Some, cols: _Some) -> tuple[Tensor, Tensor]:
         """The factors of some of the tokens of two sides; of the others nothing is kept."""
@@ -96,8 +95,7 @@ class Circuit:
         return A, B
 
     def side(self, kind: Kind, filter: Filter | None) -> _Some:
-        """The side to multiply with, and which of its rows: where most tokens are admitted, that
-        is cheaper than a copy of their embeddings."""
+        """The side to multiply with, and which of its rows; of few tokens, a copy of them."""
         space = self.space_of(kind)
         ids, whole = space.list_ids(filter), space.whole(kind)
         if ids is None or 2 * len(ids) < len(whole.rows):
@@ -107,8 +105,7 @@ class Circuit:
     def factors_between(self, rows: Side, cols: Side) -> tuple[Tensor, Tensor]:
         """The same between any two sides, such as those of another model."""
         if not self.normed:
-            left, right = self.matrices
-            return rows.factor(left), cols.factor(right.T)
+            return self._multiply((rows, None), (cols, None))
         if self.matrix == "VO":
             W_O = at_least_float32(self.head.W_O)
             return rows.map_rows(self.head.value_map(bias=False)), cols.factor(W_O.T)
