@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from lexray.address import Address
 from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.compare.diff.diff import diff
 from lexray.errors import LexrayError
 from lexray.model.layer import Layer
 from lexray.model.model import Model
@@ -213,3 +215,23 @@ def test_what_runs_one_stack_is_refused_with_words(name: str) -> None:
     ):
         with pytest.raises(LexrayError, match="encoder–decoder"):
             ask()
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_what_moved_in_either_stack_is_told(name: str, tmp_path: Path) -> None:
+    """By address in the decoder and in cross-attention; the encoder by itself, or by tensor."""
+    base = worded_pair(name)
+    module = copy.deepcopy(build_pair(name))
+    live = Model.from_module(module)
+    cross, first = live.architecture.blocks[1].cross, live.encoder.architecture.blocks[0]
+    assert cross is not None
+    with torch.no_grad():
+        module.get_parameter(cross.k.linear.weight)[cross.k.starts[2]] += 1
+        module.get_parameter(first.ff.w_in.weight)[3] += 1
+    tuned = Model(ModuleCheckpoint(module), vocabulary=vocabulary())
+    moved = {change.address for change in diff(base, tuned).changes}
+    assert "L1X2.K0" in moved
+    assert any(first.ff.w_in.weight in address for address in moved)
+    assert {change.address for change in diff(base.encoder, tuned.encoder).changes} >= {
+        "enc.L0N3.key"
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Literal
 
@@ -21,6 +22,7 @@ from lexray.compare.diff.stacks import (
     layer_stacks,
     model_stacks,
 )
+from lexray.families import Architecture
 from lexray.families.walk import tensor_names
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
@@ -156,9 +158,17 @@ def _embedding(model: Model, group: DiffGroup) -> Stack:
     )
 
 
+def described(a: Architecture) -> set[str]:
+    """The tensors that layers and ends have stacks for: not the encoder beside a decoder, which is
+    compared by itself, nor the biases of cross-attention."""
+    crossing = [block.cross for block in a.blocks if block.cross is not None]
+    maps = [part for x in crossing for part in (x.q.linear, x.k.linear, x.v.linear, x.o)]
+    return tensor_names(replace(a, encoder=None)) - {part.bias for part in maps if part.bias}
+
+
 def _measure_rest(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...]) -> None:
     """Tensors that no family describes: classifiers above all."""
-    known = [tensor_names(model.architecture) for model in (two.base, two.tuned)]
+    known = [described(model.architecture) for model in (two.base, two.tuned)]
     ours, theirs = (
         {name for name in model.checkpoint.names() if name not in all_known}
         for model, all_known in zip((two.base, two.tuned), known, strict=True)

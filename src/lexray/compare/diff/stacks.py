@@ -156,7 +156,9 @@ def model_stacks(model: Model) -> list[Stack]:
 def _vectors(layer: Layer) -> Iterator[Stack]:
     """The keys, gates and values of each feed-forward, and the subheads of each head."""
     for group, kind in VECTORS.items():
-        for part in layer_groups(layer.weights, layer.index, kind):
+        crossing = layer.cross_heads if kind in ("K", "V") else ()
+        own = layer_groups(layer.weights, layer.index, kind)
+        for part in (*own, *(head.group(kind) for head in crossing)):
             at, name = slice(part.start, part.start + part.n), f"{part.owner}.{kind}"
             stack = _linear(
                 layer.weights, group, layer.index, name, kind, part.linear, at, part.norm
@@ -220,7 +222,9 @@ def _number(model: Weights, linear: Linear, at: slice, writes: bool) -> int:
 def _norms(layer: Layer) -> Iterator[Stack]:
     """The first norm of a sub-block has the address that `lexray.address` gives it."""
     spec = layer.spec
-    for part, block in (("attn", spec.attention), ("mlp", spec.ff)):
+    for part, block in (("attn", spec.attention), ("cross", spec.cross), ("mlp", spec.ff)):
+        if block is None:
+            continue
         found = {"pre": block.pre_norm, "post": block.post_norm, "sum": block.sum_norm}
         present = {where: norm for where, norm in found.items() if norm is not None}
         for i, (where, norm) in enumerate(present.items()):
