@@ -140,6 +140,15 @@ def test_two_models(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Inline(page).found
 
 
+def test_the_shelf_says_what_each_model_is(tmp_path: Path) -> None:
+    """And why one cannot be opened, without keeping the others from being seen."""
+    page = open_client(demo_library("demo", str(tmp_path / "gone"))).get("/").text
+    assert "4 layers of 5 heads and 640 neurons" in page
+    assert 'href="/demo/map"' in page
+    assert 'href="/gone/map"' in page
+    assert not Inline(page).found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "name"),

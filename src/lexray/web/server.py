@@ -25,7 +25,7 @@ from lexray.web.library import Library, NotServedError
 from lexray.web.markup import el
 from lexray.web.packed import Drawn
 from lexray.web.pages.book import NoPageError, open_sheet
-from lexray.web.pages.map import show_map
+from lexray.web.pages.map import show_map, show_shelf
 from lexray.web.pages.search import address_in
 from lexray.web.query import Query
 from lexray.web.sheet import Content, Failed, Place, Section, Sheet, other_name, twin
@@ -49,11 +49,7 @@ class App:
     async def home(self, request: Request) -> Response:
         if len(self.library) == 1:
             return RedirectResponse(f"/{self.library.served[0].slug}/map", 302)
-        items = [
-            el("li", el("a", each.title, href=f"/{each.slug}/map", class_="button"))
-            for each in self.library
-        ]
-        main = el("div", el("h1", "Models"), el("ul", *items, class_="shelf"), class_="hero")
+        main = await run_in_threadpool(show_shelf, self.library)
         return HTMLResponse(whole_page("Models", main, library=self.library))
 
     async def model(self, request: Request) -> Response:

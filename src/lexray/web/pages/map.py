@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.model.info import Info, info
 from lexray.result.format import show_bytes
@@ -197,6 +198,19 @@ def _form(place: Place, facts: dict[str, Any]) -> Markup:
         method="get",
         class_="ask effect",
     )
+
+
+def show_shelf(library: Library) -> Markup:
+    """All that is served, each with what it is, or why it cannot be opened."""
+    cards = []
+    for each in library:
+        try:
+            said = _describe(info(each.model))
+        except LexrayError as error:
+            said = el("p", str(error), class_="note")
+        name_of = el("a", each.title, href=f"/{each.slug}/map")
+        cards.append(el("li", el("h2", name_of), said))
+    return el("div", el("h1", "Models"), el("ul", *cards, class_="shelf"), class_="hero")
 
 
 def _density(heads: int, layers: int) -> str:
