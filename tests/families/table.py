@@ -8,18 +8,13 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-)
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from lexray.families import Architecture, Experts, Family, Latent, families
 from lexray.families.relative import DistanceBias, DistanceVectors
 from tests.families.gguf.writer import ARCHITECTURES
 from tests.families.pairs import PAIRS
-from tests.families.zoo import VARIANTS, Variant
+from tests.families.zoo import VARIANTS, Variant, class_of
 
 BEGIN, END = "<!-- families: made by tests/families/table.py -->\n", "<!-- end of families -->\n"
 
@@ -29,10 +24,9 @@ def describe(variant: Variant | str) -> Architecture:
     """A variant's description, from its names alone: nothing is computed."""
     found = next(v for v in (*VARIANTS, *PAIRS) if v.name == str(variant))
     config = AutoConfig.for_model(found.model_type, **found.options)
-    auto = AutoModelForMaskedLM if found.masked else AutoModelForCausalLM
-    auto = AutoModelForSeq2SeqLM if found in PAIRS else auto
+    maker = AutoModelForSeq2SeqLM if found in PAIRS else class_of(found)
     with torch.device("meta"):
-        module = auto.from_config(config)
+        module = maker(config) if found.unlisted else maker.from_config(config)
     family = next(f for f in families().values() if found.model_type in f.model_types)
     return family.architecture(config.to_dict(), list(module.state_dict()))
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from lexray.model.model import Model
 from tests.families.oracles import IDS, ORACLES, close, run
-from tests.families.zoo import LLAMA
+from tests.families.zoo import DEEPSEEK, LATENT, LLAMA, MOE, QWEN_NEXT
 
 VISION: dict[str, Any] = {
     "hidden_size": 16,
@@ -34,6 +34,7 @@ QWEN: dict[str, Any] = {
     "deepstack_visual_indexes": [],
 }
 SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 1]}
+QUARTER = SECTIONS | {"mrope_section": [1, 0, 0], "partial_rotary_factor": 0.25}
 PIXTRAL = VISION | {"model_type": "pixtral", "head_dim": 8}
 SIGHT = {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}
 LLAMA4 = {
@@ -80,6 +81,34 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"head_dim": 8, "rope_parameters": SECTIONS | {"mrope_section": [2, 1, 1]}},
         QWEN,
     ),
+    "qwen3_5": (
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen 3.5",
+        QWEN_NEXT | {"rope_parameters": QUARTER},
+        QWEN,
+    ),
+    "qwen3_5_moe": (
+        "Qwen3_5MoeForConditionalGeneration",
+        "Qwen 3.5 (MoE)",
+        QWEN_NEXT | MOE | {"rope_parameters": QUARTER},
+        QWEN,
+    ),
+    "mistral3 around mistral4": (
+        "Mistral3ForConditionalGeneration",
+        "Mistral 4",
+        LATENT | DEEPSEEK | {"model_type": "mistral4"},
+        PIXTRAL,
+    ),
+    "lfm2_vl": (
+        "Lfm2VlForConditionalGeneration",
+        "LFM2",
+        {
+            "model_type": "lfm2",
+            "block_multiple_of": 4,
+            "layer_types": ["conv", "full_attention"],
+        },
+        VISION | {"model_type": "siglip2_vision_model", "num_patches": 4},
+    ),
     "idefics3": ("Idefics3ForConditionalGeneration", "Llama", {"model_type": "llama"}, VISION),
     "smolvlm": ("SmolVLMForConditionalGeneration", "Llama", {"model_type": "llama"}, VISION),
     "llama4": ("Llama4ForConditionalGeneration", "Llama 4", LLAMA4, VISION | SIGHT),
@@ -88,7 +117,9 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 
 def make(kind: str) -> PreTrainedModel:
     name, _, text, vision = CASES[kind]
-    config = AutoConfig.for_model(kind, text_config=LLAMA | text, vision_config=vision)
+    config = AutoConfig.for_model(
+        kind.partition(" ")[0], text_config=LLAMA | text, vision_config=vision
+    )
     torch.manual_seed(0)
     module = getattr(transformers, name)._from_config(config, attn_implementation="eager")
     with torch.no_grad():
@@ -109,7 +140,7 @@ def test_the_language_part(kind: str, tmp_path: Path, subtests: pytest.Subtests)
     assert live.family.title == saved.family.title == CASES[kind][1]
     logits = run(module, IDS).logits[0]
     for source, model in {"live": live, "disk": saved}.items():
-        for oracle in ("OV", "FF", "unembedding", "folding", "disk=memory"):
+        for oracle in ("OV", "FF", "mixers", "unembedding", "folding", "disk=memory"):
             with subtests.test(oracle=oracle, source=source):
                 ORACLES[oracle](module, live, model)
         with subtests.test(source=source):

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoConfig
 
 from lexray.errors import LexrayError
 from lexray.families import Config, Linear, Names, Norm, families, find_family, registry
+from lexray.model.model import Model
 from lexray.model.weights import text_config
-from tests.families.zoo import LLAMA, MOE
+from tests.families.oracles import close, run
+from tests.families.zoo import LLAMA, MOE, build
+
+
+def test_kimi_is_deepseek_under_another_name(tmp_path: Path) -> None:
+    """transformers knows its models by DeepSeek's type alone; checkpoints say `kimi_k2`."""
+    module = build("deepseek-v3")
+    module.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    kimi = {"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config | kimi))
+    model = Model.from_pretrained(tmp_path)
+    assert model.family.title == "DeepSeek V3"
+    close(model.trace([5, 11, 3]).logits, run(module, torch.tensor([[5, 11, 3]])).logits[0])
 
 
 def test_missing_and_null_fall_back_to_the_default() -> None:

@@ -14,6 +14,7 @@ from lexray.model.model import Model
 from tests.families.zoo import build
 
 BUILT_ALIKE = {"gpt2", "olmo2", "deepseek-v3", "mixtral", "qwen3", "gemma2", "falcon-new", "bert"}
+BUILT_ALIKE |= {"qwen3-next", "jamba", "nemotron-h", "lfm2", "falcon-h1", "mistral4"}
 
 
 def attention_tensors(a: Architecture) -> list[tuple[str, ...]]:

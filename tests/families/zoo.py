@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 LLAMA: dict[str, Any] = {
@@ -141,6 +142,8 @@ class Variant:
     options: dict[str, Any]
     masked: bool = False
     attention: str = "eager"
+    unlisted: str = ""
+    """The class of a model that transformers has and that its tables lack."""
 
     def __str__(self) -> str:
         return self.name
@@ -645,6 +648,32 @@ VARIANTS = [
         "olmo_hybrid",
         **{k: v for k, v in QWEN_NEXT.items() if k != "head_dim"},
     ),
+    Variant(
+        "mistral4",
+        "mistral4",
+        LLAMA | LATENT | DEEPSEEK | {"rope_parameters": TEMPERED | {"partial_rotary_factor": 0.4}},
+        unlisted="Mistral4ForCausalLM",
+    ),
+    llama_like("internlm3", "internlm3", qkv_bias=True, bias=True),
+    llama_like("iquestcoder", "iquestcoder"),
+    llama_like("youtu", "youtu", **LATENT),
+    llama_like("helium", "helium", head_dim=6),
+    llama_like("hyperclovax", "hyperclovax", **GRANITE),
+    llama_like("hyperclovax-plain", "hyperclovax", use_post_norm=False),
+    llama_like("vaultgemma", "vaultgemma", head_dim=8, query_pre_attn_scalar=5, sliding_window=3),
+    llama_like(
+        "mellum",
+        "mellum",
+        **MOE,
+        head_dim=8,
+        sliding_window=3,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": 500.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    ),
 ]
 
 
@@ -659,12 +688,20 @@ def find(name: str) -> Variant:
     return next(v for v in VARIANTS if v.name == name)
 
 
+def class_of(variant: Variant) -> Any:
+    """What makes a variant's model, by transformers' tables or by name."""
+    if variant.unlisted:
+        return getattr(transformers, variant.unlisted)
+    return AutoModelForMaskedLM if variant.masked else AutoModelForCausalLM
+
+
 def make(variant: Variant) -> PreTrainedModel:
     """The model of a variant: every parameter random, gains and biases included."""
     config = AutoConfig.for_model(variant.model_type, **variant.options)
-    auto = AutoModelForMaskedLM if variant.masked else AutoModelForCausalLM
     torch.manual_seed(0)
-    return randomise(auto.from_config(config, attn_implementation=variant.attention).eval())
+    made_by = class_of(variant)
+    make_class = made_by._from_config if variant.unlisted else made_by.from_config
+    return randomise(make_class(config, attn_implementation=variant.attention).eval())
 
 
 def randomise(model: PreTrainedModel) -> PreTrainedModel:

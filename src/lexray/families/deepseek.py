@@ -1,4 +1,5 @@
-"""DeepSeek V2, V3 and V3.2, and those built alike (Kimi K2, GLM-4.7-Flash): latent attention.
+"""DeepSeek V2, V3 and V3.2, and those built alike: latent attention (Kimi K2, GLM-4.7-Flash,
+Mistral 4, whose queries grow with their position, and Youtu-LLM, which has no experts).
 
 Keys and values come out of one narrow latent, which is normed; beside it stands a part of the keys
 that all heads share, and that alone is rotary. Queries may come out of a latent of their own. V3.2
@@ -14,6 +15,7 @@ from typing import Any, Literal
 
 from lexray.families.experts import DEEPSEEK, deepseek_feed_forward
 from lexray.families.linear import Heads, Latent, Linear, in_order
+from lexray.families.llama import temperature
 from lexray.families.parts import Projections, Sizes, attention, decoder
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import Rotary, rope_parameters, rotary
@@ -37,6 +39,13 @@ V3 = DEFAULTS | {
     "rope_interleave": True,
 }
 GLM = DEFAULTS | {"rms_norm_eps": 1e-5, "routed_scaling_factor": 1.8, "first_k_dense_replace": 1}
+MISTRAL4 = DEFAULTS | {
+    "kv_lora_rank": 256,
+    "qk_nope_head_dim": 64,
+    "num_experts_per_tok": 4,
+    "rope_interleave": True,
+}
+YOUTU = DEFAULTS | {"tie_word_embeddings": True, "first_k_dense_replace": 1 << 20}
 INDEXER = tuple(
     f"indexer.{name}"
     for name in ("wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias", "weights_proj.weight")
@@ -48,6 +57,8 @@ LATENT_EPS = 1e-6
 @family("deepseek_v2", title="DeepSeek V2", defaults=V2)
 @family("deepseek_v3", "kimi_k2", title="DeepSeek V3", defaults=V3)
 @family("deepseek_v32", title="DeepSeek V3.2", defaults=V3)
+@family("mistral4", title="Mistral 4", defaults=MISTRAL4)
+@family("youtu", title="Youtu-LLM", defaults=YOUTU)
 @family("glm4_moe_lite", title="GLM-4.7-Flash", defaults=GLM | {"rope_interleave": True})
 def describe(c: Config, t: Names) -> Architecture:
     width = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
@@ -66,6 +77,7 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
             turns(c),
             scale=width**-0.5 * stretch(c),
             pre_norm=norm(f"{stem}input_layernorm"),
+            temperature=temperature(c),
             others=tuple(
                 f"{stem}self_attn.{name}" for name in INDEXER if f"{stem}self_attn.{name}" in t
             ),
@@ -107,7 +119,8 @@ def queries(c: Config, t: Names, stem: str) -> Linear:
 def turns(c: Config) -> Rotary:
     """The last dimensions of each head, as adjacent pairs unless the config says otherwise."""
     kind: Literal["pair", "half"] = "pair" if c.get("rope_interleave", True) else "half"
-    return replace(rotary(c, c["qk_rope_head_dim"], kind=kind), start=c["qk_nope_head_dim"])
+    dims = c["qk_rope_head_dim"]
+    return replace(rotary(c, dims, kind=kind, dims=dims), start=c["qk_nope_head_dim"])
 
 
 def stretch(c: Config) -> float:
@@ -119,7 +132,9 @@ def stretch(c: Config) -> float:
 
 
 def routing(c: Config) -> dict[str, Any]:
-    """V2 takes softmaxes, and a group for as good as its best expert."""
+    """Mistral 4 takes softmaxes; V2 too, and a group for as good as its best expert."""
+    if c.get("model_type") == "mistral4":
+        return {"score": "softmax"}
     if c.get("model_type") != "deepseek_v2":
         return {}
     limited = c["topk_method"] == "group_limited_greedy"

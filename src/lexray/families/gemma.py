@@ -1,6 +1,7 @@
 """Gemma 1, 2 and 3 (text): norms with 1 + w, embeddings scaled by √d on the way in, GeGLU.
 
-Gemma 2 norms what each sub-block writes as well and caps scores and logits; Gemma 3 norms queries
+Gemma 2 norms what each sub-block writes as well and caps scores and logits (VaultGemma only caps);
+Gemma 3 norms queries
 and keys, and has a rotary embedding of its own for the layers with a window.
 """
 
@@ -44,6 +45,7 @@ GEMMA3 = DEFAULTS | {
 
 @family("gemma", title="Gemma", defaults=DEFAULTS)
 @family("gemma2", title="Gemma 2", defaults=GEMMA2)
+@family("vaultgemma", title="VaultGemma", defaults=GEMMA2)
 @family("gemma3_text", "gemma3", name="gemma3", title="Gemma 3", defaults=GEMMA3)
 def describe(c: Config, t: Names) -> Architecture:
     return decoder(
@@ -60,11 +62,11 @@ def describe(c: Config, t: Names) -> Architecture:
 def block(c: Config, t: Names, stem: str, n: int) -> Block:
     s = sizes(c)
     norm = partial(t.norm, "rms", eps=c["rms_norm_eps"], plus_one=True)
-    posts = f"{stem}pre_feedforward_layernorm.weight" in t
+    posts, pres = (f"{stem}{x}_feedforward_layernorm.weight" in t for x in ("post", "pre"))
     normed = qk_norms(t, s, f"{stem}self_attn.", c["rms_norm_eps"], plus_one=True)
     slides = is_sliding(c, n)
     scale = c.get("query_pre_attn_scalar")
-    before_mlp = "pre_feedforward_layernorm" if posts else "post_attention_layernorm"
+    before_mlp = "pre_feedforward_layernorm" if pres else "post_attention_layernorm"
     return Block(
         attention(
             projections(t, f"{stem}self_attn.", s),

@@ -39,14 +39,17 @@ HYBRID = DEFAULTS | {
 @family("granitemoe", title="Granite-MoE", defaults=DEFAULTS)
 @family("granitemoeshared", title="Granite-MoE, shared", defaults=DEFAULTS)
 @family("granitemoehybrid", title="Granite 4", defaults=HYBRID)
+@family("hyperclovax", title="HyperCLOVA X", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
+    """HyperCLOVA X multiplies its logits, where Granite divides them."""
+    scaling = c["logits_scaling"]
     return decoder(
         c,
         t,
         block,
         lambda stem: t.norm("rms", stem, c["rms_norm_eps"]),
         embed_scale=c["embedding_multiplier"],
-        logit_scale=1 / c["logits_scaling"],
+        logit_scale=scaling if c.get("model_type") == "hyperclovax" else 1 / scaling,
     )
 
 
@@ -64,6 +67,8 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
     dense = shared(c, t, f"{stem}shared_mlp.") or plain.ff
     ff = experts(c, t, stem, moe) if sparse else dense
     whole = replace(plain, ff=replace(ff, pre_norm=plain.ff.pre_norm, post_norm=times))
+    if c.get("model_type") == "hyperclovax":
+        return with_post_norms(c, t, stem, whole)
     if c.get("model_type") != "granitemoehybrid":
         return whole
     if attends(t, stem):
@@ -73,6 +78,19 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
     assert plain.attention.pre_norm is not None
     state = mamba2(c, t, f"{stem}mamba.", plain.attention.pre_norm, post_norm=times)
     return replace(whole, attention=no_attention(sizes(c)), mixer=state)
+
+
+def with_post_norms(c: Config, t: Names, stem: str, block: Block) -> Block:
+    """HyperCLOVA X norms what sub-blocks write, if it says so, before the factor."""
+    scale = c.get("attention_multiplier") or sizes(c)["d_head"] ** -0.5
+    heads, ff = replace(block.attention, scale=scale), block.ff
+    if f"{stem}post_norm1.weight" in t:
+        first, second = (
+            replace(t.norm("rms", stem + name, c["rms_norm_eps"]), factor=c["residual_multiplier"])
+            for name in ("post_norm1", "post_norm2")
+        )
+        heads, ff = replace(heads, post_norm=first), replace(ff, post_norm=second)
+    return replace(block, attention=heads, ff=ff)
 
 
 def experts(c: Config, t: Names, stem: str, moe: str) -> Experts:

@@ -1,10 +1,12 @@
 """Llama 1–3, and the many models with Llama's layout: SmolLM, Yi, Vicuna, TinyLlama, …
 
 Also Mistral: Llama with a sliding window; its later models let queries grow with their position.
+Helium turns adjacent dimensions.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from lexray.families.gguf import names as gguf
@@ -29,6 +31,14 @@ MISTRAL = DEFAULTS | {"sliding_window": 4096}
 @family("llama", "iquestcoder", "internlm3", title="Llama", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
     return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
+
+
+@family("helium", title="Helium", defaults=DEFAULTS | {"rms_norm_eps": 1e-8})
+def describe_in_pairs(c: Config, t: Names) -> Architecture:
+    """Adjacent dimensions are turned together."""
+    turned = rotary(c, sizes(c)["d_head"], kind="pair")
+    own = partial(block, rotary=turned)
+    return decoder(c, t, own, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
 
 
 def block(c: Config, t: Names, stem: str, n: int, **changed: Any) -> Block:

@@ -1,6 +1,7 @@
 """Qwen 2, 2.5 and 3, and their mixtures of experts.
 
 Qwen2 has biases on queries, keys and values only; Qwen3 norms each head's queries and keys instead.
+Mellum 2 is Qwen3-MoE with windows in some layers, which have a rotary embedding of their own.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ from lexray.families.gguf import names as gguf
 from lexray.families.linear import Linear, Norm
 from lexray.families.parts import attention, decoder, gated, projections, qk_norms, sizes
 from lexray.families.registry import Config, Names, family
-from lexray.families.rotary import rotary
+from lexray.families.rotary import Rotary, rotary
 from lexray.families.spec import Architecture, Block, Experts, FeedForward
 
 DEFAULTS = {"tie_word_embeddings": False, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
 QWEN3 = DEFAULTS | {"head_dim": 128}
 VISION = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl")
 """The language parts of Qwen2-VL and 2.5-VL; older configs have them at their top level."""
+MELLUM = QWEN3 | {
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 8,
+    "sliding_window": 1024,
+    "use_sliding_window": True,
+}
 MOE = {"decoder_sparse_step": 1, "norm_topk_prob": False}
 
 
@@ -26,6 +33,7 @@ MOE = {"decoder_sparse_step": 1, "norm_topk_prob": False}
 @family("qwen3", "qwen3_vl_text", title="Qwen3", defaults=QWEN3)
 @family("qwen2_moe", title="Qwen2-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 4})
 @family("qwen3_moe", title="Qwen3-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 8})
+@family("mellum", title="Mellum 2", defaults=MELLUM)
 def describe(c: Config, t: Names) -> Architecture:
     return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
 
@@ -36,13 +44,19 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
         attention(
             projections(t, f"{stem}self_attn.", s),
             s,
-            rotary(c, s["d_head"]),
+            layer_rotary(c, s["d_head"], n),
             pre_norm=t.norm("rms", f"{stem}input_layernorm", eps),
             **qk_norms(t, s, f"{stem}self_attn.", eps),
             window=window(c, n),
         ),
         feed_forward(c, t, stem, n, t.norm("rms", f"{stem}post_attention_layernorm", eps)),
     )
+
+
+def layer_rotary(c: Config, d_head: int, n: int) -> Rotary:
+    """Mellum has one for layers with a window, and one for the others."""
+    kinds = c.get("layer_types")
+    return rotary(c, d_head, layer_type=kinds[n] if kinds else None)
 
 
 def window(c: Config, n: int) -> int | None:
@@ -62,7 +76,9 @@ def slides(c: Config, n: int) -> bool:
 
 def feed_forward(c: Config, t: Names, stem: str, n: int, norm: Norm) -> FeedForward | Experts:
     n_experts = c.get("num_experts") or c.get("num_local_experts") or 0
-    sparse = n not in (c.get("mlp_only_layers") or []) and n_experts > 0
+    kinds = c.get("mlp_layer_types")
+    dense = kinds[n] == "dense" if kinds else n in (c.get("mlp_only_layers") or [])
+    sparse = not dense and n_experts > 0
     if not sparse or (n + 1) % c.get("decoder_sparse_step", 1):
         return gated(t, f"{stem}mlp.", c["intermediate_size"], c["hidden_act"], pre_norm=norm)
     shared = f"{stem}mlp.shared_expert."

@@ -206,12 +206,13 @@ UNSUPPORTED = {
     "rwkv": "a recurrent model",
     "xlstm": "a recurrent model",
     "kimi_linear": "a hybrid of attention and linear-attention layers",
+    "qwen3_vl_moe": "its experts lie transposed in some files and not in others",
+    "qwen3_vl_moe_text": "its experts lie transposed in some files and not in others",
     "dbrx": "its experts lie end to end in one matrix",
-    "mistral4": "latent attention under names of its own",
-    "gemma3n": "its per-layer inputs and alternating updates",
-    "gemma3n_text": "its per-layer inputs and alternating updates",
-    "gemma4": "its per-layer inputs",
-    "gemma4_text": "its per-layer inputs",
+    "gemma3n": "its per-layer inputs, parallel streams, and keys and values that layers share",
+    "gemma3n_text": "its per-layer inputs, parallel streams, and keys and values that layers share",
+    "gemma4": "its per-layer inputs, normed values, and keys and values that layers share",
+    "gemma4_text": "its per-layer inputs, normed values, and keys and values that layers share",
     "whisper": "a speech model",
 }
 """Recognised, and refused by name."""

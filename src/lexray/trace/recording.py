@@ -316,7 +316,8 @@ class LayerTrace:
         if norm is None:
             return written
         if norm.module is not None:
-            return self._part(name)
+            found = self._part(name)
+            return found if norm.factor == 1 else found * norm.factor
         return norm(written, self.trace.weights.checkpoint)
 
     # ------------------------------------------------------------------ mixers

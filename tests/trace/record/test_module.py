@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
-    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     BertConfig,
@@ -71,8 +70,8 @@ def same(ours: Any, theirs: Any, ids: Tensor = IDS, tolerance: float = 1e-6) -> 
 @pytest.mark.parametrize("variant", zoo.VARIANTS, ids=str)
 def test_every_family(variant: zoo.Variant, tmp_path: Path) -> None:
     save(variant.name, tmp_path)
-    auto = AutoModelForMaskedLM if variant.masked else AutoModelForCausalLM
-    ours, theirs = Model.from_pretrained(tmp_path).module(), auto.from_pretrained(tmp_path)
+    theirs = zoo.class_of(variant).from_pretrained(tmp_path)
+    ours = Model.from_pretrained(tmp_path).module()
     assert type(ours) is type(theirs)
     same(ours, theirs, tolerance=1e-5 if variant.name == "jamba" else 1e-6)  # its scan is long
     for (name, mine), (other, his) in zip(

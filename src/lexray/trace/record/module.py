@@ -257,6 +257,9 @@ def module_class(model: Weights, config: PreTrainedConfig) -> type[PreTrainedMod
     for mapping in mappings:
         if type(config) in mapping:
             return _one(mapping[type(config)])
+    named = getattr(transformers, type(config).__name__.replace("Config", "ForCausalLM"), None)
+    if named is not None:  # Mistral 4's is in none of the tables
+        return _one(named)
     raise LexrayError(f"transformers has no language model for the config of {model.name}")
 
 
