@@ -22,6 +22,7 @@ from lexray.space import effective
 from lexray.space.effective import effective_rows
 from lexray.space.space import space_of
 from lexray.space.untrained import far_end, is_untouched, untrained
+from lexray.trace.record.lone import _one_block
 from lexray.view import STANDARD
 from tests.families.zoo import build
 from tests.saved import save
@@ -85,6 +86,16 @@ def test_the_block_of_a_file_is_given_its_embedding_some_rows_at_a_time(
     monkeypatch.setattr("lexray.trace.record.lone.TOKENS_AT_ONCE", 7)
     found = Model.from_pretrained(tmp_path).lone_states(entering=layer == 0)
     torch.testing.assert_close(found.double(), lone(exact, layer), rtol=1e-4, atol=1e-4)
+
+
+def test_the_block_of_a_file_holds_no_embedding(tmp_path: Path) -> None:
+    """Neither the one it looks tokens up in nor the one that it never reaches: a number each."""
+    save("llama", tmp_path, dtype=torch.bfloat16)
+    first, module = _one_block(Model.from_pretrained(tmp_path))
+    assert isinstance(module, PreTrainedModel)
+    for embedding in (module.get_input_embeddings(), module.get_output_embeddings()):
+        assert embedding.weight.shape == (37, first.d_model)
+        assert embedding.weight.untyped_storage().nbytes() == 4
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
