@@ -11,6 +11,7 @@ from lexray.compare.diff.diff import diff
 from lexray.compare.diff.stacks import GROUPS
 from lexray.result.format import show_percent
 from lexray.space.kinds import Kind
+from lexray.space.space import space_of
 from lexray.vocabulary.filters import ascii as only_ascii
 from tests.compare.diff.changing import SOME, by_address, changed, close, embedding, opened, shaken
 from tests.families.span import STAND_INS
@@ -114,6 +115,24 @@ def test_pairs_against_the_dense_difference(name: str, folded: bool, matrix: str
             assert change.absolute == pytest.approx(float(moved.norm()), rel=1e-3)
             size = float((left.double() @ right.double()).norm())
             assert change.relative == pytest.approx(float(moved.norm()) / size, rel=1e-3)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_the_first_layer_is_read_through_the_embeddings_that_it_reads(layer: int) -> None:
+    """By the standard view: the tokens themselves, where the others read what block 0 made."""
+    base, tuned = (model.view("standard") for model in changed("llama", shaken(0.05)))
+    space = space_of(base, layer)
+    reading, writing = (torch.cat(list(space.side(x).columns())).double() for x in ("key", "O"))
+    listed = by_address(diff(base, tuned, n=2000, k=3, groups=["keys", "VO"], lexicon=None))
+    (b,), (t,) = (model.layers[layer].groups("key") for model in (base, tuned))
+    scores = (t.tensor.double() - b.tensor.double()) @ reading.T
+    tops = [[s.score for s in listed[b.address_of(i)].top] for i in range(b.n)]
+    close(scores.topk(3).values, tops)
+    seen = torch.cat(list(space.side("V").columns())).double()
+    heads = [model.layers[layer].heads[1] for model in (base, tuned)]
+    before, after = (seen @ (h.W_V.double() @ h.W_O.double()) @ writing.T for h in heads)
+    best = (after - before).flatten().topk(3).values
+    close(best, [pair.score for pair in listed[f"L{layer}H1.VO"].pairs])
 
 
 def test_filters_restrict_the_search() -> None:

@@ -24,6 +24,7 @@ from lexray.model.model import Model
 from lexray.result.pairs import Pair
 from lexray.space.kinds import Kind
 from lexray.space.legibility import WINDOW
+from lexray.space.space import space_of
 from lexray.space.topk.pairs import Sign, top_pairs
 from lexray.vocabulary.filters import Filter
 
@@ -168,7 +169,7 @@ def read_pairs(
     Where queries and keys are normed, scores are not linear in the embeddings: then the factors
     of both models are subtracted token by token.
     """
-    space = reader.space
+    space = space_of(reader, circuit.head.layer)
     ids = space.list_ids(filter)
     if circuit.matrix == "QK" and circuit.head.spec.q_norm is not None:
         other = two.tuned.layers[circuit.head.layer].heads[circuit.head.index].qk

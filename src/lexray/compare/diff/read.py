@@ -23,6 +23,7 @@ from lexray.progress import track
 from lexray.result.readings import Scored
 from lexray.space.kinds import Kind
 from lexray.space.legibility import WINDOW
+from lexray.space.space import space_of
 from lexray.space.topk.vectors import TopVectors
 from lexray.vocabulary.filters import Filter
 
@@ -72,15 +73,17 @@ class Reader:
         return size * peak / self._peak * (FLOOR + reads)
 
     def _vectors(self, candidates: list[Candidate]) -> Iterator[_Read]:
-        for kind in sorted({c.kind for c in candidates}, key=str):
-            same = [c for c in candidates if c.kind == kind]
+        """Those of the first layer apart, which reads other embeddings than the rest."""
+        alike = {(c.kind, c.layer == 0) for c in candidates}
+        for kind, first in sorted(alike, key=str):
+            same = [c for c in candidates if (c.kind, c.layer == 0) == (kind, first)]
             for start in range(0, len(same), AT_ONCE):
                 yield from self._block(same[start : start + AT_ONCE], kind)
 
     def _block(self, block: list[Candidate], kind: Kind | None) -> Iterator[_Read]:
-        """Some vectors of one kind."""
+        """Some vectors of one kind that are read in one space."""
         X = torch.stack([c.vector for c in block if c.vector is not None]).to(self.reader.device)
-        space = self.reader.space
+        space = space_of(self.reader, block[0].layer)
         ids = space.list_ids(self.filter)
         if kind is None:  # a bias of the logits: its entries are scores already
             scores = X if ids is None else X[:, ids.to(X.device)]
