@@ -176,7 +176,7 @@ def _run_to(run: Run) -> dict[str, Any]:
 
 
 def _run_from(data: dict[str, Any]) -> Run:
-    view = View(**data["view"])
+    view = View(**_options_from(data["view"]))
     model, address, filter = (_as(text, data[key]) for key in ("model", "address", "filter"))
     source = Source(model, _maybe(text, data["revision"]), address, view, filter)
     said = data["prediction"]
