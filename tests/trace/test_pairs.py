@@ -119,3 +119,14 @@ def test_the_target_is_continued(name: str) -> None:
     assert trace.n_prompt == 2
     picked = trace.logits[1:-1].argmax(-1).tolist()
     assert trace.ids[2:].tolist() == picked
+
+
+@every
+def test_restricted_is_a_slice(name: str) -> None:
+    whole, _ = case(name)
+    some = worded_pair(name).view("raw").trace(SOURCE, target=TARGET, positions=[-1, 1], layers=-1)
+    assert (some.positions, some.layers) == ((1, 4), (whole.model.n_layers - 1,))
+    close(some[-1].cross.pattern, whole[-1].cross.pattern[:, [1, 4]])
+    close(some[-1].cross.k, whole[-1].cross.k)
+    close(some[-1].cross.write, whole[-1].cross.write[[1, 4]])
+    close(some.logits, whole.logits[[1, 4]])

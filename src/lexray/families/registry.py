@@ -213,6 +213,13 @@ UNSUPPORTED = {
     "gemma3n_text": "its per-layer inputs, parallel streams, and keys and values that layers share",
     "gemma4": "its per-layer inputs, normed values, and keys and values that layers share",
     "gemma4_text": "its per-layer inputs, normed values, and keys and values that layers share",
+    "t5gemma": "an encoder–decoder of Gemma's blocks",
+    "t5gemma2": "an encoder–decoder of Gemma's blocks",
+    "longt5": "an encoder–decoder with attention of its own",
+    "switch_transformers": "an encoder–decoder with experts",
+    "m2m_100": "an encoder–decoder with calculated positions",
+    "blenderbot": "an encoder–decoder; bart, marian and pegasus are near",
+    "led": "an encoder–decoder with windows and global tokens",
     "whisper": "a speech model",
 }
 """Recognised, and refused by name."""

@@ -387,12 +387,10 @@ def trace_prompt(
     if model.architecture.encoder is not None:
         from lexray.trace.record.pair import record_prompt_pair
 
-        refused = {"layers": layers, "positions": positions, "device": device, "edits": edits}
-        return Trace.of(
-            record_prompt_pair(
-                model, prompt, target, refused, new_tokens=new_tokens, what=what, special=special
-            )
-        )
+        kept: dict[str, Any] = {"layers": layers, "positions": positions, "what": what}
+        refused = {"device": device, "edits": edits}
+        asked: dict[str, Any] = {"new_tokens": new_tokens, "special": special}
+        return Trace.of(record_prompt_pair(model, prompt, target, refused, **kept, **asked))
     if target is not None:
         raise LexrayError(
             f"{model.name} is one stack of layers: a target beside the prompt is for "

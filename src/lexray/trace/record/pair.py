@@ -21,7 +21,7 @@ from lexray.families import Attention, Heads
 from lexray.model.anatomy import Anatomy
 from lexray.trace.record.hooks import RECORDING, Recorder, evaluating
 from lexray.trace.record.module import module_of
-from lexray.trace.record.plan import Plan, What, choose_what
+from lexray.trace.record.plan import Plan, Some, What, choose, choose_what
 from lexray.trace.record.prompt import read_prompts
 from lexray.trace.record.run import Logits, Runner
 from lexray.trace.recording import Recording
@@ -78,21 +78,31 @@ def record_prompt_pair(
     refused: Mapping[str, Any],
     *,
     new_tokens: int = 0,
+    layers: Some = None,
+    positions: Some = None,
     what: str | Iterable[str] | None = None,
     special: bool = True,
 ) -> Recording:
     """The same for texts; `refused` are options of traces that these do not have."""
     if names := [name for name, value in refused.items() if value is not None and value != []]:
         raise LexrayError(
-            f"traces of encoder–decoders know no {', '.join(names)}: all layers and positions of "
-            "one source and one target are kept, as they are"
+            f"traces of encoder–decoders know no {', '.join(names)}: one source and one target are "
+            "run as they are, and kept where they run"
         )
     source = read_prompts(model, prompt, special=special)
     begins = target is not None and len(target) > 0
     begun = read_prompts(model, target, special=False).ids if begins else ((),)
     if not source.single or len(begun) > 1:
         raise LexrayError("an encoder–decoder is traced with one source and one target at a time")
-    return record_pair(model, source.ids[0], begun[0], new_tokens=new_tokens, what=what)
+    return record_pair(
+        model,
+        source.ids[0],
+        begun[0],
+        new_tokens=new_tokens,
+        layers=layers,
+        positions=positions,
+        what=what,
+    )
 
 
 def record_pair(
@@ -101,9 +111,12 @@ def record_pair(
     target: Sequence[int],
     *,
     new_tokens: int = 0,
+    layers: Some = None,
+    positions: Some = None,
     what: str | Iterable[str] | None = None,
 ) -> Recording:
-    """Runs a source and the beginning of a target, and keeps all positions and layers of both.
+    """Runs a source and the beginning of a target; of the source all is kept, of the target these
+    layers and positions.
 
     The decoder begins with the token that its config says; `new_tokens` continues the target by so
     many of the most probable tokens.
@@ -119,7 +132,8 @@ def record_pair(
         ids.append(pair.next(encoded, ids))
         if ids[-1] in pair.runner._ends():
             break
-    return pair.decode(encoded, ids, n_prompt, words)
+    kept = choose(layers, model.n_layers, "layer")
+    return pair.decode(encoded, ids, n_prompt, words, kept, positions)
 
 
 @dataclass(frozen=True)
@@ -154,13 +168,15 @@ class Pair:
             )
         return found
 
-    def _plan(self, n: int, n_layers: int, what: frozenset[What]) -> Plan:
-        positions = (tuple(range(n)),)
-        return Plan((n,), positions, tuple(range(n_layers)), what, self.runner.device)
+    def _plan(
+        self, n: int, layers: tuple[int, ...], what: frozenset[What], positions: Some = None
+    ) -> Plan:
+        kept = (choose(positions, n, "position"),)
+        return Plan((n,), kept, layers, what, self.runner.device)
 
     def encode(self, source: Sequence[int], what: frozenset[What]) -> Encoded:
         weights, model = self.runner.weights.encoder, self.model.encoder
-        plan = self._plan(len(source), model.n_layers, what - {"logits"})
+        plan = self._plan(len(source), tuple(range(model.n_layers)), what - {"logits"})
         recorder = Recorder(self.module, weights.architecture, weights.checkpoint, plan)
         ids = torch.tensor([list(source)], device=self.runner.device)
         with recorder.listening():
@@ -196,10 +212,16 @@ class Pair:
             return int(self._forward(encoded, ids)[0, -1].argmax())
 
     def decode(
-        self, encoded: Encoded, ids: Sequence[int], n_prompt: int, what: frozenset[What]
+        self,
+        encoded: Encoded,
+        ids: Sequence[int],
+        n_prompt: int,
+        what: frozenset[What],
+        layers: tuple[int, ...],
+        positions: Some,
     ) -> Recording:
         weights = self.runner.weights
-        plan = self._plan(len(ids), self.model.n_layers, what)
+        plan = self._plan(len(ids), layers, what, positions)
         recorder = CrossRecorder(self.module, weights.architecture, weights.checkpoint, plan)
         with recorder.listening():
             logits = self._forward(encoded, ids)
