@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HOW = "How it is changed"
 PLACE = re.compile(r"L\d", re.I)
-EVERY = ("heads", "neurons", "layers", "attention", "mlps", "positions")
+EVERY = ("heads", "neurons", "layers", "attention", "mixers", "mlps", "positions")
 
 
 def register(app: typer.Typer) -> None:

@@ -116,13 +116,15 @@ def composition(weights: Weights, n: int = 100, *, via: Sequence[str] = HEAD_VIA
     if unknown := [each for each in via if each not in HEAD_VIAS]:
         raise LexrayError(f"heads read by Q, K and V, not by {', '.join(unknown)}")
     sides = tuple(each for each in HEAD_VIAS if each in via)
-    writers = [_make(weights, layer, "O") for layer in range(weights.n_layers)]
+    blocks = enumerate(weights.architecture.blocks)
+    layers = [layer for layer, block in blocks if not block.attention.absent]
+    writers = [_make(weights, layer, "O") for layer in layers]
     addresses = tuple(name for each in writers for name in each.names)
     scores: dict[str, Matrix] = {}
     centred: dict[str, Matrix] = {}
     links: list[Found] = []
     for side in track(sides, len(sides), "compositions"):
-        readers = [_make(weights, layer, side) for layer in range(weights.n_layers)]
+        readers = [_make(weights, layer, side) for layer in layers]
         scores[side] = _matrix(writers, readers)
         shared = shared_direction([*writers, *readers])
         written, read = ([_without(each, shared) for each in ends] for ends in (writers, readers))

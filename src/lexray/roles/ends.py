@@ -91,6 +91,8 @@ def end(weights: Weights, layer: int, kind: Kind) -> End | None:
         cores = torch.cat([at_least_float32(group.tensor) for group in groups])
         return End(kind, layer, names, 1, cores)
     n = len(seen.architecture.blocks[layer].attention.q.starts)
+    if not n:
+        return None
     heads = [head_core(seen, layer, index, kind) for index in range(n)]
     suffix = "" if kind == "O" else f".{kind}"
     names = tuple(f"{Address(layer, head=index)}{suffix}" for index in range(n))

@@ -34,6 +34,8 @@ def all_did(model: Anatomy, text: Repeated) -> list[Did]:
     measure = prominence(space_of(model).with_view(standardised=True), "O")
     found = []
     for layer in range(model.n_layers):
+        if model.architecture.blocks[layer].attention.absent:
+            continue
         parts = [trace[layer] for trace in traces]
         patterns = torch.stack([part.pattern.double().cpu() for part in parts])
         copies = torch.stack(

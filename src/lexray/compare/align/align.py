@@ -27,6 +27,7 @@ from lexray.compare.align.tokens import shared_tokens
 from lexray.compare.open import Given, open_as_papers_do
 from lexray.errors import LexrayError
 from lexray.finite import require_finite
+from lexray.model.groups import layer_groups
 from lexray.model.layer import Layer
 from lexray.model.model import Model
 from lexray.model.vectors import blocks_of
@@ -79,7 +80,7 @@ def align(
 
 def choose_kinds(a: Model, b: Model, groups: Sequence[str] | str | None) -> list[Kind]:
     """The kinds of vectors that were asked for, or all that both models have."""
-    have = [{kind for kind in KINDS if any(True for _ in model.groups(kind))} for model in (a, b)]
+    have = [{kind for kind in KINDS if _has(model, kind)} for model in (a, b)]
     if groups is None:
         return [kind for kind in KINDS if kind in have[0] & have[1]]
     asked = [groups] if isinstance(groups, str) else list(groups)
@@ -90,8 +91,15 @@ def choose_kinds(a: Model, b: Model, groups: Sequence[str] | str | None) -> list
         for model, there in zip((a, b), have, strict=True):
             if kind not in there:
                 listed = ", ".join(k for k in KINDS if k in there)
-                raise LexrayError(f"{model.name} has no {kind} vectors; it has {listed}")
+                raise LexrayError(
+                    f"{model.name} has no {kind} vectors in every layer; it has {listed}"
+                )
     return kinds
+
+
+def _has(model: Model, kind: Kind) -> bool:
+    """Whether every layer has such vectors: in hybrids some have no heads, or no neurons."""
+    return all(layer_groups(model, layer, kind) for layer in range(model.n_layers))
 
 
 def _kind(name: str) -> Kind:

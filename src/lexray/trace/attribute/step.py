@@ -171,6 +171,8 @@ class Step:
 
     @cached_property
     def pattern(self) -> Float[Tensor, "n_heads n"]:
+        if self.spec.attention.absent:
+            return self.z.new_zeros(0, len(self.moment.recording))
         return self.moment.place(self.recorded.pattern[:, self.moment.row])
 
     @cached_property
