@@ -91,9 +91,9 @@ def choose_kinds(a: Model, b: Model, groups: Sequence[str] | str | None) -> list
         for model, there in zip((a, b), have, strict=True):
             if kind not in there:
                 listed = ", ".join(k for k in KINDS if k in there)
-                raise LexrayError(
-                    f"{model.name} has no {kind} vectors in every layer; it has {listed}"
-                )
+                some = any(True for _ in model.groups(kind))
+                where = " in some of its layers" if some else ""
+                raise LexrayError(f"{model.name} has no {kind} vectors{where}; it has {listed}")
     return kinds
 
 
