@@ -13,6 +13,7 @@ from lexray.families import registry
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SNIPPETS = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+TYPING = (ROOT / "docs" / "howto" / "typing.md").read_text(encoding="utf-8")
 SMALLER = {
     '"smollm2"': '"demo"',
     "L25H1": "L2H1",
@@ -39,15 +40,17 @@ def test_the_snippets_are_found() -> None:
 
 @pytest.mark.slow
 def test_types(tmp_path: Path) -> None:
-    """One script of all snippets, read by mypy as strictly as the package itself is: with the same
-    options, and from the same place, so that what `make check` has found is not found again."""
-    script = tmp_path / "readme.py"
-    script.write_text("\n".join(SNIPPETS), encoding="utf-8")
+    """One script of all snippets, and the how-to page on types, read by mypy as strictly as the
+    package itself is: with the same options, and from the same place, so that what `make check` has
+    found is not found again."""
+    scripts = [tmp_path / "readme.py", tmp_path / "typing_page.py"]
+    for script, snippets in zip(scripts, (SNIPPETS, BLOCK.findall(TYPING)), strict=True):
+        script.write_text("\n".join(snippets), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(ROOT)
-        said, errors, _ = api.run(["--config-file", "pyproject.toml", str(script)])
+        said, errors, _ = api.run(["--config-file", "pyproject.toml", *map(str, scripts)])
     assert not errors
-    ours = [line for line in said.splitlines() if line.startswith(str(script))]
+    ours = [line for line in said.splitlines() if line.startswith(str(tmp_path))]
     assert not ours, "\n".join(ours)
     assert "checked" in said or "errors prevented" not in said
 

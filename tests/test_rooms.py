@@ -18,7 +18,7 @@ import lexray
 SOURCE = Path(lexray.__file__).parent
 FLOORS: list[tuple[str, ...]] = [
     ("errors", "clean"),
-    ("address", "view", "progress", "files", "finite"),
+    ("address", "choice", "view", "progress", "files", "finite"),
     ("checkpoint",),
     ("families",),
     ("vocabulary",),

@@ -19,7 +19,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-PAGES = Path(__file__).parents[2] / "docs" / "tutorials"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(
+    (*DOCS.glob("tutorials/*.md"), *DOCS.glob("howto/*.md"), DOCS / "index.md", DOCS / "first.md")
+)
+"""Those whose Python is run."""
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n?^```text\n(?P<out>.*?)^```\n)?", re.MULTILINE | re.DOTALL
 )
@@ -75,13 +79,14 @@ def write(page: Path) -> None:
         shows = next(outputs).shows
         return f"```python\n{found['code']}```\n" + (f"\n```text\n{shows}```\n" if shows else "")
 
-    page.write_text(BLOCK.sub(block, text), encoding="utf-8")
+    changed = BLOCK.sub(block, text)
+    if changed != text:
+        page.write_text(changed, encoding="utf-8")
 
 
 def main(names: list[str]) -> None:
-    pages = [PAGES / f"{name}.md" for name in names] or sorted(PAGES.glob("*.md"))
-    for page in pages:
-        print(page.name, flush=True)
+    for page in [page for page in PAGES if not names or page.stem in names]:
+        print(page.relative_to(DOCS), flush=True)
         write(page)
 
 

@@ -18,6 +18,7 @@ from lexray.atlas.rows import Rows
 from lexray.atlas.sql import Database
 from lexray.atlas.store import Store
 from lexray.atlas.write import write_atlas
+from lexray.choice import Some, choose
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 
@@ -62,7 +63,7 @@ class Atlas:
         *,
         views: Sequence[str] = ("standard",),
         kinds: Sequence[str] = PARTS,
-        layers: Sequence[int] | None = None,
+        layers: Some = None,
         k: int = 50,
         text: str | None = None,
         workers: int = 1,
@@ -70,11 +71,10 @@ class Atlas:
     ) -> Atlas:
         """Reads a model into a folder, or any address of fsspec's; goes on where it was left.
 
-        `model` is an open one, or what `Model.from_pretrained` opens; workers open it again.
-        The options are those of `lexray atlas`.
+        `model`: open, or what `Model.from_pretrained` opens. The options: those of `lexray atlas`.
         """
         opened = Model.from_pretrained(model) if isinstance(model, str) else model
-        chosen = None if layers is None else tuple(layers)
+        chosen = None if layers is None else choose(layers, opened.n_layers, "layer")
         options = AtlasOptions(tuple(views), tuple(kinds), chosen, k, text=text)
         write_atlas(opened, str(where), options, workers=workers, ray=ray)
         return cls(where)
@@ -111,12 +111,13 @@ class Atlas:
 
     @property
     def model(self) -> str:
+        """The name of the model that was read."""
         return self.manifest.model
 
     def __repr__(self) -> str:
         missing = f", {len(self.missing)} files missing" if self.missing else ""
         views = ", ".join(self.manifest.views)
-        return f"<Atlas {self.where} of {self.model}: {views}{missing}>"
+        return f"<Atlas {self.where} of {self.model}: {views}{missing}: .search(…), .sql(…)>"
 
     @cached_property
     def database(self) -> Database:

@@ -299,7 +299,7 @@ def _trace(
     edits: list[str] | None = None,
 ) -> Trace:
     """A run of which only what the graph needs is kept: one position, with all keys and values."""
-    from lexray.trace.record.plan import choose
+    from lexray.choice import choose
 
     asked = numbers("--layers", where.layers)
     layers = choose(asked, model.n_layers, "layer")

@@ -68,7 +68,7 @@ class FeatureVector:
         return found
 
     def __repr__(self) -> str:
-        return f"<{self.kind} {self.address} of {self.dictionary.name}>"
+        return f"<{self.kind} {self.address} of {self.dictionary.name}: .top()>"
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Feature:
         return self.dictionary.nearest(self.value, n, among=among)
 
     def __repr__(self) -> str:
-        return f"<Feature {self.address} of {self.dictionary.name}>"
+        return f"<Feature {self.address} of {self.dictionary.name}: .top()>"
 
 
 @dataclass(frozen=True)
@@ -320,5 +320,5 @@ class Dictionary:
     def __repr__(self) -> str:
         return (
             f"<Dictionary {self.name}: {len(self)} features of layer {self.layer} "
-            f"of {self.model.name}, {self.encoder.point}>"
+            f"of {self.model.name}, {self.encoder.point}: [0].top()>"
         )

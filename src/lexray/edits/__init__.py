@@ -33,3 +33,7 @@ __all__ = [
     "replace",
     "scale",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

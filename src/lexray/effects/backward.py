@@ -19,6 +19,7 @@ from jaxtyping import Float
 from rich.console import Group, RenderableType
 from torch import Tensor
 
+from lexray.choice import Some, choose
 from lexray.effects.aim import Aim, own_actions
 from lexray.errors import LexrayError
 from lexray.result.charts.cells import Cells, Square
@@ -27,7 +28,6 @@ from lexray.result.table import TEXT_WIDTH, Cell, Result, Table
 from lexray.space.space import space_of
 from lexray.trace.read.grid import Grid, GridCell, clip
 from lexray.trace.read.targets import Wanted
-from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
 
 NOTHING = 1e-6

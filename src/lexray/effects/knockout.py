@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.choice import Some, choose
 from lexray.edits.values import Edit, cut
 from lexray.effects.aim import Aim, recorded_logits, rough
 from lexray.effects.grids import GridResult, number_grid
@@ -25,7 +26,6 @@ from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Table
 from lexray.trace.read.grid import Grid
 from lexray.trace.read.targets import Wanted
-from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
 
 

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.choice import Some, choose
 from lexray.edits.values import Edit, patch
 from lexray.effects.aim import Aim, own_actions, recorded_logits, rough
 from lexray.effects.grids import GridResult, number_grid
@@ -28,7 +29,6 @@ from lexray.result.table import Cell, Table
 from lexray.trace.read.grid import Grid
 from lexray.trace.read.targets import Wanted
 from lexray.trace.read.vectors import has_kind
-from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
 
 Of = Literal["residual", "attention", "mixer", "mlp", "heads", "head positions"]

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.choice import Some, choose
 from lexray.edits.values import Ablate, Edit, ablate, cut
 from lexray.effects.aim import Aim, Said, own_actions, recorded_logits, rough, run_prompt
 from lexray.effects.plots import draw_effects
@@ -23,7 +24,6 @@ from lexray.result.table import Cell, Result, Table
 from lexray.trace.apply.resolve import Changes
 from lexray.trace.attribute.contributions import contributions
 from lexray.trace.read.targets import Wanted
-from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
 
 What = Literal["heads", "neurons", "layers", "attention", "mixers", "mlps", "positions"]

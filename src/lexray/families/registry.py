@@ -231,7 +231,13 @@ def family(
     title: str | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Callable[[Describe], Describe]:
-    """Registers the decorated function as the family of these `model_type`s."""
+    """Registers the decorated function as the family of these `model_type`s.
+
+    The function makes an `Architecture` of the config and the names of the tensors:
+
+    >>> @lx.family("my_model")                          # doctest: +SKIP
+    ... def describe(c, t): ...
+    """
 
     if not model_types:
         raise LexrayError('a family needs a model_type: @lexray.family("my_model")')

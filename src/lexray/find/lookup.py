@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.address import Address
+from lexray.choice import Some, choose
 from lexray.errors import LexrayError
 from lexray.find.hits import (
     Hit,
@@ -60,7 +61,7 @@ class Lookup:
         *,
         tokens: int = 10,
         filter: FilterLike = None,
-        layers: Sequence[int] | None = None,
+        layers: Some = None,
         legible: float | None = None,
     ) -> Hits:
         """The k parameters with the largest scores, each with its top tokens.
@@ -86,12 +87,12 @@ class Lookup:
         shown = tuple(word.shown for word in self.words)
         return Hits(self.model.space.source("", filter), title, name, hits, facts, shown)
 
-    def _order(self, layers: Sequence[int] | None) -> list[int]:
+    def _order(self, layers: Some) -> list[int]:
         """The places of the parameters, the best first."""
         order = self.scores.argsort(descending=not self.suppressed, stable=True)
         if layers is None:
             return order.tolist()
-        wanted = {self.model.layers[layer].index for layer in layers}
+        wanted = {*choose(layers, self.model.n_layers, "layer")}
         inside = [Address.parse(group.address_of(0)).layer in wanted for group in self.groups]
         sizes = torch.tensor([group.n for group in self.groups])
         admitted = torch.tensor(inside).repeat_interleave(sizes)

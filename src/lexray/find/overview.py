@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from lexray.choice import Some, choose
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
@@ -62,7 +62,7 @@ def overview(
     model: Anatomy,
     by: By = "legibility",
     parts: Parts = "heads",
-    layers: Sequence[int] | None = None,
+    layers: Some = None,
 ) -> Overview:
     """How legible, or how large, all heads or neurons are.
 
@@ -74,7 +74,7 @@ def overview(
     if by not in get_args(By) or parts not in get_args(Parts):
         said = f"{', '.join(get_args(By))} of {', '.join(get_args(Parts))}"
         raise LexrayError(f"there is no overview of {parts!r} by {by!r}; there are {said}")
-    chosen = [model.layers[i] for i in (range(model.n_layers) if layers is None else layers)]
+    chosen = [model.layers[i] for i in choose(layers, model.n_layers, "layer")]
     measure = _MEASURES[by, parts]
     figures = tuple(
         tuple(measure(model, layer)) for layer in track(chosen, len(chosen), f"reading {parts}")

@@ -76,7 +76,10 @@ class TokenRows(Result):
 
 
 def read_token(model: Anatomy, token: str | int, n: int = 20) -> TokenRows:
-    """A token's rows in the embeddings, and the n tokens that are nearest in each."""
+    """A token's rows in the embeddings, and the n tokens that are nearest in each.
+
+    >>> lx.read_token(model, " film", 5)
+    """
     if n < 1:
         raise LexrayError(f"asked for the {n} nearest tokens; n must be at least 1")
     token_id = model.space.id(token)
@@ -144,7 +147,10 @@ class TokenList(Result, Sequence[Token]):
 
 
 def find_tokens(model: Anatomy, text: str, n: int = 60) -> TokenList:
-    """The tokens that contain a text, case aside: the same first, then those that begin with it."""
+    """The tokens that contain a text, case aside: the same first, then those that begin with it.
+
+    >>> lx.find_tokens(model, "film", 5)
+    """
     wanted = text.replace("·", " ").strip().casefold()
     if not wanted:
         raise LexrayError("find tokens with what? give some letters")

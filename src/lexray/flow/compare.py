@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
+from lexray.choice import Some
 from lexray.errors import LexrayError
 from lexray.flow.build.build import BlockDrawing, choose_layers, find_pulls, make_graph
 from lexray.flow.build.prune import Shown, choose
@@ -22,7 +23,6 @@ from lexray.flow.graph import Edge, EdgeKind, FlowGraph, Node, NodeKind
 from lexray.flow.options import FlowOptions, Options
 from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.read.targets import Wanted
-from lexray.trace.record.plan import Some
 from lexray.trace.recording import Recording
 
 MEMORY = (NodeKind.KEY, NodeKind.VALUE)

@@ -36,6 +36,7 @@ class Anatomy(Weights):
 
     @property
     def layers(self) -> Parts[Layer]:
+        """The blocks: `model.layers[3].heads[7]`, `.ff.neurons[17]`."""
         return Parts("layer", "this model", lambda i: Layer(self, i), self.n_layers)
 
     @property

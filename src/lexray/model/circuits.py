@@ -48,6 +48,7 @@ class Circuit:
 
     @property
     def address(self) -> Address:
+        """Of its head, with the matrix: `L3H7.VO`."""
         return replace(self.head.address, matrix=self.matrix)
 
     def evidence(self, text: str | None = None, n: int = 10) -> Any:
@@ -57,10 +58,11 @@ class Circuit:
 
     def __repr__(self) -> str:
         weights = self.head.weights
-        return f"<{self.address} of {weights.name}, {weights.options}>"
+        return f"<{self.address} of {weights.name}, {weights.options}: .top()>"
 
     @property
     def space(self) -> EmbeddingSpace:
+        """The embedding space that it is read in."""
         return space_of(self.head.weights, self.head.layer)
 
     def space_of(self, kind: Kind) -> EmbeddingSpace:

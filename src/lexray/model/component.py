@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from lexray.address import Address
 from lexray.errors import LexrayError
@@ -51,6 +51,9 @@ class Parts(Sequence[Part]):
 class Component:
     """What all parts share: the weights they read from, and their address."""
 
+    calls: ClassVar[str] = ""
+    """What one would call next, for the line that it shows itself by."""
+
     def __init__(self, weights: Weights, address: Address) -> None:
         self.weights = weights
         self.address = address
@@ -73,7 +76,8 @@ class Component:
         return self.weights.evidence(str(self.address), text, n)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.address} of {self.weights.name}>"
+        calls = f": {self.calls}" if self.calls else ""
+        return f"<{type(self).__name__} {self.address} of {self.weights.name}{calls}>"
 
 
 class Wired(Component):

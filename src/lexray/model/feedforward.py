@@ -29,6 +29,8 @@ from lexray.vocabulary.filters import FilterLike, read_filter
 class Neuron(Wired):
     """One feed-forward unit: it reads with its key (and gate), and writes its value."""
 
+    calls = ".top(), .describe(), .evidence()"
+
     def __init__(self, ff: FeedForward, index: int) -> None:
         super().__init__(ff.weights, replace(ff.address, neuron=index))
         self.ff, self.index = ff, index
@@ -51,11 +53,13 @@ class Neuron(Wired):
 
     @property
     def b_in(self) -> Float[Tensor, ""] | None:
+        """The key's bias; None without one."""
         bias = self.weights.read_bias(self.ff.spec.w_in, self.ff.norms.pre_norm, self._at)
         return None if bias is None else bias[0]
 
     @property
     def b_gate(self) -> Float[Tensor, ""] | None:
+        """The gate's bias; None without one."""
         if self.ff.spec.w_gate is None:
             return None
         bias = self.weights.read_bias(self.ff.spec.w_gate, self.ff.norms.pre_norm, self._at)
@@ -94,6 +98,8 @@ class Neuron(Wired):
 
 class FeedForward(Component):
     """A dense feed-forward, or one expert of a mixture."""
+
+    calls = ".neurons[0], .values[0].top()"
 
     def __init__(
         self,
@@ -165,6 +171,8 @@ class FeedForward(Component):
 
 class Mixture(Component):
     """Experts and their router."""
+
+    calls = ".experts[0]"
 
     def __init__(self, weights: Weights, layer: int, spec: Experts) -> None:
         super().__init__(weights, weights.at(layer))

@@ -11,6 +11,8 @@ from lexray.model.vectors import VectorGroup
 class Head(HeadMatrices):
     """One query head, with the keys and values of its group."""
 
+    calls = ".vo.top(), .qk.top(), .describe()"
+
     @property
     def vo(self) -> VO:
         """W_V W_O as token pairs: what attending to a token writes."""
@@ -30,16 +32,20 @@ class Head(HeadMatrices):
 
     @property
     def query_subheads(self) -> VectorGroup:
+        """The columns of W_Q."""
         return self.subheads("Q")
 
     @property
     def key_subheads(self) -> VectorGroup:
+        """The columns of W_K."""
         return self.subheads("K")
 
     @property
     def value_subheads(self) -> VectorGroup:
+        """The columns of W_V."""
         return self.subheads("V")
 
     @property
     def output_subheads(self) -> VectorGroup:
+        """The rows of W_O."""
         return self.subheads("O")

@@ -32,6 +32,7 @@ class HeadMatrices(Wired):
 
     @property
     def d_head(self) -> int:
+        """The width of its queries and keys."""
         return self.spec.q.d_head
 
     def _columns(self, kind: Kind) -> Float[Tensor, "d_model d_head"]:
@@ -43,18 +44,22 @@ class HeadMatrices(Wired):
 
     @property
     def W_Q(self) -> Float[Tensor, "d_model d_head"]:
+        """What it asks with, as the view reads it."""
         return self._columns("Q")
 
     @property
     def W_K(self) -> Float[Tensor, "d_model d_head"]:
+        """What it offers itself with; heads of a group share it."""
         return self._columns("K")
 
     @property
     def W_V(self) -> Float[Tensor, "d_model d_head"]:
+        """What it takes from where it looks."""
         return self._columns("V")
 
     @property
     def W_O(self) -> Float[Tensor, "d_head d_model"]:
+        """What it writes of that."""
         return self._columns("O").T
 
     def _bias(self, heads: Heads, index: int) -> Float[Tensor, "d_head"] | None:
@@ -66,14 +71,17 @@ class HeadMatrices(Wired):
 
     @property
     def b_Q(self) -> Float[Tensor, "d_head"] | None:
+        """The bias of its queries; None without one."""
         return self._bias(self.spec.q, self.index)
 
     @property
     def b_K(self) -> Float[Tensor, "d_head"] | None:
+        """The bias of its keys."""
         return self._bias(self.spec.k, self.kv_index)
 
     @property
     def b_V(self) -> Float[Tensor, "d_head"] | None:
+        """The bias of its values."""
         return self._bias(self.spec.v, self.kv_index)
 
     @property

@@ -23,6 +23,8 @@ from lexray.space.kinds import Kind
 class Layer(Component):
     """One block: its heads (or a mixer) and its feed-forward."""
 
+    calls = ".heads[0], .ff"
+
     def __init__(self, weights: Weights, index: int) -> None:
         super().__init__(weights, weights.at(index))
         self.index = index

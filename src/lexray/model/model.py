@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lexray.address import Address
+from lexray.choice import Some
 from lexray.edits.lasting import overlay
 from lexray.edits.parse import read_edits
 from lexray.edits.values import Edits
@@ -43,7 +44,6 @@ from lexray.roles.wiring import readers, writers
 from lexray.trace.evidence.evidence import evidence as find_evidence
 from lexray.trace.evidence.result import Evidence
 from lexray.trace.read.typical import typical_inputs
-from lexray.trace.record.plan import Some
 from lexray.trace.trace import Trace, trace_prompt
 from lexray.trace.traces import Traces
 from lexray.vocabulary.chat import Message
@@ -203,7 +203,8 @@ class Model(Opened):
         a = self.architecture
         return (
             f"<Model {self.name}: {self.family.title}, {self.n_layers} layers × {a.n_heads} heads, "
-            f"width {a.d_model}, {a.d_vocab} tokens, {self.options}>"
+            f"width {a.d_model}, {a.d_vocab} tokens, {self.options}: "
+            '["L0H0"], .trace(prompt), .lookup(words), .info()>'
         )
 
     def untrained(self, text: str | None = None) -> SetAside:

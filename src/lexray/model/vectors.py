@@ -40,6 +40,7 @@ class Vector:
 
     @property
     def tensor(self) -> Float[Tensor, "d_model"]:
+        """The vector itself, as the view reads it."""
         return self.read()
 
     @property
@@ -98,7 +99,7 @@ class Vector:
         return reading
 
     def __repr__(self) -> str:
-        return f"<{self.name or self.kind} {self.address} of {self.weights.name}>"
+        return f"<{self.name or self.kind} {self.address} of {self.weights.name}: .top()>"
 
 
 def blocks_of(groups: Iterable[VectorGroup]) -> Iterator[Float[Tensor, "_ d_model"]]:
@@ -206,4 +207,4 @@ class VectorGroup(Sequence[Vector]):
         return Readings(source, read, title=f"{what}: {self.n} vectors")
 
     def __repr__(self) -> str:
-        return f"<{self.n} {self.kind} vectors of {self.address}>"
+        return f"<{self.n} {self.kind} vectors of {self.address}: [0].top()>"

@@ -184,6 +184,7 @@ class Weights:
 
     @property
     def name(self) -> str:
+        """As it was opened, or as its folder or file is called."""
         return self.checkpoint.name
 
     @property
@@ -203,30 +204,37 @@ class Weights:
 
     @property
     def d_model(self) -> int:
+        """The width of the residual stream."""
         return self.architecture.d_model
 
     @property
     def n_layers(self) -> int:
+        """How many blocks there are."""
         return len(self.architecture.blocks)
 
     @property
     def n_heads(self) -> int:
+        """Query heads of a layer."""
         return self.architecture.n_heads
 
     @property
     def n_kv_heads(self) -> int:
+        """Heads of keys and values, of which several queries may share one."""
         return self.architecture.n_kv_heads
 
     @property
     def d_head(self) -> int:
+        """The width of queries and keys."""
         return self.architecture.d_head
 
     @property
     def d_mlp(self) -> int:
+        """Neurons of a feed-forward, or of an expert."""
         return self.architecture.d_mlp
 
     @property
     def d_vocab(self) -> int:
+        """Tokens of the output embedding."""
         return self.architecture.d_vocab
 
     # ------------------------------------------------------------------ reading slices

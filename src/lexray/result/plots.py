@@ -20,6 +20,10 @@ from lexray.result.readings import Embeds, Reading
 __all__ = ["ENDINGS", "Chart", "bars", "principal_plane", "save_plot", "threads", "token_map"]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def bars(reading: Reading) -> Bars:
     """The top tokens and the bottom tokens of a vector, side by side."""
     return reading.plot()

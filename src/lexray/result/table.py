@@ -38,6 +38,9 @@ Cell = str | int | float | bool | None
 STATE = "lexray"
 """Under this name a result's JSON holds all that it is made from, for `lx.load`."""
 TEXT_WIDTH = 100
+TITLE = 70
+"""So many signs of its title a result's one line has."""
+CALLS = ("plot", "to_pandas", "to_html")
 ROWS_KEPT = 200
 """So many rows of a table a notebook shows and keeps."""
 FORMULA = re.compile(r"'*[\t\r\n]*[=+\-@＝＋－＠]")
@@ -73,6 +76,16 @@ class Result(ABC):
     def __str__(self) -> str:
         return self.to_text()
 
+    def __repr__(self) -> str:
+        """One line, with what to call next; `print` shows the tables, and so do notebooks."""
+        tables = self.tables()
+        title = clean(next((table.title for table in tables if table.title), ""))
+        title = title if len(title) <= TITLE else f"{title[: TITLE - 1]}…"
+        rows = sum(len(table.rows) for table in tables)
+        calls = [f".{name}()" for name in CALLS if hasattr(type(self), name)]
+        what = f"{type(self).__name__}: {title}, " if title else f"{type(self).__name__}: "
+        return f"<{what}{rows} rows: print(…), {', '.join(calls)}>"
+
     def to_text(self, encoding: str | None = None) -> str:
         """The tables as plain text; `encoding`: of a terminal that may lack some signs."""
         console = Console(file=_Sheet(encoding), width=TEXT_WIDTH, color_system=None)
@@ -105,8 +118,11 @@ class Result(ABC):
         return clean_json(f'{said[:-1].rstrip()}{between}\n  "{STATE}": {packed}\n}}')
 
     def __init_subclass__(cls) -> None:
-        """A dataclass keeps an equality that is there: this one knows tensors and NaN."""
+        """A dataclass keeps what is there: an equality that knows tensors and NaN, a line that does
+        not list every number."""
         cls.__eq__ = Result.__eq__  # type: ignore[method-assign]
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
 
     def __eq__(self, other: object) -> bool:
         return is_same(self, other)

@@ -32,7 +32,7 @@ from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
 from lexray.roles.chance import normal_tail, q_values
 from lexray.roles.relation import Given, Relation, relations_of, shipped
-from lexray.roles.scores import SIGNS
+from lexray.roles.scores import SIGNS, say_names
 from lexray.roles.tokens import Task, tasks_of
 from lexray.space.kinds import Kind
 from lexray.space.space import EmbeddingSpace
@@ -115,7 +115,7 @@ class NeuronRelations(Result):
             for name in self.names
             for score in self.best(name, shown)
         ]
-        title = f"The neurons of {self.source.called} that hold {len(self.names)} relations"
+        title = f"The best neurons of {self.source.called} for {say_names(self.names)}"
         note = f"{self.source} · {self.tested:,} neurons; in standard deviations of random words"
         return [Table(columns, tuple(rows), title, note, frozenset({"score"}))]
 

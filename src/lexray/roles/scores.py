@@ -165,20 +165,25 @@ class Relations(Result):
         )
 
     def tables(self) -> list[Table]:
-        columns = ("relation", "head", "", "share", "chance", "q", "right", "wrong")
+        pieces = any(t.pieces is not None and t.whole for t in self.tested)
+        columns = ("relation", "head", "", "share", *(("in pieces",) if pieces else ()))
         few = len(self.tested) <= 2
-        rows = [
-            _row_of(score, 12 if few else 4)
+        held = [
+            score
             for tested in self.tested
             for score in self.best(tested.relation.name, max(self.shown, 10 if few else 0))
             if score.right
         ]
-        title = f"The heads of {self.source.called} that hold {len(self.tested)} relations"
+        rows = [_row_of(score, 12 if few else 4, pieces) for score in held]
+        title = f"The best heads of {self.source.called} for {say_names(self.names)}"
         notes = [str(self.source), f"chance from {self.shuffles:,} shuffles, q over all heads"]
         if self.left_out:
             notes.append(f"no two pairs in this vocabulary: {', '.join(self.left_out)}")
+        if none := [n for n in self.names if n not in {score.relation.name for score in held}]:
+            notes.append(f"no head holds a pair of: {', '.join(none)}")
         if pieced := [t.relation.name for t in self.tested if not t.whole]:
             notes.append(f"by pieces of words only: {', '.join(pieced)}")
+        columns = (*columns, "chance", "q", "right", "wrong")
         return [Table(columns, tuple(rows), title, " · ".join(notes), frozenset({"share"}))]
 
     def csv_tables(self) -> list[Table]:
@@ -234,12 +239,18 @@ def _row(sign: int) -> int:
     return 0 if sign == 1 else 1
 
 
-def _row_of(score: Score, pairs: int) -> tuple[Cell, ...]:
+def say_names(names: Sequence[str]) -> str:
+    """A few names, or how many there are."""
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} relations"
+
+
+def _row_of(score: Score, pairs: int, pieces: bool) -> tuple[Cell, ...]:
     return (
         score.relation.name,
         score.address,
         SIGNS[score.sign],
         score.share,
+        *((score.pieces,) if pieces else ()),
         score.chance,
         score.q,
         show_pairs(score.right, pairs),

@@ -320,7 +320,9 @@ def _predicts(found: dict[str, dict[str, dict[str, float]]], mode: str, claim: s
 
 def _correlations_table(found: dict[str, dict[str, dict[str, float]]]) -> Table:
     rows: list[tuple[Cell, ...]] = [
-        (name, view, *values.values()) for name, by in found.items() for view, values in by.items()
+        (name, view, *(value if value == value else None for value in values.values()))
+        for name, by in found.items()
+        for view, values in by.items()
     ]
     columns = ("relation", "view", ALONE, PUT, FREE)
     return Table(columns, tuple(rows), "Correlation of static scores with what heads write")

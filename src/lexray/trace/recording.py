@@ -84,7 +84,8 @@ class Recording:
             f"{f' and {new} new' * bool(new)}, "
             f"layers {_list(self.layers)}, positions {_list(self.positions)}, "
             f"{', '.join(sorted(self.what))}"
-            f"{''.join(f', {edit}' for edit in self.edits)}>"
+            f"{''.join(f', {edit}' for edit in self.edits)}"
+            ": .lens(), .contributions(), .flow()>"
         )
 
     @cached_property
@@ -156,6 +157,7 @@ class Recording:
 
     @property
     def logits(self) -> Float[Tensor, "p d_vocab"]:
+        """What the model says at the kept positions."""
         return self._logits("logits")
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lexray.choice import Some
 from lexray.edits.values import Edits
 from lexray.effects.backward import Backward, backward
 from lexray.effects.effect import Effect, effect
@@ -27,7 +28,6 @@ from lexray.trace.read.lens import Lens
 from lexray.trace.read.look import lens
 from lexray.trace.read.score import WordScore, score
 from lexray.trace.read.targets import Wanted
-from lexray.trace.record.plan import Some
 from lexray.trace.record.prompt import read_prompts
 from lexray.trace.recording import Recording
 from lexray.vocabulary.filters import FilterLike, read_filter
@@ -50,6 +50,7 @@ class Trace(Recording):
 
     @classmethod
     def of(cls, recording: Recording) -> Trace:
+        """A recording, with all that can be asked of one."""
         return cls(**{field.name: getattr(recording, field.name) for field in fields(recording)})
 
     def save(self, path: str | Path) -> Path:

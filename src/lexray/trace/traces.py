@@ -27,6 +27,10 @@ class Traces(list[Trace]):
     >>> traces.lens([" great", " bad"])
     """
 
+    def __repr__(self) -> str:
+        name = self[0].model.name if self else "nothing"
+        return f"<{len(self)} traces of {name}: [0], .lens(), .contributions()>"
+
     def contributions(
         self,
         targets: Wanted | Sequence[Wanted] | None = None,

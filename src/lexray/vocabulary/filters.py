@@ -37,6 +37,15 @@ from lexray.files import cache_root, has_json_lines, open_text, read_json_lines,
 from lexray.vocabulary.text import shown, unshown
 from lexray.vocabulary.vocabulary import Vocabulary, begins_word
 
+__all__ = [
+    *("Filter", "FilterLike", "alphanumeric", "among", "ascii", "corpus", "read_filter"),
+    "starts_word",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 class Filter(ABC):
     """Admits some tokens of a vocabulary. Filters combine: `a & b`, `a | b`, `~a`."""

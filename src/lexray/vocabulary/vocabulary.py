@@ -135,6 +135,7 @@ class Vocabulary:
 
     @property
     def name(self) -> str:
+        """Of the tokenizer that it comes from."""
         return self._source.name
 
     @property

@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import Tensor
 from transformers import AutoModel
 
+from lexray.choice import numbers
 from lexray.errors import LexrayError
 from lexray.families import Experts
 from lexray.model.model import Model
@@ -21,7 +22,6 @@ from lexray.trace.read.lens import Lens
 from lexray.trace.read.score import token_ids
 from lexray.trace.read.targets import token_id
 from lexray.trace.read.vectors import KINDS, key_readers, query_readers, what_for
-from lexray.trace.record.plan import numbers
 from lexray.trace.trace import Trace
 from tests.families.apart import decode
 from tests.families.span import spanning

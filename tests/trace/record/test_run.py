@@ -22,13 +22,13 @@ from transformers import (
 )
 from transformers.integrations.moe import ExpertsInterface
 
+from lexray.choice import choose
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.trace.record import plan as plans
 from lexray.trace.record import run as runs
 from lexray.trace.record.attention import NAME
 from lexray.trace.record.experts import run_experts
-from lexray.trace.record.plan import choose
 from tests.families.oracles import close, run
 from tests.families.zoo import GPT2, LLAMA, build
 from tests.trace.test_proof import IDS, same, state_of

@@ -16,7 +16,7 @@ absolute similarity of its parts.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from lexray.address import Address, Matrix
+from lexray.choice import Some, choose
 from lexray.compare.align.align import KINDS, blocks
 from lexray.compare.align.partnership import Part, Partner, Partners
 from lexray.compare.align.tokens import shared_tokens
@@ -59,7 +60,7 @@ def partners(
     n: int = 10,
     *,
     one_to_one: bool = False,
-    layers: Sequence[int] | None = None,
+    layers: Some = None,
     tokens: int = 10,
     filter: FilterLike = None,
 ) -> Partners:
@@ -82,7 +83,7 @@ def partners(
     comparison = _comparison(a, b, target, at, Kernels(a.space, b.space, shared.a, shared.b))
     wanted = own_address(a, str(at))
     index = comparison.names(a, at.layer).index(wanted)
-    searched = list(range(b.n_layers)) if layers is None else [b.layers[i].index for i in layers]
+    searched = choose(layers, b.n_layers, "layer")
     left = comparison.left(at.layer)
     if not one_to_one:
         left = [[rows[index : index + 1] for rows in part] for part in left]

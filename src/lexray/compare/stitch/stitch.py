@@ -229,6 +229,8 @@ def stitch(
     is fitted on the vocabulary, which takes a pass of every token through both models' first
     layers. With `match` or `frequencies="counted"` some texts are needed (`calibrate`), on which
     the sizes of both models' states are measured or tokens counted.
+
+    >>> lx.stitch("demo", "demo-b", after=1, layers=2)
     """
     how = Recipe.of(recipe, f"stitch({', '.join(f'{k}={v!r}' for k, v in recipe.items())})")
     a, b = open_as_papers_do(a, b)

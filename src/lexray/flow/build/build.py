@@ -21,6 +21,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.choice import Some
+from lexray.choice import choose as which
 from lexray.families import Mixer, Norm
 from lexray.flow.build.attention import AttentionDrawing
 from lexray.flow.build.draft import Draft
@@ -34,8 +36,6 @@ from lexray.flow.options import Options
 from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.attribute.walk import Pull, pulls
 from lexray.trace.read.targets import Wanted
-from lexray.trace.record import plan
-from lexray.trace.record.plan import Some
 from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.recording import Recording
 
@@ -60,7 +60,7 @@ def build(
 def choose_layers(recording: Recording, layers: Some) -> tuple[int, ...]:
     """The blocks that are asked for, each of which was kept."""
     n = recording.model.n_layers
-    asked = recording.layers if layers is None else plan.choose(layers, n, "layer")
+    asked = recording.layers if layers is None else which(layers, n, "layer")
     return tuple(recording[layer].index for layer in asked)
 
 

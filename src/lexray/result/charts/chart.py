@@ -31,6 +31,14 @@ class Chart(ABC):
     note: str
     """What stands above it, and the small print: which model, how it was read."""
 
+    def __init_subclass__(cls) -> None:
+        """A dataclass keeps a line that is there."""
+        cls.__repr__ = Chart.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        title = " ".join(self.title.split())
+        return f"<{type(self).__name__}: {title}: .save(path), .to_svg(), .to_plotly()>"
+
     @abstractmethod
     def draw(self, pen: Pen, width: float) -> tuple[float, float]:
         """Draws from (0, 0) down, as wide as is wished or as it needs; says how wide and high."""

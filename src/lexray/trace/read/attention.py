@@ -10,6 +10,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.choice import Some, choose
 from lexray.errors import LexrayError
 from lexray.result import page as shell
 from lexray.result.assets import read_asset
@@ -18,8 +19,6 @@ from lexray.result.format import show_percent, show_place
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
 from lexray.trace.read.look import lens
-from lexray.trace.record import plan
-from lexray.trace.record.plan import Some
 from lexray.trace.recording import Recording
 from lexray.vocabulary.filters import Filter
 
@@ -181,7 +180,7 @@ def attention_patterns(
     """Where heads look and what they write; see `lexray.trace.trace.Trace.attention`."""
     model = recording.model
     at = recording.positions[recording.row(position)]
-    chosen = recording.layers if layers is None else plan.choose(layers, model.n_layers, "layer")
+    chosen = recording.layers if layers is None else choose(layers, model.n_layers, "layer")
     asked = [n for n in chosen if not model.architecture.blocks[n].attention.absent]
     if not asked:
         raise LexrayError(
@@ -196,7 +195,7 @@ def attention_patterns(
     found = []
     for layer in asked:
         pattern = recording[layer].pattern.float().cpu()
-        chosen = plan.choose(heads, len(pattern), "head")
+        chosen = choose(heads, len(pattern), "head")
         found += [
             HeadPattern(layer, head, pattern[head], words.get(f"L{layer}H{head}", ()))
             for head in chosen

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lexray.choice import Some, choose
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.trace.read.lens import Heading, Lens
@@ -16,7 +17,6 @@ from lexray.trace.read.standard import How, read_words, say_how
 from lexray.trace.read.targets import Target, Wanted, find_target
 from lexray.trace.read.usual import Place, place_of
 from lexray.trace.read.vectors import READERS, Line, Selection, choose_kinds
-from lexray.trace.record.plan import Some, choose
 from lexray.trace.recording import Recording
 from lexray.vocabulary.filters import Filter
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import psutil
 import torch
@@ -19,8 +18,6 @@ from lexray.result.format import show_bytes
 
 What = Literal["residual", "attention", "heads", "mlp", "logits"]
 """The words of `what=`."""
-Some = int | slice | Iterable[int] | None
-"""A choice of layers or positions: one, a range, several, or all (None)."""
 
 PARTS: dict[What, tuple[str, ...]] = {
     "residual": (
@@ -72,38 +69,6 @@ def choose_what(what: str | Iterable[str] | None) -> frozenset[What]:
             f"{', '.join(get_args(What))}"
         )
     return frozenset(cast("Iterable[What]", names))
-
-
-def choose(some: Some, n: int, word: str) -> tuple[int, ...]:
-    """Which of n layers or positions are meant, in order; negative ones count from the end."""
-    if some is None:
-        return tuple(range(n))
-    if isinstance(some, slice):
-        return _not_empty(tuple(range(n))[some], some, n, word)
-    asked = numbers(some, word)
-    if wrong := [i for i in asked if not -n <= i < n]:
-        raise LexrayError(
-            f"there is no {word} {', '.join(map(str, wrong))}: the {word}s are 0–{n - 1}, or "
-            f"{-n} to -1 from the end"
-        )
-    return _not_empty(tuple(sorted({i % n for i in asked})), some, n, word)
-
-
-def numbers(some: Any, word: str) -> list[int]:
-    """One number or several, whatever they came as; a text is none."""
-    try:
-        listed = list(some) if isinstance(some, Iterable) else [some]
-        return [operator.index(i) for i in listed]
-    except TypeError as error:
-        raise LexrayError(
-            f"{word}s are given as a number, a list of numbers or a slice, not as {some!r}"
-        ) from error
-
-
-def _not_empty(found: tuple[int, ...], some: object, n: int, word: str) -> tuple[int, ...]:
-    if not found:
-        raise LexrayError(f"{word}s={some!r} keeps none of the {n} {word}s")
-    return found
 
 
 def kept_bytes(model: Anatomy, plan: Plan, itemsize: int) -> int:

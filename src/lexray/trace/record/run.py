@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.choice import Some, choose
 from lexray.edits.directions import Run
 from lexray.edits.values import Edits
 from lexray.errors import LexrayError
@@ -25,7 +26,7 @@ from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING as EXPERTS
 from lexray.trace.record.hooks import RECORDING, Kept, Recorder, evaluating
 from lexray.trace.record.module import module_of
-from lexray.trace.record.plan import Plan, Some, choose, choose_what, refuse_too_large
+from lexray.trace.record.plan import Plan, choose_what, refuse_too_large
 from lexray.trace.record.prompt import pad, read_prompts, refuse_too_long
 from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.recording import RAW, Recording, no_head
