@@ -17,7 +17,6 @@ from lexray.roles.patterns import pattern
 from tests.families.span import spanning
 from tests.roles.planting import fresh, plant_pair, plant_previous
 
-
 BY_CHANCE = {"nemotron-h": ["copying"]}
 """At q < 0.01 one model in a hundred has something."""
 
