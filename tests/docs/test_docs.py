@@ -130,6 +130,13 @@ def validate(name: str, data: dict[str, Any], **spoiled: Any) -> None:
     assert list(validator.iter_errors({**data, **spoiled})), "the schema refuses something"
 
 
+@pytest.mark.slow
+def test_the_first_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for code in BLOCK.findall((DOCS / "index.md").read_text(encoding="utf-8")):
+        exec(compile(code, "index.md", "exec"), {})
+
+
 def test_how_to_pages_fit_a_screen() -> None:
     for page in (DOCS / "howto").glob("*.md"):
         told = re.sub(r"^```text\n.*?^```\n", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)

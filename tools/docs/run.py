@@ -20,10 +20,8 @@ from typing import Any
 from unittest.mock import patch
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(
-    (*DOCS.glob("tutorials/*.md"), *DOCS.glob("howto/*.md"), DOCS / "index.md", DOCS / "first.md")
-)
-"""Those whose Python is run."""
+PAGES = sorted((*DOCS.glob("tutorials/*.md"), *DOCS.glob("howto/*.md"), DOCS / "first.md"))
+"""Those whose Python is run, with what it shows below it."""
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n?^```text\n(?P<out>.*?)^```\n)?", re.MULTILINE | re.DOTALL
 )
