@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
+from lexray.choice import Some, choose
 from lexray.errors import LexrayError
 from lexray.families import Attention, Heads
 from lexray.model.anatomy import Anatomy
 from lexray.trace.record.hooks import RECORDING, Recorder, evaluating
 from lexray.trace.record.module import module_of
-from lexray.trace.record.plan import Plan, Some, What, choose, choose_what
+from lexray.trace.record.plan import Plan, What, choose_what
 from lexray.trace.record.prompt import read_prompts
 from lexray.trace.record.run import Logits, Runner
 from lexray.trace.recording import Recording
