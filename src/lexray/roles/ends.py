@@ -233,7 +233,8 @@ def earlier_ends(weights: Weights, kind: Kind, layer: int) -> Iterator[MakeEnd]:
     writers: tuple[Kind, ...] = ("O", "value")
     for other in range(layer + 1):
         for writer in writers:
-            if comes_later(weights, (writer, other), (kind, layer)):
+            there = bool(layer_groups(weights, other, writer))
+            if there and comes_later(weights, (writer, other), (kind, layer)):
                 yield partial(end, weights, other, writer)
 
 
