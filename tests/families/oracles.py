@@ -224,7 +224,7 @@ def unembedding(module: PreTrainedModel, live: Model, model: Model) -> None:
         last = next(n for n in names if n in ("model.norm", "model.decoder.final_layer_norm"))
     with recorded(module, last) as seen:
         logits = run(module, IDS).logits[0]
-    close(model.logits(seen[last][0]), logits)
+    close(model.logits(seen.at(last, -1)[0]), logits)  # nanochat norms embeddings by it too
 
 
 def folding(module: PreTrainedModel, live: Model, model: Model) -> None:

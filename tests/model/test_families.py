@@ -119,7 +119,7 @@ def test_the_last_registered_family_wins(saved: Path, monkeypatch: pytest.Monkey
     ("changes", "message"),
     [
         ({"model_type": "mamba"}, "'mamba' are recognised but not supported: a state-space model"),
-        ({"model_type": "t5"}, "'t5' are recognised but not supported: an encoder-decoder"),
+        ({"model_type": "led"}, "'led' are recognised but not supported: an encoder–decoder"),
         ({"model_type": "hal9000"}, "unknown model type 'hal9000'; known: .*llama"),
         ({"model_type": None}, "no model_type; pass family="),
         ({"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm, .*original"),

@@ -210,13 +210,10 @@ def test_no_float64_where_a_device_has_none(monkeypatch: pytest.MonkeyPatch) -> 
     moved: list[str] = []
     real: Callable[..., Tensor] = Tensor.cpu
 
-    class Device:
-        type = "mps"
-
     class Fake:
         """As much of a tensor on MPS as `exactly` looks at."""
 
-        device = Device()
+        device = torch.device("mps")
 
         def cpu(self) -> Tensor:
             moved.append("cpu")

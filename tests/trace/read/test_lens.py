@@ -453,9 +453,15 @@ def test_mistakes() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_trace_has_to_keep(kind: str) -> None:
-    trace = traced("gemma2").model.trace(IDS, what=what_for([kind]), layers=[1])
+    name = "falcon-h1" if kind.startswith("mixer") else "gemma2"
+    trace = traced(name).model.trace(IDS, what=what_for([kind]), layers=[1])
     positions = -1 if kind == "neurons" else None
     assert len(trace.lens(kind, positions=positions).lines) >= 1
+
+
+def test_what_a_model_does_not_have() -> None:
+    with pytest.raises(LexrayError, match=r"has no mixer in layers 0, 1"):
+        traced("gemma2").lens("mixer")
 
 
 def test_a_body_without_a_head() -> None:

@@ -58,6 +58,11 @@ def lens(
         norm,
     )
     lines = which.lines(kinds)
+    if not lines:
+        some = ", ".join(map(str, trace.layers if which.layers is None else which.layers))
+        raise LexrayError(
+            f"there is nothing to read: {model.name} has no {' or '.join(kinds)} in layers {some}"
+        )
     found, hows, scores = _project_all(model, lines, k, wanted, norm, transform, filter, text)
     shape = len(lines), len(at)
     notes = [*_notes(which, kinds, wanted, transform, filter), say_how(model, hows, text)]
