@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lexray.flow.build.build import draw_draft
 from lexray.flow.graph import FlowGraph
-from lexray.flow.options import Options
+from lexray.flow.options import BlockOptions
 from lexray.model.model import Model
 from lexray.trace.attribute.step import Moment
 from lexray.trace.trace import Trace
@@ -77,7 +77,7 @@ class OneByOne:
 
 def written(trace: Trace, layer: int) -> dict[str, Tensor]:
     """The vectors of one layer's nodes that are read through the final norm."""
-    draft = draw_draft(Moment.of(trace, -1), [layer], 0, Options())
+    draft = draw_draft(Moment.of(trace, -1), [layer], 0, BlockOptions())
     return {s.id: s.vector for s in draft.sketches.values() if s.side == "writing"}
 
 

@@ -30,11 +30,11 @@ def plain_hits(A: Tensor, B: Tensor, targets: Tensor, k: Tensor) -> Tensor:
 def relations() -> dict[str, float]:
     from lexray.model.model import Model
     from lexray.roles.hits import Board, all_hits
-    from lexray.roles.relation import shipped
+    from lexray.roles.relation import load_shipped
     from lexray.roles.tokens import tasks_of
 
     model = Model.from_pretrained("smollm2").view("raw", folded=True)
-    tasks = tasks_of(model, tuple(shipped().values()))
+    tasks = tasks_of(model, tuple(load_shipped().values()))
     board = Board.of(tasks)
     ours, rows, plain = 0.0, 0.0, 0.0
     for address in HEADS:

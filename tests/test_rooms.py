@@ -6,6 +6,7 @@ Imports count wherever they stand: at the top of a module, in a function's body,
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -126,6 +127,14 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 def test_no_imports_in_a_circle() -> None:
     """A result hands the figure or page that draws it what to draw, as `trace.read.plots` does."""
     assert circle(imports()) == []
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """But for what a family describes and the part of a model that is made by it."""
+    described = {"FeedForward", "Heads", "Mixer"}
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in modules().values())
+    names = Counter(n.name for tree in trees for n in tree.body if isinstance(n, ast.ClassDef))
+    assert {name for name, n in names.items() if n > 1} <= described
 
 
 @pytest.mark.parametrize(

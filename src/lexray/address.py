@@ -105,19 +105,19 @@ class Address:
         match = _PATTERN.fullmatch(text.strip())
         if match is None:
             raise LexrayError(f"{text!r} is no address; {EXAMPLES}")
-        found = match.groupdict()
+        fields = match.groupdict()
         numbers = {
-            key: int(found[key])
+            key: int(fields[key])
             for key in ("layer", "head", "index", "expert", "neuron", "feature", "channel")
-            if found[key]
+            if fields[key]
         }
-        names = {key: found[key].upper() for key in ("matrix", "subhead") if found[key]}
-        names |= {key: found[key].lower() for key in ("vector", "part", "port") if found[key]}
-        names |= {"vector": found["side"].lower()} if found["side"] else {}
+        names = {key: fields[key].upper() for key in ("matrix", "subhead") if fields[key]}
+        names |= {key: fields[key].lower() for key in ("vector", "part", "port") if fields[key]}
+        names |= {"vector": fields["side"].lower()} if fields["side"] else {}
         if names.get("part") == "b_o":
             names["part"] = "b_O"
-        flags = {key: found[key] is not None for key in ("shared", "mixer", "encoder")}
-        flags["cross"] = (found["attention"] or "").upper() == "X"
+        flags = {key: fields[key] is not None for key in ("shared", "mixer", "encoder")}
+        flags["cross"] = (fields["attention"] or "").upper() == "X"
         return cls(**numbers, **names, **flags)  # type: ignore[arg-type]
 
     @property

@@ -38,7 +38,7 @@ def numbers(some: Any, word: str) -> list[int]:
         ) from error
 
 
-def _not_empty(found: tuple[int, ...], some: object, n: int, word: str) -> tuple[int, ...]:
-    if not found:
+def _not_empty(chosen: tuple[int, ...], some: object, n: int, word: str) -> tuple[int, ...]:
+    if not chosen:
         raise LexrayError(f"{word}s={some!r} keeps none of the {n} {word}s")
-    return found
+    return chosen

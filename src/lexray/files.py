@@ -89,8 +89,8 @@ def _descriptor(path: Path) -> int | None:
     """The number of the open stream that a path stands for: /dev/stdout, /dev/fd/3, …"""
     if str(path) in STANDARD:
         return STANDARD[str(path)]
-    found = DESCRIPTOR.fullmatch(str(path))
-    return int(found[1]) if found else None
+    match = DESCRIPTOR.fullmatch(str(path))
+    return int(match[1]) if match else None
 
 
 def _is_stream(path: Path) -> bool:

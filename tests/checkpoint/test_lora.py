@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from lexray.checkpoint.base import Checkpoint
-from lexray.checkpoint.lora import LoraCheckpoint, Partners
+from lexray.checkpoint.lora import LoraCheckpoint, NameMatcher
 from lexray.checkpoint.opening import open_checkpoint
 from lexray.errors import LexrayError
 
@@ -198,7 +198,7 @@ def test_partners() -> None:
         "v.layers.1.q.weight",
         "a.e.weight",
     ]
-    find = Partners(names).find
+    find = NameMatcher(names).find
     assert find("model.layers.0.q.weight") == "model.layers.0.q.weight"
     assert find("layers.0.q.weight") == "model.layers.0.q.weight"
     assert find("x.y.layers.0.q.weight") == "model.layers.0.q.weight"

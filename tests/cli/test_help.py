@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from lexray.cli import app
-from lexray.cli.progress import Bars
+from lexray.cli.progress import ProgressBars
 from tests.cli.running import lexray
 
 EXPECTED = {
@@ -96,7 +96,7 @@ class Terminal(io.StringIO):
 
 
 def test_bars(monkeypatch: pytest.MonkeyPatch) -> None:
-    bars, terminal = Bars(), Terminal()
+    bars, terminal = ProgressBars(), Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     seen = [(a, b) for a in bars("xy", 2, "outer work") for b in bars([1, 2], 2, "inner work")]
@@ -106,7 +106,7 @@ def test_bars(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bar_that_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    bars, terminal = Bars(), Terminal()
+    bars, terminal = ProgressBars(), Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     items = iter(bars([1, 2, 3], 3, "work"))
     assert next(items) == 1
@@ -119,5 +119,5 @@ def test_no_bars_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stderr", pipe)
     items = [1, 2, 3]
-    assert Bars()(items, 3, "work") is items
+    assert ProgressBars()(items, 3, "work") is items
     assert pipe.getvalue() == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lexray.model.model import Model
-from lexray.trace.record.plan import Plan
+from lexray.trace.record.plan import RecordPlan
 from lexray.trace.record.run import Runner
 from tests.cli.running import answer, lexray, mistake
 
@@ -121,7 +121,7 @@ def test_contributions_keep_one_position(gpt2: Path, monkeypatch: pytest.MonkeyP
     kept = []
     refuse = Runner.refuse_too_large
 
-    def seen(runner: Runner, plan: Plan) -> None:
+    def seen(runner: Runner, plan: RecordPlan) -> None:
         kept.append(plan.positions)
         refuse(runner, plan)
 

@@ -17,7 +17,7 @@ import pytest
 
 from lexray.checkpoint.safetensors import SafetensorsFolder
 from lexray.cli import main
-from lexray.cli.progress import Bars
+from lexray.cli.progress import ProgressBars
 from lexray.model.model import Model
 from tests.cli.running import lexray as run
 from tests.cli.running import mistake, save_tiny
@@ -173,7 +173,7 @@ def test_names_do_not_command_the_terminal(
 def test_a_name_does_not_break_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     err = Screen("utf-8", tty=True)
     monkeypatch.setattr(sys, "stderr", err)
-    bars = Bars()
+    bars = ProgressBars()
     assert list(bars(range(3), 3, f"reading {ESCAPE}")) == [0, 1, 2]
     bars.stop()
     assert "\x07" not in err.text()

@@ -13,7 +13,7 @@ from lexray.effects.removals import Effects, rerun_each
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.trace.apply.rerun import Rerun
-from lexray.trace.apply.resolve import Changes
+from lexray.trace.apply.resolve import ReadyEdits
 from lexray.trace.trace import Trace
 from tests.families.oracles import close
 from tests.families.span import every_variant
@@ -55,7 +55,7 @@ def test_a_run_that_was_changed_itself_is_run_on(name: str) -> None:
     own = [ablate("L0H1"), add(f"L{n}.pre", torch.ones(c.model.d_model)), scale(f"L{n}.mlp", 2)]
     trace = c.model.trace(IDS, edits=own)
     more = ablate(f"L{n}H0")
-    actions = Changes.check(c.model, [more], lambda run: pytest.fail("ran")).actions(len(IDS))
+    actions = ReadyEdits.check(c.model, [more], lambda run: pytest.fail("ran")).actions(len(IDS))
     (found,) = Rerun(trace, own_actions(trace)).logits([actions], -1)
     close(found, c.model.trace(IDS, edits=[*own, more]).logits[-1])
 

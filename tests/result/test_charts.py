@@ -9,10 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexray.result.charts.axes import Axis, Scale, scale_of, ticks
+from lexray.result.charts.axes import Axis, AxisScale, scale_of, ticks
 from lexray.result.charts.cells import Cells, Square
 from lexray.result.charts.cloud import choose_places, label_boxes, overlap
-from lexray.result.charts.panels import Columns, Dots, Drawn, Heat, Level, Line, Panel, Panels
+from lexray.result.charts.panels import (
+    Curve,
+    Dots,
+    DrawnPanel,
+    Heat,
+    Level,
+    Panel,
+    Panels,
+    StandingBars,
+)
 from lexray.result.charts.pen import Mix, Pen, blend
 from lexray.result.letters import fit, measure, wrap
 from lexray.result.theme import DARK, LIGHT
@@ -42,7 +51,7 @@ def test_a_log_scale(values: list[float]) -> None:
 
 
 def test_ticks_are_round() -> None:
-    assert [text for _, text in ticks(Scale(0, 1), Axis(), 5)] == [
+    assert [text for _, text in ticks(AxisScale(0, 1), Axis(), 5)] == [
         "0",
         "0.2",
         "0.4",
@@ -50,15 +59,15 @@ def test_ticks_are_round() -> None:
         "0.8",
         "1.0",
     ]
-    assert [text for _, text in ticks(Scale(0.15, 3, True), Axis(log=True), 6)] == [
+    assert [text for _, text in ticks(AxisScale(0.15, 3, True), Axis(log=True), 6)] == [
         "0.2", "0.5", "1", "2"
     ]  # fmt: skip
-    assert [text for _, text in ticks(Scale(0.5, 2e3, True), Axis(log=True), 6)] == [
+    assert [text for _, text in ticks(AxisScale(0.5, 2e3, True), Axis(log=True), 6)] == [
         "1", "10", "100", "1000"
     ]  # fmt: skip
-    whole = ticks(Scale(-0.6, 29.6), Axis(whole=True), 12)
+    whole = ticks(AxisScale(-0.6, 29.6), Axis(whole=True), 12)
     assert [at for at, _ in whole] == [0, 5, 10, 15, 20, 25]
-    assert [text for _, text in ticks(Scale(0, 0.1), Axis(percent=True), 5)][1] == "2 %"
+    assert [text for _, text in ticks(AxisScale(0, 0.1), Axis(percent=True), 5)][1] == "2 %"
 
 
 def heights(svg: str) -> list[tuple[float, float]]:
@@ -71,9 +80,9 @@ def heights(svg: str) -> list[tuple[float, float]]:
 
 def test_points_of_a_line_are_where_the_scale_says() -> None:
     y = [0.0, 1.0, None, 4.0]
-    panel = Panel("", (Line(range(4), y, "a", "positive"),), y=Axis(zero=True))
+    panel = Panel("", (Curve(range(4), y, "a", "positive"),), y=Axis(zero=True))
     chart = Panels("", "", (panel,), 1)
-    drawn = Drawn.of(panel, 860.0)
+    drawn = DrawnPanel.of(panel, 860.0)
     expected = [(drawn.across(x), drawn.level(v)) for x, v in enumerate(y) if v is not None]
     for found, wanted in zip(heights(chart.to_svg()), expected, strict=True):
         assert found == pytest.approx(wanted, abs=0.06)
@@ -81,8 +90,8 @@ def test_points_of_a_line_are_where_the_scale_says() -> None:
 
 
 def test_columns_stand_on_zero_and_are_as_high_as_their_values() -> None:
-    columns = Columns([0, 1], [2.0, -1.0], "a", "positive")
-    other = Columns([0, 1], [1.0, math.nan], "b", "negative")
+    columns = StandingBars([0, 1], [2.0, -1.0], "a", "positive")
+    other = StandingBars([0, 1], [1.0, math.nan], "b", "negative")
     svg = Panels("", "", (Panel("", (columns, other)),), 1).to_svg()
     rects = [r for r in ET.fromstring(svg).iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
     sizes = [float(r.get("height", "")) for r in rects]
@@ -96,7 +105,7 @@ def test_columns_stand_on_zero_and_are_as_high_as_their_values() -> None:
 
 def test_a_panel_of_everything_in_every_form() -> None:
     panels = (
-        Panel("lines", (Line([1, 10], [1, 2], "a", "third", "dash", spread=[(0, 2), (1, 3)]),
+        Panel("lines", (Curve([1, 10], [1, 2], "a", "third", "dash", spread=[(0, 2), (1, 3)]),
                         Level(1.5, "level")), Axis("x", log=True)),
         Panel("dots", (Dots([1, 2], [3.0, None], "d", ["fourth"], ["<b>", "c"], named=True),)),
         Panel("heat", (Heat([[0.0, 1.0], [None, 0.5]], [(0, 1)]),), y=Axis("i", down=True)),

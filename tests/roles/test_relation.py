@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from lexray.errors import LexrayError
-from lexray.roles.relation import Relation, parse_pairs, relations_of, shipped
+from lexray.roles.relation import Relation, load_shipped, parse_pairs, relations_of
 
 PAIRS = (("France", "Paris"), ("Japan", "Tokyo"))
 
 
 def test_what_comes_along() -> None:
-    found = shipped()
+    found = load_shipped()
     assert len(found) >= 25
     assert ("Japan", "Tokyo") in found["capital"].pairs
     assert found["copy"].k == found["name"].k == 1
@@ -29,8 +29,12 @@ def test_what_comes_along() -> None:
 
 
 def test_by_name_and_by_title() -> None:
-    assert relations_of("capital") == relations_of(["country → capital"]) == (shipped()["capital"],)
-    assert relations_of(None) == tuple(shipped().values())
+    assert (
+        relations_of("capital")
+        == relations_of(["country → capital"])
+        == (load_shipped()["capital"],)
+    )
+    assert relations_of(None) == tuple(load_shipped().values())
 
 
 @pytest.mark.parametrize("text", ["France→Paris,Japan→Tokyo", "France -> Paris, Japan=>Tokyo,"])

@@ -11,10 +11,10 @@ import pytest
 
 from lexray import studies
 from lexray.model.model import Model
-from lexray.result.charts.panels import Columns, Panel
+from lexray.result.charts.panels import Panel, StandingBars
 from lexray.result.table import Table
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, finding
+from lexray.studies.shared.finding import Outcome, finding
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import each_prompt
 from lexray.studies.shared.study import VISIT, PromptOptions, Study, option
@@ -28,7 +28,7 @@ class Letters(PromptOptions):
     letter: str = option("a", "Which one.")
 
 
-def run(model: Model, options: Letters) -> Evidence:
+def run(model: Model, options: Letters) -> Outcome:
     def count(prompt: Prompt) -> dict[str, Any]:
         counted.append(prompt.text)
         return {"n": prompt.text.count(options.letter), "third": 1 / 3, "list": [1, 2.5]}
@@ -36,14 +36,14 @@ def run(model: Model, options: Letters) -> Evidence:
     done = each_prompt("letters", model, options, count)
     total = sum(d.numbers["n"] for d in done)
     rows = tuple((d.prompt.text, d.numbers["n"]) for d in done)
-    return Evidence(
+    return Outcome(
         {"total": total, "rows": [d.numbers for d in done], "odd": [float("nan"), float("inf")]},
         (Table(("prompt", "count"), rows, "counts"),),
         (
             finding("There are <b>many</b>.", "more than 3", total > 3, str(total), "12"),
             finding("It can be told.", "never", None, "no"),
         ),
-        lambda: figures.panels(Panel("", (Columns([1], [total], "letters", figures.OURS),))),
+        lambda: figures.panels(Panel("", (StandingBars([1], [total], "letters", figures.OURS),))),
         ("counted by hand",),
     )
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lexray.model.model import Model
-from lexray.result.charts.panels import Dots, Line
+from lexray.result.charts.panels import Curve, Dots
 from lexray.studies import find, keep_k
 from lexray.studies.keep_k import HIDDEN, LARGE, NORMAL, SMALL, UNIT, VALUES
 from lexray.studies.shared.hidden import hidden_states
@@ -199,4 +199,4 @@ def test_the_figure_marks_what_was_published() -> None:
     assert isinstance(star, Dots)
     assert (list(star.x), list(star.y)) == ([1000, 1000], [0.83, 0.10])
     assert len(lines) == 6
-    assert {line.dash for line in lines if isinstance(line, Line)} == {"solid", "dash"}
+    assert {line.dash for line in lines if isinstance(line, Curve)} == {"solid", "dash"}

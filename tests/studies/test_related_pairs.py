@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lexray.errors import LexrayError
-from lexray.result.charts.panels import Columns, Level
+from lexray.result.charts.panels import Level, StandingBars
 from lexray.studies import find, related_pairs
 from lexray.studies.related_pairs import RelatedPairs
 from tests.dense import dense
@@ -57,5 +57,5 @@ def test_the_figure_marks_what_was_published() -> None:
     columns, level = result.plot().panels[0].series
     assert isinstance(level, Level)
     assert level.y == 0.05
-    assert isinstance(columns, Columns)
+    assert isinstance(columns, StandingBars)
     assert list(columns.y) == [layer["share"] for layer in result.numbers["layers"]]

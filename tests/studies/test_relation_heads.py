@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lexray.roles.relation import Relation
-from lexray.roles.tokens import Task, tasks_of
+from lexray.roles.tokens import TokenPairs, tasks_of
 from lexray.studies import find, relation_heads
 from lexray.studies.relation_heads import (
     ALONE,
@@ -25,7 +25,7 @@ from tests.vocabulary.vocabularies import worded
 PAIRS = (("a", "b"), ("c", "d"), ("e", "f"), ("g", "h"), ("i", "j"), ("k", "l"))
 
 
-def task() -> Task:
+def task() -> TokenPairs:
     (found,) = tasks_of(worded("llama"), [Relation("letters", PAIRS, k=6)])
     return found
 

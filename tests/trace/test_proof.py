@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from lexray.errors import LexrayError
 from lexray.families import Norm
 from lexray.model.model import Model
-from lexray.trace.record.plan import Plan, kept_bytes
+from lexray.trace.record.plan import RecordPlan, kept_bytes
 from lexray.trace.trace import Trace
 from tests.families import forward
 from tests.families.oracles import allowed, close, given_weights, head_gate, run
@@ -262,7 +262,7 @@ def test_memory_is_foretold(name: str) -> None:
     """The estimate is what a trace takes, to a few per cent."""
     c = case(name)
     t = c.trace
-    plan = Plan((len(IDS),), (t.positions,), t.layers, t.what, torch.device("cpu"))
+    plan = RecordPlan((len(IDS),), (t.positions,), t.layers, t.what, torch.device("cpu"))
     taken = sum(x.nbytes for x in t.parts.values())
     foretold = kept_bytes(c.model, plan, 4)
     assert 0.9 * foretold <= taken <= 1.05 * foretold

@@ -12,7 +12,7 @@ import pytest
 
 from lexray.errors import LexrayError
 from lexray.flow.flow import Flow
-from lexray.flow.options import FlowOptions, Options
+from lexray.flow.options import BlockOptions, FlowOptions
 from lexray.model.model import Model
 from lexray.trace.trace import Trace
 from tests.families.zoo import build
@@ -50,7 +50,7 @@ def test_every_option_is_typed_and_explained(function: Callable[..., Any]) -> No
 
 
 def test_the_face_has_every_option_of_a_graph() -> None:
-    options = vars(Options())
+    options = vars(BlockOptions())
     taken = inspect.signature(Trace.flow).parameters
     assert {name: taken[name].default for name in options} == options
     assert FlowOptions.__annotations__.keys() == options.keys()

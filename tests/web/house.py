@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from lexray.errors import LexrayError
 from lexray.model.origin import Origin
-from lexray.web.desk import Desk, Run
+from lexray.web.desk import Desk, Errand
 from lexray.web.guard import Door
 from lexray.web.library import Library, Served
 from lexray.web.server import make_app
@@ -46,10 +46,10 @@ class Prompt(Desk):
         super().__init__({})
         self._shelf = Shelf(library)
 
-    def submit(self, key: Hashable, work: Work, *, urgent: bool = False) -> Run:
+    def submit(self, key: Hashable, work: Work, *, urgent: bool = False) -> Errand:
         if (found := self.find(key)) is not None:
             return found
-        run = Run(f"run{len(self._runs)}", key, work, urgent, wanted=1)
+        run = Errand(f"run{len(self._runs)}", key, work, urgent, wanted=1)
         try:
             run.finish("done", work.run(self._shelf))
             self._by_key[key] = run

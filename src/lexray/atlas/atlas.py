@@ -48,8 +48,8 @@ class Atlas:
 
     def __post_init__(self) -> None:
         if not self.view:
-            found = [view for view in FIRST if view in self.manifest.views]
-            object.__setattr__(self, "view", found[0] if found else "standard")
+            views = [view for view in FIRST if view in self.manifest.views]
+            object.__setattr__(self, "view", views[0] if views else "standard")
         elif self.view not in self.manifest.views:
             raise LexrayError(
                 f"{self.where} has no view {self.view!r}; it has {', '.join(self.manifest.views)}"
@@ -88,12 +88,12 @@ class Atlas:
     @cached_property
     def manifest(self) -> Manifest:
         """Of which model it is, how it was read."""
-        found = Manifest.read(self.store)
-        if found is None:
+        manifest = Manifest.read(self.store)
+        if manifest is None:
             raise LexrayError(
                 f"there is no atlas in {self.where}; `lexray atlas MODEL -o {self.where}` makes one"
             )
-        return found
+        return manifest
 
     @cached_property
     def there(self) -> list[Chunk]:
@@ -131,8 +131,8 @@ class Atlas:
     @cached_property
     def shown(self) -> list[str]:
         """All tokens as people read them, by id."""
-        found = self.database.ask("SELECT coalesce(shown, '') AS shown FROM tokens ORDER BY id")
-        return list(found["shown"].to_pylist())
+        table = self.database.ask("SELECT coalesce(shown, '') AS shown FROM tokens ORDER BY id")
+        return list(table["shown"].to_pylist())
 
     # ------------------------------------------------------------------ asking
 
@@ -156,8 +156,8 @@ class Atlas:
 
     def _ask(self, question: ask.Question, title: str, people: str = "") -> Rows:
         """`people`: the columns that they see, if not all."""
-        found = self.database.ask(question.sql, question.parameters)
-        return self._rows(found, title, self.view, people)
+        table = self.database.ask(question.sql, question.parameters)
+        return self._rows(table, title, self.view, people)
 
     # ------------------------------------------------------------------ by words
 
@@ -170,8 +170,8 @@ class Atlas:
         return ids
 
     def _find(self, word: str | int) -> list[int]:
-        found: list[int] = self.database.ask(*ask.find_tokens(word))["id"].to_pylist()
-        return found
+        ids: list[int] = self.database.ask(*ask.find_tokens(word))["id"].to_pylist()
+        return ids
 
     def parameters(
         self,
@@ -218,10 +218,10 @@ class Atlas:
         known = {word: ids for word, ids in forms.items() if ids}
         question = ask.find_lists(self.view, known, n, end, kind, layer, legibility)
         people = "address side end found_ids ranks weight"
-        found = self._ask(question, f"Lists with {' '.join(known)}", people)
+        rows = self._ask(question, f"Lists with {' '.join(known)}", people)
         if not unknown:
-            return found
-        return replace(found, note=f"{found.note} · no tokens: {', '.join(unknown)}")
+            return rows
+        return replace(rows, note=f"{rows.note} · no tokens: {', '.join(unknown)}")
 
     def like(
         self,
@@ -282,11 +282,11 @@ class Atlas:
         sizes = self.manifest.sizes, other.manifest.sizes
         title = f"{self.model} beside {other.model}"
         if (by or ("place" if is_alike(*sizes) else "words")) == "place":
-            found = compare_places(self._half, other._half, kind, layer, n)
+            rows = compare_places(self._half, other._half, kind, layer, n)
             people = "address side shared norm other_norm top_ids other_words"
-            return self._rows(found, f"{title}: what changed most", self.view, people)
+            return self._rows(rows, f"{title}: what changed most", self.view, people)
         owns = list(self.vectors(kind, layer, n=n, by="legibility"))
-        found = join_partners(
+        rows = join_partners(
             owns,
             [
                 self.like(own["address"], 1, side=own["side"], kind=own["kind"], other=other)
@@ -294,7 +294,7 @@ class Atlas:
             ],
         )
         people = "address side other other_side alike shared_words"
-        return self._rows(found, f"{title}: lists that are alike", self.view, people)
+        return self._rows(rows, f"{title}: lists that are alike", self.view, people)
 
     # ------------------------------------------------------------------ tables
 
@@ -321,13 +321,13 @@ class Atlas:
         text = str(address)
         wanted = text if text.startswith("final_norm") else str(self._own(Address.parse(text)))
         question = ask.find_vectors(self.view, ask.place_of(wanted) | {"side": side}, None, "place")
-        found = self._ask(question, f"{wanted} as tokens", LISTS)
-        if not len(found):
+        rows = self._ask(question, f"{wanted} as tokens", LISTS)
+        if not len(rows):
             raise LexrayError(
                 f"{wanted} is not in {self.where} (view {self.view}); vectors look like "
                 "L3N17.value, L3H2.V12, L3.attn_norm"
             )
-        return found
+        return rows
 
     def _own(self, at: Address) -> Address:
         """Keys and values that heads share are kept under the first of them."""

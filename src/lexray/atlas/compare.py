@@ -54,13 +54,13 @@ def compare_places(
 ) -> pa.Table:
     """Vectors and matrices of the same address: what they share of their lists, the least first."""
     to_b = translate(a, b)
-    found = []
+    tables = []
     if kind not in ("VO", "QK"):
-        found.append(_compare_lists(a, b, to_b, kind, layer))
+        tables.append(_compare_lists(a, b, to_b, kind, layer))
     if kind in (None, "VO", "QK"):
-        found.append(_compare_pairs(a, b, to_b, kind, layer))
+        tables.append(_compare_pairs(a, b, to_b, kind, layer))
     whole = pa.concat_tables(
-        [table for table in found if len(table)] or found[:1], promote_options="default"
+        [table for table in tables if len(table)] or tables[:1], promote_options="default"
     )
     order = np.argsort(whole["shared"].to_numpy(), kind="stable")[:n]
     return whole.take(order)
@@ -142,9 +142,9 @@ def _matrix(lists: pa.ChunkedArray) -> NDArray[np.int32]:
     """Lists as rows, filled up with −1."""
     whole = lists.combine_chunks()
     counts = np.diff(whole.offsets.to_numpy())
-    found = np.full((len(whole), max(1, counts.max(initial=1))), -1, dtype=np.int32)
-    found[np.arange(found.shape[1]) < counts[:, None]] = whole.flatten().to_numpy()
-    return found
+    padded = np.full((len(whole), max(1, counts.max(initial=1))), -1, dtype=np.int32)
+    padded[np.arange(padded.shape[1]) < counts[:, None]] = whole.flatten().to_numpy()
+    return padded
 
 
 def _share(X: NDArray[Any], Y: NDArray[Any]) -> NDArray[np.float32]:
@@ -164,8 +164,8 @@ def _words(lists: pa.ChunkedArray, shown: Sequence[str]) -> list[list[str]]:
 def join_partners(owns: Sequence[dict[str, Any]], partners: Sequence[Rows]) -> pa.Table:
     """Vectors of one model, each with the one in the other whose list is most like it."""
     rows = []
-    for own, found in zip(owns, partners, strict=True):
-        best = found[0] if len(found) else {}
+    for own, theirs in zip(owns, partners, strict=True):
+        best = theirs[0] if len(theirs) else {}
         rows.append(
             {
                 **{name: own[name] for name in ("address", "kind", "side", "layer", "legibility")},
@@ -173,7 +173,7 @@ def join_partners(owns: Sequence[dict[str, Any]], partners: Sequence[Rows]) -> p
                 "other_side": best.get("side"),
                 "alike": best.get("alike"),
                 "top_ids": own["top_ids"],
-                "shared_words": found.words(best.get("shared_ids", ())),
+                "shared_words": theirs.words(best.get("shared_ids", ())),
             }
         )
     if not rows:

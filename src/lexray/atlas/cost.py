@@ -20,7 +20,7 @@ INDEXED = 4.3
 
 
 @dataclass(frozen=True)
-class Plan(Result):
+class AtlasPlan(Result):
     """The work of an atlas, job by job."""
 
     model: str
@@ -65,7 +65,7 @@ class Plan(Result):
 
 def plan_atlas(
     model: Weights, options: AtlasOptions, *, workers: int = 1, speed: Speed | None = None
-) -> Plan:
+) -> AtlasPlan:
     """Looks at headers, and multiplies for a second; `speed` is measured unless given."""
     reading = plan_chunks(model, options)
     every: list[Chunk] = [*reading, *plan_index(model, options, reading)]
@@ -77,4 +77,4 @@ def plan_atlas(
     lists = sum(count_lists(model, c) for c in reading if c.job in ("vectors", "others"))
     size = lists * 2 * options.k * (ENTRY + INDEXED)
     speed = speed or measure(model.d_model, model.d_head, model.device)
-    return Plan(model.name, workers, dict(chunks), lists, dict(flop), size, speed)
+    return AtlasPlan(model.name, workers, dict(chunks), lists, dict(flop), size, speed)

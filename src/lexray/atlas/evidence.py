@@ -66,8 +66,8 @@ def read_evidence(model: Model, chunk: Chunk, text: str) -> Tables:
 def _neurons(model: Model, chunk: Chunk, layer: int, text: str) -> tuple[list[Row], list[Row]]:
     units = list(_units(model, layer, NEURONS_AT_ONCE * (chunk.part or 0)))
 
-    def active(found: LayerTrace) -> Float[Tensor, "p n"]:
-        return torch.cat([unit.activity(found) for unit in units], 1)
+    def active(recorded: LayerTrace) -> Float[Tensor, "p n"]:
+        return torch.cat([unit.activity(recorded) for unit in units], 1)
 
     ran = gather(model, text, layer, ("mlp",), active)
     snippets: list[Row] = []
@@ -103,9 +103,9 @@ def _areas(
 ) -> Iterator[Row]:
     for read in neuron_reads(model, unit.ff, unit.names, list(unit.chosen)):
         areas, _ = measure_areas(ran, read, blocks[read.active])
-        for i, found in zip(unit.chosen, areas, strict=True):
+        for i, area in zip(unit.chosen, areas, strict=True):
             at = {"address": unit.address(i), "layer": layer, "part": "neuron"}
-            yield {**at, "reading": read.name, "area": None if isnan(found) else found}
+            yield {**at, "reading": read.name, "area": None if isnan(area) else area}
 
 
 def _heads(model: Model, chunk: Chunk, layer: int, text: str) -> tuple[list[Row], list[Row]]:
@@ -114,12 +114,12 @@ def _heads(model: Model, chunk: Chunk, layer: int, text: str) -> tuple[list[Row]
     areas: list[Row] = []
     for looking, part in ((False, "VO"), (True, "QK")):
         pieces, watched, means = watch_layer(model, layer, text, PLACES, looking=looking)
-        for one, found in zip(watched, means, strict=True):
+        for one, mean in zip(watched, means, strict=True):
             address = str(Address(layer, head=one.head.index))
             at = {"address": address, "layer": layer, "part": part}
             shown = head_snippets(model, one, pieces, PLACES)
             snippets += [{**at, "rank": rank, **_say(s)} for rank, s in enumerate(shown, 1)]
-            area = None if isnan(found) else found
+            area = None if isnan(mean) else mean
             areas.append({**at, "reading": QUESTIONS[looking], "area": area})
     return snippets, areas
 

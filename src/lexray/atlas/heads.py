@@ -33,9 +33,9 @@ def read_heads(model: Model, chunk: Chunk, k: int, directions: int) -> Tables:
     svds = [factored_svd(*circuit.matrices) for circuit in circuits]
     matrices: list[Row] = []
     pairs: list[Row] = []
-    for circuit, found, (_, S, _) in zip(circuits, each_top(circuits, k), svds, strict=True):
-        matrices.append(_describe(circuit, found, S))
-        pairs += _pair_rows(circuit, found)
+    for circuit, best, (_, S, _) in zip(circuits, each_top(circuits, k), svds, strict=True):
+        matrices.append(_describe(circuit, best, S))
+        pairs += _pair_rows(circuit, best)
     return {
         "directions": _directions(model, circuits, svds, min(directions, len(svds[0][1])), k),
         "pairs": to_table("pairs", pairs),
@@ -57,7 +57,7 @@ def _place(circuit: Circuit) -> Row:
     }
 
 
-def _describe(circuit: Circuit, found: Pairs, S: torch.Tensor) -> Row:
+def _describe(circuit: Circuit, pairs: Pairs, S: torch.Tensor) -> Row:
     squares = S.square()
     total = squares.sum().clamp(min=1e-300)
     return {
@@ -65,14 +65,14 @@ def _describe(circuit: Circuit, found: Pairs, S: torch.Tensor) -> Row:
         "kv": circuit.head.kv_index,
         "norm": float(total.sqrt()),
         "rank": float(total.square() / squares.square().sum().clamp(min=1e-300)),
-        "legibility": found.legibility,
-        "work": found.work,
-        "note": found.note,
+        "legibility": pairs.legibility,
+        "work": pairs.work,
+        "note": pairs.note,
     }
 
 
-def _pair_rows(circuit: Circuit, found: Pairs) -> Iterator[Row]:
-    for rank, pair in enumerate(found.pairs, 1):
+def _pair_rows(circuit: Circuit, pairs: Pairs) -> Iterator[Row]:
+    for rank, pair in enumerate(pairs.pairs, 1):
         place = _place(circuit)
         yield {**place, "rank": rank, "row": pair.row.id, "col": pair.col.id, "score": pair.score}
 
@@ -106,12 +106,12 @@ def _directions(model: Model, circuits: list[Circuit], svds: list[Any], n: int, 
 def read_roles(model: Model) -> Tables:
     """Roles from weights; measured in a run too, where the model can be run."""
     try:
-        found = model.catalogue()
+        catalogue = model.catalogue()
     except LexrayError:
-        found = model.catalogue(measure=False)
+        catalogue = model.catalogue(measure=False)
     return {
-        "heads": to_table("heads", list(_head_rows(found))),
-        "roles": to_table("roles", list(_role_rows(found))),
+        "heads": to_table("heads", list(_head_rows(catalogue))),
+        "roles": to_table("roles", list(_role_rows(catalogue))),
     }
 
 
@@ -120,8 +120,8 @@ def _at(address: str) -> Row:
     return {"address": address, "layer": at.layer, "head": at.head}
 
 
-def _head_rows(found: Catalogue) -> Iterator[Row]:
-    for entry in found.entries:
+def _head_rows(catalogue: Catalogue) -> Iterator[Row]:
+    for entry in catalogue.entries:
         said = entry.to_dict()
         measured = {f"measured_{key}": value for key, value in (said["measured"] or {}).items()}
         names = ("copying", "previous", "first", "duplicate", "induction", "mover")
@@ -129,8 +129,8 @@ def _head_rows(found: Catalogue) -> Iterator[Row]:
         yield {**_at(entry.address), "does": entry.said, **plain, **measured}
 
 
-def _role_rows(found: Catalogue) -> Iterator[Row]:
-    for entry in found.entries:
+def _role_rows(catalogue: Catalogue) -> Iterator[Row]:
+    for entry in catalogue.entries:
         for role in entry.roles:
             yield {**_at(entry.address), **role.to_dict()}
 
@@ -138,12 +138,12 @@ def _role_rows(found: Catalogue) -> Iterator[Row]:
 def read_relations(model: Model) -> pa.Table:
     """Every head and relation; the pairs that hold of those that are no chance."""
     try:
-        found = model.relations()
+        relations = model.relations()
     except LexrayError:  # a vocabulary without the words of any relation
         return TABLES["relations"].empty_table()
-    sure = _sure(found)
+    sure = _sure(relations)
     rows = []
-    for relation, address, sign, share, chance, _, q, _, pairs in found.csv_tables()[0].rows:
+    for relation, address, sign, share, chance, _, q, _, pairs in relations.csv_tables()[0].rows:
         score = sure.get((str(relation), str(address), str(sign)))
         right = [f"{a} → {b}" for a, b in score.right] if score else None
         row = {"relation": relation, **_at(str(address)), "sign": sign, "share": share}
@@ -151,11 +151,11 @@ def read_relations(model: Model) -> pa.Table:
     return to_table("relations", rows)
 
 
-def _sure(found: Relations) -> dict[tuple[str, str, str], Score]:
+def _sure(relations: Relations) -> dict[tuple[str, str, str], Score]:
     return {
         (score.relation.name, score.address, "writes" if score.sign == 1 else "suppresses"): score
-        for address in found.addresses
-        for score in found.at(address)
+        for address in relations.addresses
+        for score in relations.at(address)
         if score.q < SURE
     }
 

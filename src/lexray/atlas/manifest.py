@@ -204,9 +204,9 @@ def _dict(said: Any, name: str) -> dict[str, Any]:
 
 
 def _options(said: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {name: _count(said, name) for name in ("k", "directions", "links")}
-    found["text"] = None if said["text"] is None else _text(said, "text")
-    return found
+    options: dict[str, Any] = {name: _count(said, name) for name in ("k", "directions", "links")}
+    options["text"] = None if said["text"] is None else _text(said, "text")
+    return options
 
 
 def _file(name: str, facts: Any) -> Written:

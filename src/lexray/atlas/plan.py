@@ -84,27 +84,27 @@ class Chunk:
         if job == "vectors" and match["kind"] == "others":
             job = "others"
         layer, part = (None if match[key] is None else int(match[key]) for key in ("layer", "part"))
-        found = cls(job, match["view"], match["kind"], layer, part, match["mark"] or "")
-        if found.name != name:
+        chunk = cls(job, match["view"], match["kind"], layer, part, match["mark"] or "")
+        if chunk.name != name:
             raise LexrayError(f"{name[:80]!r} is no file of an atlas")
-        return found
+        return chunk
 
 
 def plan_chunks(model: Weights, options: AtlasOptions) -> list[Chunk]:
     """What the options ask for, the index left out, in the order in which it is worked on."""
     layers = choose_layers(model, options)
-    found = [Chunk("tokens", NO_VIEW)]
+    chunks = [Chunk("tokens", NO_VIEW)]
     for view in dict.fromkeys(options.views):
-        found += _plan_vectors(model, options, view, layers)
+        chunks += _plan_vectors(model, options, view, layers)
         if "others" in options.kinds:
-            found.append(Chunk("others", view, "others"))
+            chunks.append(Chunk("others", view, "others"))
         if "heads" in options.kinds:
-            found += [Chunk("heads", view, layer=layer) for layer in layers]
+            chunks += [Chunk("heads", view, layer=layer) for layer in layers]
         whole: tuple[Job, ...] = ("roles", "relations", "links")
-        found += [Chunk(job, view) for job in whole if job in options.kinds]
+        chunks += [Chunk(job, view) for job in whole if job in options.kinds]
         if options.text is not None:
-            found += _plan_evidence(model, view, layers)
-    return found
+            chunks += _plan_evidence(model, view, layers)
+    return chunks
 
 
 def choose_layers(model: Weights, options: AtlasOptions) -> list[int]:
@@ -143,13 +143,13 @@ def plan_index(model: Weights, options: AtlasOptions, chunks: Iterable[Chunk]) -
     for chunk in sorted(chunks, key=order_of):
         if chunk.job in ("vectors", "others"):
             by_view.setdefault(chunk.view, []).append(chunk)
-    found = []
+    planned = []
     for view, over in by_view.items():
         entries = 2 * options.k * sum(count_lists(model, chunk) for chunk in over)
         parts = max(1, ceil(entries / INDEXED_AT_ONCE))
         mark = sha256("\n".join([str(parts), *(c.name for c in over)]).encode()).hexdigest()[:8]
-        found += [Chunk("index", view, "tokens", None, at, mark) for at in range(parts)]
-    return found
+        planned += [Chunk("index", view, "tokens", None, at, mark) for at in range(parts)]
+    return planned
 
 
 def order_of(chunk: Chunk) -> tuple[str, str, int, str, int, str]:

@@ -58,8 +58,8 @@ class Rows(Result, Sequence[dict[str, Any]]):
         """One column as a list."""
         if name not in self.columns:
             raise LexrayError(f"there is no column {name!r}; there are {', '.join(self.columns)}")
-        found: list[Any] = self.table[name].to_pylist()
-        return found
+        cells: list[Any] = self.table[name].to_pylist()
+        return cells
 
     def words(self, ids: Sequence[int] | None, n: int | None = None) -> list[str]:
         """Tokens as people read them."""
@@ -72,17 +72,17 @@ class Rows(Result, Sequence[dict[str, Any]]):
         return self.table
 
     def to_pandas(self) -> pandas.DataFrame:
-        found: pandas.DataFrame = self.table.to_pandas()
-        return found
+        frame: pandas.DataFrame = self.table.to_pandas()
+        return frame
 
     def to_polars(self) -> polars.DataFrame:
         try:
             import polars
         except ImportError as error:
             raise LexrayError("polars is not installed: pip install polars") from error
-        found = polars.from_arrow(self.table)
-        assert isinstance(found, polars.DataFrame)
-        return found
+        frame = polars.from_arrow(self.table)
+        assert isinstance(frame, polars.DataFrame)
+        return frame
 
     def to_json(self, *, state: bool = False) -> str:
         """What the rows say. To keep them for later there is the atlas itself, or Parquet."""

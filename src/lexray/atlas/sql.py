@@ -63,15 +63,15 @@ class Database:
         connection = self._connection
         if self._store.folder is None:
             connection.register_filesystem(self._store.system)
-            for found in files.values():
-                for key, some in found.items():
-                    found[key] = [self._store.system.unstrip_protocol(path) for path in some]
-        paths = [path for found in files.values() for some in found.values() for path in some]
+            for own in files.values():
+                for key, some in own.items():
+                    own[key] = [self._store.system.unstrip_protocol(path) for path in some]
+        paths = [path for own in files.values() for some in own.values() for path in some]
         connection.execute(f"SET threads={THREADS}")
         connection.execute("SET parquet_metadata_cache=true")
         connection.execute(f"SET allowed_paths=[{_quote(paths)}]")
-        for name, found in files.items():
-            self._make_view(name, found, unindexed)
+        for name, own in files.items():
+            self._make_view(name, own, unindexed)
         connection.execute(
             "CREATE TABLE _shown AS SELECT list(coalesce(shown, '') ORDER BY id) AS words "
             "FROM tokens"

@@ -104,8 +104,8 @@ class Store:
                 return None
             if self.system.size(self.path(name)) > MOST_BYTES:
                 raise LexrayError(f"{name} in {self.where} is larger than any file of an atlas")
-            found: bytes = self.system.cat_file(self.path(name))
-            return found
+            content: bytes = self.system.cat_file(self.path(name))
+            return content
 
     def remove(self, name: str) -> None:
         if self.folder is not None:

@@ -41,7 +41,7 @@ def read_vectors(model: Model, chunk: Chunk, k: int) -> pa.Table:
     addresses = [group.address_of(i) for group, a, b in groups for i in range(a, b)]
     parts = []
     for side in sides_of(model.options, kind):
-        found = list_ends(_seen(model, side), chunk.layer, X, kind, k)
+        ends = list_ends(_see(model, side), chunk.layer, X, kind, k)
         columns: Columns = {
             "address": addresses,
             "kind": [kind] * len(X),
@@ -50,7 +50,7 @@ def read_vectors(model: Model, chunk: Chunk, k: int) -> pa.Table:
             "owner": owners,
             "number": numbers,
             "norm": _norms(X),
-            **found,
+            **ends,
         }
         parts.append(pa.table(columns, schema=TABLES["vectors"]))
     return pa.concat_tables(parts)
@@ -73,7 +73,7 @@ def between(groups: Sequence[Group], start: int, stop: int) -> Iterator[tuple[Gr
         before += group.n
 
 
-def _seen(model: Model, side: str) -> Weights:
+def _see(model: Model, side: str) -> Weights:
     return model.view(reading="output") if side == "expects" else model
 
 
@@ -86,17 +86,17 @@ def list_ends(
 ) -> Columns:
     """Both ends of the lists of vectors, and their legibility, as columns."""
     space = space_of(seen, layer)
-    found = space.top(X, kind, max(k, WINDOW))
-    legible = space.legibility(found.top_ids, kind)
-    return {"legibility": legible.float().numpy(), **as_columns(found, k)}
+    best = space.top(X, kind, max(k, WINDOW))
+    legible = space.legibility(best.top_ids, kind)
+    return {"legibility": legible.float().numpy(), **as_columns(best, k)}
 
 
-def as_columns(found: TopVectors, k: int) -> Columns:
+def as_columns(best: TopVectors, k: int) -> Columns:
     return {
-        "top_ids": _lists(found.top_ids[:, :k].int()),
-        "top_scores": _lists(found.top_values[:, :k].float()),
-        "bottom_ids": _lists(found.bottom_ids[:, :k].int()),
-        "bottom_scores": _lists(found.bottom_values[:, :k].float()),
+        "top_ids": _lists(best.top_ids[:, :k].int()),
+        "top_scores": _lists(best.top_values[:, :k].float()),
+        "bottom_ids": _lists(best.bottom_ids[:, :k].int()),
+        "bottom_scores": _lists(best.bottom_values[:, :k].float()),
     }
 
 

@@ -64,7 +64,7 @@ def write_atlas(
     files = keep_done(store, manifest)
     reading = [chunk for chunk in manifest.planned if chunk.job != "index"]
     index = [chunk for chunk in manifest.planned if chunk.job == "index"]
-    work = Work(model, store, options, manifest, files)
+    work = AtlasWriter(model, store, options, manifest, files)
     new = work.do(sorted(reading, key=order_of), run, f"reading {model.name}")
     new += work.do(sorted(index, key=order_of), run, "indexing")
     return Wrote(work.finish(), new)
@@ -88,15 +88,15 @@ def prepare(model: Model, store: Store, options: AtlasOptions, source: str) -> M
 def keep_done(store: Store, manifest: Manifest) -> dict[str, Written]:
     """The files of chunks that are whole; those that a killed run did not note are looked at."""
     names, noted = store.names(), manifest.files
-    found: dict[str, Written] = {}
+    whole_files: dict[str, Written] = {}
     for chunk in manifest.planned:
         if not names.issuperset(chunk.names):
             continue
         files = [noted.get(name) or _look(store, name) for name in chunk.names]
         whole = [file for file in files if file is not None]
         if len(whole) == len(files):
-            found |= {file.name: file for file in whole}
-    return found
+            whole_files |= {file.name: file for file in whole}
+    return whole_files
 
 
 def _look(store: Store, name: str) -> Written | None:
@@ -107,7 +107,7 @@ def _look(store: Store, name: str) -> Written | None:
 
 
 @dataclass
-class Work:
+class AtlasWriter:
     """An atlas while it is written."""
 
     model: Model

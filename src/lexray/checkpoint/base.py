@@ -84,11 +84,11 @@ class Checkpoint(ABC):
 
         Raises if an entry is NaN or infinite: whatever is made of it would be wrong.
         """
-        found = self.read_unchecked(name, *index)
-        if not all_finite(found):
+        tensor = self.read_unchecked(name, *index)
+        if not all_finite(tensor):
             start = [bounds[0] for bounds in self._box(name, index)]
-            require_finite(self.describe(name), found, start)
-        return found
+            require_finite(self.describe(name), tensor, start)
+        return tensor
 
     def read_unchecked(self, name: str, *index: slice) -> Tensor:
         """The same, whatever the numbers are."""
@@ -158,8 +158,8 @@ class Checkpoint(ABC):
 
 def file_marks(paths: Iterable[Path]) -> tuple[str, ...]:
     """Path, size, time and number of files: one of these changes when a file is written again."""
-    found = ((path.resolve(), path.stat()) for path in paths)
-    return tuple(f"{at} {s.st_size} {s.st_mtime_ns} {s.st_ino}" for at, s in found)
+    stats = ((path.resolve(), path.stat()) for path in paths)
+    return tuple(f"{at} {s.st_size} {s.st_mtime_ns} {s.st_ino}" for at, s in stats)
 
 
 class FolderCheckpoint(Checkpoint):

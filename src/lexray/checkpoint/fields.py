@@ -75,11 +75,11 @@ WORDS: dict[Kind, str] = {
 
 def check(value: Any, kind: Callable[[Any], T | None], name: str, where: str) -> T:
     """The value, if it is of its kind; `name` and `where` are what the error calls it."""
-    found = kind(value)
-    if found is None:
+    parsed = kind(value)
+    if parsed is None:
         name = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…"
         raise LexrayError(f"{where}: {name} should be {WORDS[kind]}, not {brief(value)}")
-    return found
+    return parsed
 
 
 def brief(value: Any) -> str:
@@ -133,8 +133,8 @@ class Fields(Mapping[str, Any]):
 
     def object(self, key: str) -> Fields:
         """The fields of an object inside this one; none where there is no such object."""
-        found = self._field(key, mapping) or {}
-        return Fields(found, self._where, f"{self._inside}{key}.")
+        inner = self._field(key, mapping) or {}
+        return Fields(inner, self._where, f"{self._inside}{key}.")
 
 
 def _is_broken(value: str) -> bool:

@@ -60,7 +60,7 @@ class LoraCheckpoint(Checkpoint):
         self.bytes_read = self._total()
         settings = adapter_config(folder)
         parts, whole = _sort(self.adapter.names(), str(folder))
-        partners = Partners(base.names())
+        partners = NameMatcher(base.names())
         self._whole = _replacements(self, whole, partners, settings)
         self._added = [name for name in self._whole if name not in base.names()]
         self._names = dict.fromkeys([*base.names(), *self._added])
@@ -189,7 +189,7 @@ def _sort(keys: Iterable[str], where: str) -> tuple[dict[str, dict[str, str]], d
     return parts, whole
 
 
-class Partners:
+class NameMatcher:
     """Finds tensors whose names differ from the base's only in what comes first."""
 
     def __init__(self, names: Collection[str]) -> None:
@@ -203,8 +203,8 @@ class Partners:
         """The same name, else the only one with the longest ending in common."""
         if name in self._names:
             return name
-        found = next((self._by_ending[e] for e in _endings(name) if e in self._by_ending), [])
-        return found[0] if len(found) == 1 else None
+        candidates = next((self._by_ending[e] for e in _endings(name) if e in self._by_ending), [])
+        return candidates[0] if len(candidates) == 1 else None
 
 
 def _endings(name: str) -> Iterable[str]:
@@ -267,45 +267,45 @@ def _matches(pattern: str, module: str) -> bool:
 def _changes(
     lora: LoraCheckpoint,
     parts: dict[str, dict[str, str]],
-    partners: Partners,
+    partners: NameMatcher,
     settings: Fields,
 ) -> dict[str, LowRank | Shift]:
     """What the adapter does to which tensor of the base."""
     layers = [_layer(lora.adapter, module, keys, settings) for module, keys in parts.items()]
     weights = [f"{layer.module}.weight" for layer in layers]
     biases = [f"{layer.module}.bias" for layer in layers if layer.bias is not None]
-    found = {name: partners.find(name) for name in weights + biases}
-    _refuse_strangers(found, lora)
+    matched = {name: partners.find(name) for name in weights + biases}
+    _refuse_strangers(matched, lora)
     flips = _flips(
-        {str(found[f"{layer.module}.weight"]): layer for layer in layers}, lora, settings
+        {str(matched[f"{layer.module}.weight"]): layer for layer in layers}, lora, settings
     )
     changes: dict[str, LowRank | Shift] = {}
     read = lora.adapter.read
     for layer in layers:
-        name = str(found[f"{layer.module}.weight"])
+        name = str(matched[f"{layer.module}.weight"])
         changes[name] = LowRank(read, layer.A, layer.B, layer.scale, flips[name], layer.magnitude)
         if layer.bias is not None:
-            changes[str(found[f"{layer.module}.bias"])] = Shift(read, layer.bias, layer.scale)
+            changes[str(matched[f"{layer.module}.bias"])] = Shift(read, layer.bias, layer.scale)
     return changes
 
 
 def _replacements(
-    lora: LoraCheckpoint, whole: dict[str, str], partners: Partners, settings: Fields
+    lora: LoraCheckpoint, whole: dict[str, str], partners: NameMatcher, settings: Fields
 ) -> dict[str, str]:
     """The key of each tensor that the adapter brings whole; only saved modules may be new."""
     own = {HEAD, *(str(name) for name in settings.listing("modules_to_save"))}
-    found = {
+    matched = {
         name: partners.find(name) or (None if own.isdisjoint(name.split(".")) else name)
         for name in whole
     }
-    _refuse_strangers(found, lora)
-    return {str(found[name]): key for name, key in whole.items()}
+    _refuse_strangers(matched, lora)
+    return {str(matched[name]): key for name, key in whole.items()}
 
 
-def _refuse_strangers(found: dict[str, str | None], lora: LoraCheckpoint) -> None:
-    strangers = [name for name, partner in found.items() if partner is None]
-    if not strangers and len(set(found.values())) < len(found):
-        strangers = list(found)  # two of them would change the same tensor
+def _refuse_strangers(matched: dict[str, str | None], lora: LoraCheckpoint) -> None:
+    strangers = [name for name, partner in matched.items() if partner is None]
+    if not strangers and len(set(matched.values())) < len(matched):
+        strangers = list(matched)  # two of them would change the same tensor
     if not strangers:
         return
     shown = ", ".join(strangers[:5]) + (", …" if len(strangers) > 5 else "")

@@ -135,10 +135,10 @@ def _adaptation(layer: Any, adapter: str, kind: str) -> LowRank | Shift | None:
 
 def modules_by_name(root: nn.Module) -> dict[str, nn.Module]:
     """The parts of a module by the names they would have without wrappers."""
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     for name, part in root.named_modules():
-        found.setdefault(WRAPPERS.sub("", f"{name}.").removesuffix("."), part)
-    return found
+        modules.setdefault(WRAPPERS.sub("", f"{name}.").removesuffix("."), part)
+    return modules
 
 
 def unwrap(module: nn.Module) -> nn.Module:
@@ -175,8 +175,8 @@ def state(module: nn.Module) -> dict[str, Tensor]:
     }
     buffers = module.named_buffers(remove_duplicate=False)
     kept = {name: tensor for name, tensor in buffers if name not in passing}
-    found = dict(module.named_parameters(remove_duplicate=False)) | kept
-    return {WRAPPERS.sub("", name): tensor for name, tensor in found.items()}
+    tensors = dict(module.named_parameters(remove_duplicate=False)) | kept
+    return {WRAPPERS.sub("", name): tensor for name, tensor in tensors.items()}
 
 
 def _refuse_odd(name: str, tensor: Tensor) -> None:
@@ -196,25 +196,25 @@ def _refuse_odd(name: str, tensor: Tensor) -> None:
 
 def _saved_modules(module: nn.Module) -> dict[str, str]:
     """PEFT's `modules_to_save`: the path of each, and of the copy inside which is in use."""
-    found = {}
+    saved = {}
     for path, part in module.named_modules():
         if {"original_module", "modules_to_save"} <= part._modules.keys():
             wrapper: Any = part
             adapters = [] if wrapper.disable_adapters else wrapper.active_adapters
             copies = [f"modules_to_save.{a}" for a in adapters if a in wrapper.modules_to_save]
-            found[WRAPPERS.sub("", path)] = (copies or ["original_module"])[0]
-    return found
+            saved[WRAPPERS.sub("", path)] = (copies or ["original_module"])[0]
+    return saved
 
 
 def _peft_layers(module: nn.Module) -> dict[str, Any]:
     """PEFT's layers by their path in the state dict, each fit to be read."""
-    found: dict[str, Any] = {}
+    layers: dict[str, Any] = {}
     for path, layer in module.named_modules():
         if "base_layer" in layer._modules:
             path = WRAPPERS.sub("", path)
             _active(path, layer)
-            found[path] = layer
-    return found
+            layers[path] = layer
+    return layers
 
 
 def _active(path: str, layer: Any) -> list[str]:

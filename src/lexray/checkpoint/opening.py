@@ -115,8 +115,8 @@ def _model(
         from lexray.checkpoint.hub.remote import RemoteCheckpoint
 
         return open_quantised(RemoteCheckpoint.open(str(source), revision, token))
-    found = _open_folder(path) if path.is_dir() else _open_file(path)
-    return open_quantised(_label(found, source, path))
+    checkpoint = _open_folder(path) if path.is_dir() else _open_file(path)
+    return open_quantised(_label(checkpoint, source, path))
 
 
 def _label(checkpoint: Checkpoint, source: Location, path: Path) -> Checkpoint:

@@ -29,7 +29,7 @@ class Scaled:
 
 
 @dataclass(frozen=True, eq=False)
-class Written:
+class Rewritten:
     """A region of a stored tensor, written anew."""
 
     region: Box
@@ -55,7 +55,7 @@ class Outer:
         return inside + torch.outer(rows, columns)
 
 
-Change = Scaled | Written | Outer
+Change = Scaled | Rewritten | Outer
 
 
 def apply(change: Change, weight: Tensor, box: Box) -> Tensor:
@@ -66,9 +66,9 @@ def apply(change: Change, weight: Tensor, box: Box) -> Tensor:
     here = tuple(slice(a - o[0], b - o[0]) for (a, b), o in zip(both, box, strict=True))
     there = tuple(slice(a - o[0], b - o[0]) for (a, b), o in zip(both, change.region, strict=True))
     exact = torch.promote_types(weight.dtype, torch.float32)
-    found = weight.clone()
-    found[here] = change.of(weight[here].to(exact), there).to(weight.dtype)
-    return found
+    changed = weight.clone()
+    changed[here] = change.of(weight[here].to(exact), there).to(weight.dtype)
+    return changed
 
 
 class OverlayCheckpoint(Checkpoint):
@@ -79,7 +79,7 @@ class OverlayCheckpoint(Checkpoint):
     ) -> None:
         self.base, self.name = base, name
         self.revision, self.notes, self.remote = base.revision, base.notes, base.remote
-        self._changes = {key: tuple(found) for key, found in changes.items()}
+        self._changes = {key: tuple(each) for key, each in changes.items()}
 
     @property
     def bytes_read(self) -> int:  # type: ignore[override]
@@ -89,8 +89,8 @@ class OverlayCheckpoint(Checkpoint):
         return self.base.names()
 
     def info(self, name: str) -> TensorInfo:
-        found = self.base.info(name)
-        return TensorInfo(found.shape, found.dtype) if name in self._changes else found
+        info = self.base.info(name)
+        return TensorInfo(info.shape, info.dtype) if name in self._changes else info
 
     def peek(self, name: str) -> TensorInfo | None:
         return self.base.peek(name)

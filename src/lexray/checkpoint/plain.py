@@ -42,9 +42,9 @@ def open_plain(path: Path) -> BinaryIO:
         raise
 
 
-def refuse_special(found: os.stat_result, path: Path) -> None:
+def refuse_special(status: os.stat_result, path: Path) -> None:
     """Raises for what is neither a regular file nor a link to one."""
-    if stat.S_ISREG(found.st_mode):
+    if stat.S_ISREG(status.st_mode):
         return
     kinds = {
         stat.S_IFDIR: "a folder",
@@ -53,7 +53,7 @@ def refuse_special(found: os.stat_result, path: Path) -> None:
         stat.S_IFBLK: "a device",
         stat.S_IFSOCK: "a socket",
     }
-    what = kinds.get(stat.S_IFMT(found.st_mode), "something else")
+    what = kinds.get(stat.S_IFMT(status.st_mode), "something else")
     raise LexrayError(f"{path} cannot be read: it is {what}, not a regular file")
 
 

@@ -57,7 +57,7 @@ LFS_POINTER = b"version "
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(TensorInfo):
+class TensorSpan(TensorInfo):
     """A tensor in a file: its first and last byte, counted from the start of the file."""
 
     start: int
@@ -80,7 +80,7 @@ def header_length(first: bytes, size: int, where: str) -> int:
 
 
 @without_collector()
-def parse_header(raw: bytes, size: int, where: str) -> dict[str, Entry]:
+def parse_header(raw: bytes, size: int, where: str) -> dict[str, TensorSpan]:
     """The tensors that a header names, each checked against the file's `size`."""
     broken = f"{where} has a corrupt safetensors header: it"
     header = parse_json(raw, broken)
@@ -104,10 +104,10 @@ def _corrupt(where: str, what: str) -> LexrayError:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return entries
 
 
 Layout = tuple[tuple[int, ...], torch.dtype, int]
@@ -116,7 +116,7 @@ Layout = tuple[tuple[int, ...], torch.dtype, int]
 
 def _entry(
     name: str, spec: Any, begin: int, size: int, where: str, layouts: dict[str, Layout]
-) -> Entry:
+) -> TensorSpan:
     """One tensor; `layouts` are those that were found sound before."""
     match spec:
         case {"dtype": str(kind), "shape": [*shape], "data_offsets": [start, stop]} if (
@@ -138,7 +138,7 @@ def _entry(
     if stop - start != length:
         what = f"{brief(name)}, {kind} of shape {shape[:8]}, cannot fill bytes {start} to {stop}"
         raise _corrupt(where, what)
-    return Entry(sizes, dtype, begin + start, begin + stop)
+    return TensorSpan(sizes, dtype, begin + start, begin + stop)
 
 
 def _layout(name: str, kind: str, shape: list[Any], where: str) -> Layout:
@@ -163,13 +163,13 @@ def _bytes(shape: list[int], itemsize: int) -> int:
 def parse_metadata(raw: bytes, where: str) -> dict[str, str]:
     """The texts that a header keeps beside its tensors."""
     header = parse_json(raw, f"{where} has a corrupt safetensors header: it")
-    found = header.get("__metadata__") if isinstance(header, dict) else None
-    if not isinstance(found, dict):
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    if not isinstance(metadata, dict):
         return {}
-    return {key: value for key, value in found.items() if isinstance(value, str)}
+    return {key: value for key, value in metadata.items() if isinstance(value, str)}
 
 
-def _refuse_overlaps(entries: dict[str, Entry], where: str) -> None:
+def _refuse_overlaps(entries: dict[str, TensorSpan], where: str) -> None:
     filled = [(e.start, e.stop) for e in entries.values() if e.stop > e.start]
     filled.sort()
     if all(stop <= start for (_, stop), (start, _) in pairwise(filled)):

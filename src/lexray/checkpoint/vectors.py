@@ -93,10 +93,10 @@ class _NumpyHeader:
         if first[:6] != b"\x93NUMPY" or length > len(first):
             raise LexrayError(f"{path} is no .npy file, or its header is cut off")
         try:
-            found = ast.literal_eval(first[begin:length].decode("latin-1").strip())
+            header = ast.literal_eval(first[begin:length].decode("latin-1").strip())
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
             raise LexrayError(f"{path} has a .npy header that cannot be read") from error
-        match found:
+        match header:
             case {"descr": str(descr), "shape": (*shape,), "fortran_order": bool(by_column)} if (
                 all(type(n) is int and 0 <= n < 2**48 for n in shape) and len(shape) < 3
             ):
@@ -117,19 +117,19 @@ def _safetensors(path: Path, name: str | None) -> Tensor:
     entry = file.entries[name]
     if entry.dtype in (torch.bool, torch.complex64):
         raise LexrayError(f"{path}: {brief(name)} holds no numbers but {entry.dtype}")
-    found = file.read(name, tuple((0, n) for n in entry.shape))
-    return found if found.dtype == torch.float64 else found.float()
+    tensor = file.read(name, tuple((0, n) for n in entry.shape))
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _json(path: Path, name: str | None) -> Tensor:
     """A list of numbers, or of lists of as many numbers each."""
-    found = parse_json(read_plain(path), str(path))
-    nested = isinstance(found, list) and bool(found) and isinstance(found[0], list)
-    rows = found if nested else [found]
+    parsed = parse_json(read_plain(path), str(path))
+    nested = isinstance(parsed, list) and bool(parsed) and isinstance(parsed[0], list)
+    rows = parsed if nested else [parsed]
     for row in rows:
         if not isinstance(row, list) or not {*map(type, row)} <= {int, float}:
             raise LexrayError(f"{path} holds something else than a list of numbers, or of such")
-    return _rows(rows if nested else found, path)
+    return _rows(rows if nested else parsed, path)
 
 
 def _text(path: Path, name: str | None) -> Tensor:
@@ -148,12 +148,12 @@ def _number(word: str, path: Path) -> float:
         raise LexrayError(f"{path} holds something else than numbers: {brief(word)}") from error
 
 
-def _rows(found: list[Any], path: Path) -> Tensor:
+def _rows(rows: list[Any], path: Path) -> Tensor:
     """Numbers, or lists of numbers, which have to be of one length."""
-    if len({len(row) for row in found if isinstance(row, list)}) > 1:
+    if len({len(row) for row in rows if isinstance(row, list)}) > 1:
         raise LexrayError(f"{path}: its rows are not of one length")
     try:
-        return _numbers(np.asarray(found, np.float64))
+        return _numbers(np.asarray(rows, np.float64))
     except (ValueError, OverflowError) as error:
         raise LexrayError(f"{path} holds numbers that are too large") from error
 

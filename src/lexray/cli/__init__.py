@@ -34,7 +34,7 @@ from lexray.cli import (
     sweep,
     wires,
 )
-from lexray.cli.progress import Bars
+from lexray.cli.progress import ProgressBars
 from lexray.cli.signals import INTERRUPTED, stoppable
 from lexray.cli.streams import preparing, tell, writing
 from lexray.errors import LexrayError
@@ -112,7 +112,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def _run(words: list[str]) -> int:
     """The exit code; mistakes of ours, which nobody foresaw, are raised."""
-    bars = Bars()
+    bars = ProgressBars()
     try:
         with reported_by(bars), writing():
             return int(app(words, prog_name="lexray", standalone_mode=False) or 0)
@@ -145,10 +145,10 @@ def _foreign(error: BaseException) -> str:
 
 def _versions() -> str:
     """What to report of a crash; nothing is imported for it, as that may be what crashed."""
-    found = ", ".join(f"{name} {_version(name)}" for name in ("lexray", "torch", "transformers"))
+    versions = ", ".join(f"{name} {_version(name)}" for name in ("lexray", "torch", "transformers"))
     return (
         f"This is a mistake of lexray's, not yours. Please report it with the lines above and: "
-        f"{found}, Python {platform.python_version()} on {platform.platform()}"
+        f"{versions}, Python {platform.python_version()} on {platform.platform()}"
     )
 
 

@@ -107,7 +107,7 @@ def align(
     if partner.of is not None:
         from lexray.compare.align.partners import partners
 
-        found = partners(
+        result = partners(
             a,
             partner.of,
             b,
@@ -117,7 +117,7 @@ def align(
             tokens=partner.k,
             filter=filter,
         )
-        output.show(found)
+        output.show(result)
         return
     from lexray.compare.align.align import align
 

@@ -115,9 +115,9 @@ def _read(path: Path) -> str:
     from lexray.files import open_text
 
     with open_text(path) as stream:
-        found = stream.read(MOST_TEXT + 1)
-    if len(found) > MOST_TEXT:
+        text = stream.read(MOST_TEXT + 1)
+    if len(text) > MOST_TEXT:
         raise LexrayError(f"{path} has more than {MOST_TEXT:,} characters; evidence needs fewer")
-    if not found.strip():
+    if not text.strip():
         raise LexrayError(f"{path} is empty; evidence needs running text")
-    return found
+    return text

@@ -51,5 +51,5 @@ def catalogue(
     output.check()
     opened = model.open()
     held = opened.relations() if relations else None
-    found = opened.catalogue(measure=not static, relations=held, seed=seed)
-    output.show(found)
+    result = opened.catalogue(measure=not static, relations=held, seed=seed)
+    output.show(result)

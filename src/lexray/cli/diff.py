@@ -76,7 +76,7 @@ def diff(
     from lexray.compare.diff.diff import diff as compare
 
     first = base.open()
-    found = compare(
+    result = compare(
         first,
         other.open(tuned, base, first),
         n=limit,
@@ -88,7 +88,7 @@ def diff(
         lexicon=_lexicon(lexicon, first),
         seed=seed,
     )
-    output.show(found)
+    output.show(result)
 
 
 def _lexicon(name: str, model: Model) -> Lexicon | Literal["auto"] | None:

@@ -98,7 +98,7 @@ class AblateOptions:
         from lexray.edits.values import Ablate
 
         at = numbers("--positions", self.positions)
-        found: list[Edit] = []
+        edits: list[Edit] = []
         for text in what:
             if not PLACE.match(text):
                 raise LexrayError(
@@ -111,8 +111,8 @@ class AblateOptions:
                 raise LexrayError(f"{text} says where, and so does --positions; choose one")
             if at is not None:
                 edit = replace(edit, positions=Positions.of(at))
-            found.append(replace(edit, to=self.to) if self.to != "zero" else edit)
-        return found
+            edits.append(replace(edit, to=self.to) if self.to != "zero" else edit)
+        return edits
 
     def together(self, trace: Trace, edits: list[Edit], aim: AimOptions) -> Effect:
         return trace.effect(edits, aim.target, aim.position, against=aim.against, first=aim.first)
@@ -169,9 +169,9 @@ def ablate(
     if removals:
         output.show(how.together(trace, removals, aim))
         return
-    found = how.every(trace, wanted[0], aim)
-    plot.draw(found)
-    output.show(found if how.window else replace(found, shown=limit))  # type: ignore[arg-type]
+    result = how.every(trace, wanted[0], aim)
+    plot.draw(result)
+    output.show(result if how.window else replace(result, shown=limit))  # type: ignore[arg-type]
 
 
 def patch(
@@ -210,7 +210,7 @@ def patch(
         model.trace(run.read(text), special=run.special, edits=run.edits)
         for text in (clean, corrupted)
     )
-    found = patching(
+    result = patching(
         one,
         other,
         aim.target,
@@ -223,8 +223,8 @@ def patch(
         positions=numbers("--positions", positions),
         approximate=gradient,
     )
-    plot.draw(found)
-    output.show(found)
+    plot.draw(result)
+    output.show(result)
 
 
 def steer(

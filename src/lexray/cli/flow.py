@@ -281,14 +281,14 @@ def _traces(
 ) -> list[Trace]:
     """One or two runs."""
     model = run.open()
-    found = [_trace(model, run.read(prompt), where, run.special, run.edits)]
+    traces = [_trace(model, run.read(prompt), where, run.special, run.edits)]
     if second.other is None and (given := second.given()):
         raise LexrayError(f"{', '.join(given)} is about a second model; say which with --other")
     if second.compare is not None or second.other is not None:
         another = model if second.other is None else second.open(second.other, run, model)
         text = prompt if second.compare is None else second.compare
-        found.append(_trace(another, run.read(text), where, run.special))
-    return found
+        traces.append(_trace(another, run.read(text), where, run.special))
+    return traces
 
 
 def _trace(

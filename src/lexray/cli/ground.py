@@ -68,11 +68,11 @@ def ground(
     wanted = KINDS if kinds is None else tuple(kinds.replace(",", " ").split())
     opened = replace(model, dtype=model.dtype or "float32").open()  # half precision crawls on CPUs
     place = None if folder is None else folder / KEPT
-    found = measure(opened, read, wanted, windows=windows, seed=seed, place=place)
+    result = measure(opened, read, wanted, windows=windows, seed=seed, place=place)
     if folder is None:
-        show(found, format, output)
+        show(result, format, output)
     else:
-        _write(found, folder)
+        _write(result, folder)
 
 
 def _folder(output: Path | None) -> Path | None:
@@ -86,8 +86,8 @@ def _folder(output: Path | None) -> Path | None:
     return output
 
 
-def _write(found: Grounding, folder: Path) -> None:
-    write_whole(folder / "ground.json", found.to_json() + "\n")
-    write_whole(folder / "ground.csv", found.to_csv())
-    write_whole(folder / REPORT, found.to_html())
+def _write(grounding: Grounding, folder: Path) -> None:
+    write_whole(folder / "ground.json", grounding.to_json() + "\n")
+    write_whole(folder / "ground.csv", grounding.to_csv())
+    write_whole(folder / REPORT, grounding.to_html())
     tell(str(folder / REPORT))

@@ -76,8 +76,8 @@ def head(
     circuit = circuit_at(model, address, implied if vo is None else vo)
     if not line:
         with searching() as search:
-            found = pairs.top(circuit, tokens.filter(), budget)
-        output.show(found)
+            result = pairs.top(circuit, tokens.filter(), budget)
+        output.show(result)
         if search.interrupted:
             raise typer.Exit(INTERRUPTED)
         return
@@ -114,8 +114,8 @@ def circuit_at(model: CircuitOptions, text: str, vo: bool | None) -> Circuit:
     if address.matrix is not None and vo not in (None, address.matrix == "VO"):
         raise LexrayError(f"{address} is {address.matrix}, but {_name(bool(vo))} was asked for")
     matrix = address.matrix or _name(vo is not False)
-    found = model.open().head(replace(address, matrix=None))
-    return found.vo if matrix == "VO" else found.qk
+    head = model.open().head(replace(address, matrix=None))
+    return head.vo if matrix == "VO" else head.qk
 
 
 def _name(vo: bool) -> str:

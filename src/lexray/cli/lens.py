@@ -220,9 +220,9 @@ def lens(
     lexray lens smollm2 "The capital of Japan is the city of" --of heads --layers 23 --positions -1
     """
     plot.check()
-    found = which.look(run, prompt, target, tokens)
-    plot.draw(found)
-    output.show(found)
+    result = which.look(run, prompt, target, tokens)
+    plot.draw(result)
+    output.show(result)
 
 
 def attention(
@@ -245,14 +245,14 @@ def attention(
     only = numbers("--layers", layers)
     what = ("residual", "attention", "heads")
     trace = run.open().trace(run.read(prompt), layers=only, what=what, special=run.special)
-    found = trace.attention(
+    result = trace.attention(
         layers=only,
         heads=numbers("--heads", heads),
         position=position,
         k=k,
         filter=tokens.filter(),
     )
-    output.show(found)
+    output.show(result)
 
 
 def contributions(
@@ -285,7 +285,7 @@ def contributions(
     trace = run.open().trace(
         run.read(prompt), positions=[position], special=run.special, edits=run.edits
     )
-    found = trace.contributions(
+    result = trace.contributions(
         target,
         position,
         against=against,
@@ -294,5 +294,5 @@ def contributions(
         shown=limit,
         text=run.usual_text(),
     )
-    plot.draw(found)
-    output.show(found)
+    plot.draw(result)
+    output.show(result)

@@ -46,8 +46,8 @@ def neuron(
     lexray neuron smollm2 L26N777 -k 10
     """
     at = _parse(address, "neuron", "L23N907 or L23N907.value")
-    found = model.open()[at]
-    read = found.top if at.vector is None else found.every
+    part = model.open()[at]
+    read = part.top if at.vector is None else part.every
     output.show(read(k, filter=tokens.filter()))
 
 
@@ -97,13 +97,13 @@ def vector(
         x = load_vectors(Path(where), name)
         output.show(model.open().read(x, kind, layer, k=k, filter=tokens.filter()))
         return
-    found = model.open()[where]
-    if not isinstance(found, Vector):
+    part = model.open()[where]
+    if not isinstance(part, Vector):
         raise LexrayError(
             f"{where} is no single vector; those look like L3N7.value (.key, .gate), L3H7.V12, "
             "L3.b_out or L3.attn_norm"
         )
-    output.show(found.every(k, filter=tokens.filter()))
+    output.show(part.every(k, filter=tokens.filter()))
 
 
 def feature(
@@ -131,8 +131,8 @@ def feature(
     """
     from lexray.dictionary.dictionary import Dictionary
 
-    found = Dictionary.open(dictionary, model.open())
+    features = Dictionary.open(dictionary, model.open())
     if nearest is not None:
-        output.show(found.nearest(address, limit, among=names([nearest])))
+        output.show(features.nearest(address, limit, among=names([nearest])))
     else:
-        output.show(found[address].top(k, filter=tokens.filter()))
+        output.show(features[address].top(k, filter=tokens.filter()))

@@ -15,14 +15,14 @@ def numbers(option: str, text: str | None) -> list[int] | None:
     """The numbers of a list such as 3, 20-29 or 0,5,-1."""
     if text is None:
         return None
-    found: list[int] = []
+    listed: list[int] = []
     for part in text.replace(" ", "").split(","):
         match = NUMBERS.fullmatch(part)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
             raise LexrayError(f"{option} {text!r} is no list of numbers such as 3, 20-29 or 0,5,-1")
         start = int(match[1])
-        found += range(start, int(match[2]) + 1) if match[2] else [start]
-    return found
+        listed += range(start, int(match[2]) + 1) if match[2] else [start]
+    return listed
 
 
 def names(given: Sequence[str] | None) -> list[str]:
@@ -35,13 +35,13 @@ def words(option: str, given: Sequence[str]) -> list[str]:
 
     `and/or` is a word as long as no file lies there; `" @home"`, with a space, is one too.
     """
-    found: list[str] = []
+    listed: list[str] = []
     for value in given:
         path = _file(value)
-        found += value.split() if path is None else _lines(option, path)
-    if not found:
+        listed += value.split() if path is None else _lines(option, path)
+    if not listed:
         raise LexrayError(f"{option} names no words: {', '.join(map(repr, given))}")
-    return found
+    return listed
 
 
 def _file(value: str) -> Path | None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-class Bars:
+class ProgressBars:
     """One display for all that is under way; `lexray.progress.reported_by` takes it."""
 
     def __init__(self) -> None:

@@ -58,6 +58,8 @@ def relations(
             raise LexrayError("--plot draws heads by layer; neurons have no such picture")
         output.show(replace(neuron_relations(opened, which or None), shown=limit))
         return
-    found = replace(opened.relations(which or None, k=k, shuffled=shuffles, seed=seed), shown=limit)
-    plot.draw(found)
-    output.show(found)
+    result = replace(
+        opened.relations(which or None, k=k, shuffled=shuffles, seed=seed), shown=limit
+    )
+    plot.draw(result)
+    output.show(result)

@@ -55,8 +55,8 @@ def lookup(
     opened, groups = model.open(), names(among) or ["values"]
     features = None if dictionary is None else Dictionary.open(dictionary, opened)
     searched = None if features is None else features.choose_groups(groups)
-    found = find(opened, words, groups, by=by, suppressed=suppressed, groups=searched)
-    output.show(found.top(limit, tokens=k, filter=tokens.filter()))
+    result = find(opened, words, groups, by=by, suppressed=suppressed, groups=searched)
+    output.show(result.top(limit, tokens=k, filter=tokens.filter()))
 
 
 def related(

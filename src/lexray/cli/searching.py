@@ -45,7 +45,7 @@ class Searching:
             self._due = monotonic() + EVERY
         return not self.interrupted
 
-    def _draw(self, done: float, found: Pairs) -> None:
+    def _draw(self, done: float, pairs: Pairs) -> None:
         from rich.live import Live
         from rich.text import Text
 
@@ -55,7 +55,7 @@ class Searching:
             self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
             self._live.start()
         seconds = monotonic() - self._started
-        self._live.update(Text(describe(done, seconds, found)), refresh=True)
+        self._live.update(Text(describe(done, seconds, pairs)), refresh=True)
 
     def stop(self) -> None:
         if self._live is not None:
@@ -63,13 +63,13 @@ class Searching:
             self._live = None
 
 
-def describe(done: float, seconds: float, found: Pairs) -> str:
+def describe(done: float, seconds: float, pairs: Pairs) -> str:
     """A search as it stands: how far, how long still at most, the first pairs."""
     left = f", at most {seconds / done - seconds:.0f} s left" if done > 0 else ""
-    sure = f"{found.sure} of {len(found)} sure"
-    name = f"{found.source.address}.{found.matrix}"
+    sure = f"{pairs.sure} of {len(pairs)} sure"
+    name = f"{pairs.source.address}.{pairs.matrix}"
     head = f"{name}: {done:.0%} searched{left}; {sure}; ctrl-C takes the list as it stands"
-    lines = [f"  {p.score:9.4g}  {p.row.shown} → {p.col.shown}" for p in found.pairs[:SHOWN]]
+    lines = [f"  {p.score:9.4g}  {p.row.shown} → {p.col.shown}" for p in pairs.pairs[:SHOWN]]
     return clean("\n".join([head, *lines]))
 
 

@@ -12,7 +12,7 @@ ASKED = {"SIGTERM": "terminated", "SIGHUP": "the terminal was closed"}
 INTERRUPTED = 128 + signal.SIGINT
 
 
-class Stop:
+class StopSignal:
     """The signal that ended a command, if one did."""
 
     def __init__(self) -> None:
@@ -26,9 +26,9 @@ class Stop:
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
+def stoppable() -> Iterator[StopSignal]:
     """Inside, SIGTERM and SIGHUP are as kind as ctrl-C; what was ignored stays so (nohup)."""
-    stop = Stop()
+    stop = StopSignal()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class RunOptions(PlacedOptions):
+class StitchOptions(PlacedOptions):
     """A, and where both models run."""
 
     dtype: Annotated[
@@ -74,7 +74,7 @@ class DataOptions:
 
 
 def stitch(
-    model: RunOptions,
+    model: StitchOptions,
     tuned: Annotated[
         list[str],
         typer.Argument(metavar="TUNED…", help="Fine-tuned classifiers with the same vocabulary."),
@@ -117,9 +117,9 @@ def stitch(
     if save is not None:
         _save(a, others, after, last, recipes, texts, save)
     if save is None or texts.data is not None:
-        found = _measure(a, others, texts, last, None if after is None else [after], recipes)
-        plot.draw(found)
-        output.show(found)
+        result = _measure(a, others, texts, last, None if after is None else [after], recipes)
+        plot.draw(result)
+        output.show(result)
 
 
 def _recipes(variants: list[str]) -> list[Recipe]:

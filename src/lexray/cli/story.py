@@ -154,9 +154,9 @@ class Teller:
         ]
         read.sort(key=lambda item: (not _wordy(_tokens(item[1])), -item[1].legibility))
         shown = [
-            found
+            one
             for matrix in chapter.matrices
-            for found in [found for _, found in read if found.matrix == matrix][:5]
+            for one in [one for _, one in read if one.matrix == matrix][:5]
         ]
         pairs = len(model.vocabulary) ** 2
         self._say(
@@ -169,13 +169,13 @@ class Teller:
         )
         self._show(HeadList(tuple(shown)))
         best = [item for item in read if item[0].matrix == "VO"]
-        circuit, found = best[0]
+        circuit, one = best[0]
         at = circuit.head.address
         self._say(f"{at} in full, with scores:")
         self._command(
-            f"lexray head {chapter.model} {at} -k {len(found)} --exclude-inflected {OPTIONS}"
+            f"lexray head {chapter.model} {at} -k {len(one)} --exclude-inflected {OPTIONS}"
         )
-        self._show(found)
+        self._show(one)
         return [circuit for circuit, _ in best]
 
     def _directions(self, best: list[Circuit]) -> None:
@@ -215,14 +215,14 @@ class Teller:
         self._show(NeuronList(before, after, tuple(chosen)))
 
     def _lookup(self, model: Model, chapter: Chapter) -> None:
-        found = [
+        known = [
             (subject, model.lookup(subject).top(4, tokens=8, filter=WORDS))
             for subject in chapter.subjects
             if all(model.vocabulary.find(word) is not None for word in subject)
         ]
-        if not found:
+        if not known:
             return
-        subject, hits = max(found, key=lambda item: _count_recalled(*item))
+        subject, hits = max(known, key=lambda item: _count_recalled(*item))
         words = " ".join(f'"{word}"' for word in subject)
         self._say("The other way round: which of all its neurons write about a subject?")
         self._command(f"lexray lookup {chapter.model} {words} -n 4 -k 8 --ascii --starts-word")

@@ -25,8 +25,8 @@ from lexray.files import write_whole
 
 if TYPE_CHECKING:
     from lexray.model.model import Model
-    from lexray.studies.shared.page import Section
-    from lexray.studies.shared.study import Options, Study, StudyResult
+    from lexray.studies.shared.page import StudySection
+    from lexray.studies.shared.study import Study, StudyOptions, StudyResult
 
 STUDY = "The study"
 ALL = "all"
@@ -134,7 +134,7 @@ def _names() -> list[str]:
 
 def _section(
     name: str, model: Model, options: dict[str, Any], folder: Path, csv_raw: bool
-) -> Section:
+) -> StudySection:
     """A study's part of the report, its files written; if it cannot be run, why."""
     from lexray.studies import find
     from lexray.studies.shared.study import Untestable
@@ -176,7 +176,7 @@ def _show(result: StudyResult, output: OutputOptions) -> None:
         output.show(result)
 
 
-def _with_options(run: Command, options: type[Options]) -> Command:
+def _with_options(run: Command, options: type[StudyOptions]) -> Command:
     """The command as typer should see it, its parameter `options` a group of the study's own."""
     hints = get_type_hints(options)
     group = make_dataclass(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 
 
-class Format(StrEnum):
+class SweepFormat(StrEnum):
     """Lines of JSON are written one by one and can be gone on with; the others come at the end."""
 
     JSONL = "jsonl"
@@ -56,7 +56,7 @@ def heads(
         ),
     ] = None,
     format: Annotated[
-        Format | None,
+        SweepFormat | None,
         option("By default a line of JSON each, or what the ending of --output says.", OUTPUT),
     ] = None,
     plan: Annotated[
@@ -75,7 +75,7 @@ def heads(
     if plan:
         from lexray.model.plan import plan_heads
 
-        shown = whole.Format.TABLE if form is Format.JSONL else whole.Format(form.value)
+        shown = whole.Format.TABLE if form is SweepFormat.JSONL else whole.Format(form.value)
         whole.show(plan_heads(opened), shown, output)
         return
     circuits = {
@@ -85,25 +85,25 @@ def heads(
     def read(addresses: list[str]) -> Iterator[Pairs]:
         return pairs.each([circuits[address] for address in addresses], filter)
 
-    if form is Format.JSONL:
+    if form is SweepFormat.JSONL:
         _stream(opened.name, list(circuits), read, output)
     else:
         from lexray.result.head_list import HeadList
 
-        found = HeadList(tuple(_track(read(list(circuits)), len(circuits), opened.name)))
-        whole.show(found, whole.Format(form.value), output)
+        result = HeadList(tuple(_track(read(list(circuits)), len(circuits), opened.name)))
+        whole.show(result, whole.Format(form.value), output)
 
 
-def _by_ending(output: Path | None) -> Format:
+def _by_ending(output: Path | None) -> SweepFormat:
     """Lines of JSON, unless the ending says otherwise."""
     form = whole.format_of(output)
-    return Format.JSONL if form is whole.Format.TABLE else Format(form.value)
+    return SweepFormat.JSONL if form is whole.Format.TABLE else SweepFormat(form.value)
 
 
-def _track(found: Iterator[Pairs], total: int, name: str) -> Iterable[Pairs]:
+def _track(pairs: Iterator[Pairs], total: int, name: str) -> Iterable[Pairs]:
     from lexray.progress import track
 
-    return track(found, total, f"reading the heads of {name}")
+    return track(pairs, total, f"reading the heads of {name}")
 
 
 def _stream(

@@ -52,9 +52,9 @@ def wires(
     plot.check()
     opened = model.open()
     if heads:
-        found = opened.composition(top, via=[via] if via else ["Q", "K", "V"])
-        plot.draw(found)
-        output.show(found)
+        result = opened.composition(top, via=[via] if via else ["Q", "K", "V"])
+        plot.draw(result)
+        output.show(result)
     elif source is not None:
         output.show(opened[_whole(source)].readers(top, via=via))
     elif target is not None:

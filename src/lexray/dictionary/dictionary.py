@@ -17,8 +17,8 @@ from torch import Tensor
 
 from lexray.address import Address
 from lexray.dictionary.encode import Encoder
-from lexray.dictionary.files import Matrix, Stored, open_files
-from lexray.dictionary.space import FeatureSpace, Usual
+from lexray.dictionary.files import FeatureMatrix, StoredDictionary, open_files
+from lexray.dictionary.space import FeatureSpace, UsualFeatures
 from lexray.errors import LexrayError
 from lexray.find.given import is_vector, rows_of
 from lexray.find.hits import Searched
@@ -64,8 +64,8 @@ class FeatureVector:
         """Its k largest and k smallest tokens."""
         filter = read_filter(filter)
         x = self.tensor[None]
-        (found,) = self.space.readings(x, self.kind, [self.address], k, filter)
-        return found
+        (reading,) = self.space.readings(x, self.kind, [self.address], k, filter)
+        return reading
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.address} of {self.dictionary.name}: .top()>"
@@ -174,11 +174,11 @@ class Features:
 class Dictionary:
     """The features of one layer of a model: `dictionary["L8F345"].top(10)`."""
 
-    def __init__(self, model: Anatomy, stored: Stored, layer: int) -> None:
+    def __init__(self, model: Anatomy, stored: StoredDictionary, layer: int) -> None:
         self.model, self.stored, self.layer = model, stored, layer
         self.encoder = Encoder(stored)
         self.name = str(stored.path)
-        self._usual = Usual(self._blocks)
+        self._usual = UsualFeatures(self._blocks)
 
     @classmethod
     def open(cls, path: str | Path, model: Anatomy, *, layer: int | None = None) -> Dictionary:
@@ -187,11 +187,11 @@ class Dictionary:
         `layer` is needed where neither the config nor the file's name says it.
         """
         stored = open_files(path, model.d_model)
-        found = stored.layer if layer is None else layer
-        if found is None:
+        at = stored.layer if layer is None else layer
+        if at is None:
             raise LexrayError(f"{path} does not say which layer it belongs to; say layer=…")
-        model.layers[found]
-        dictionary = cls(model, stored, found)
+        model.layers[at]
+        dictionary = cls(model, stored, at)
         dictionary.encoder.point  # noqa: B018  a place that no trace has is refused at once
         return dictionary
 
@@ -229,23 +229,23 @@ class Dictionary:
         """Where its features are read as words, under the model's view."""
         return FeatureSpace(self.model, self.layer, self._usual)
 
-    def matrix(self, kind: Part) -> Matrix:
+    def matrix(self, kind: Part) -> FeatureMatrix:
         """The encoder or the decoder."""
-        found = self.stored.encoder if kind == "key" else self.stored.decoder
-        if found is None:
+        matrix = self.stored.encoder if kind == "key" else self.stored.decoder
+        if matrix is None:
             raise LexrayError(f"{self.name} has no encoder: its features have values only")
-        return found
+        return matrix
 
     def rows(self, kind: Part, start: int, stop: int) -> Float[Tensor, "some d_model"]:
         """Some features' keys or values; only these are read.
 
         Where the encoder reads what a norm gives, the norm's gain is folded in, as in keys.
         """
-        found = self.model.place(self.matrix(kind).rows(start, stop))
+        rows = self.model.place(self.matrix(kind).rows(start, stop))
         if kind == "value" or not (self.encoder.gained and self.model.options.folded):
-            return found
+            return rows
         norm = self.model.architecture.blocks[self.layer].ff.pre_norm
-        return fold.reader(found.T, norm, self.model.checkpoint).to(found.device).T
+        return fold.reader(rows.T, norm, self.model.checkpoint).to(rows.device).T
 
     def _blocks(self, kind: Part) -> Iterator[Float[Tensor, "_ d_model"]]:
         for start in range(0, len(self), FEATURES_AT_ONCE):
@@ -306,8 +306,8 @@ class Dictionary:
         among: Sequence[str] = ("features",),
     ) -> Nearest:
         """What reads most like a feature: other features, or the model's values, keys, Q, …"""
-        found = feature if isinstance(feature, FeatureVector) else self[feature]
-        target = found.value if isinstance(found, Feature) else found
+        own = feature if isinstance(feature, FeatureVector) else self[feature]
+        target = own.value if isinstance(own, Feature) else own
         groups = [*self.groups(target.kind)] if "features" in among else []
         names = [name for name in among if name != "features"]
         groups += groups_of(self.model, names) if names else []

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.dictionary.files import Stored
+from lexray.dictionary.files import StoredDictionary
 from lexray.errors import LexrayError
 
 Point = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_in", "mlp_out"]
@@ -34,7 +34,7 @@ HOOKS: dict[str, Point] = {
 class Encoder:
     """The encoder of some files."""
 
-    stored: Stored
+    stored: StoredDictionary
 
     @cached_property
     def point(self) -> Point:
@@ -45,11 +45,11 @@ class Encoder:
         hook = self.stored.hook
         if re.search(r"hook_z$|hook_result$", hook):
             raise LexrayError(f"{self.stored.path} reads the heads' outputs ({hook}), not a stream")
-        found: Point = next(
+        hooked: Point = next(
             (point for name, point in HOOKS.items() if re.search(name, hook)), "resid_post"
         )
         transcodes = self.stored.hook_out or self.stored.setting("transcode")
-        return "mlp_in" if found == "mlp_out" and transcodes else found
+        return "mlp_in" if hooked == "mlp_out" and transcodes else hooked
 
     @property
     def gained(self) -> bool:

@@ -45,7 +45,7 @@ LAYER = re.compile(r"(?:^|[._/-])(?:blocks|layers|layer|h|l)[._]?(\d{1,4})(?=$|[
 
 
 @dataclass(frozen=True)
-class Matrix:
+class FeatureMatrix:
     """One vector for each feature, stored as rows or as columns."""
 
     file: SafetensorsFile
@@ -64,18 +64,18 @@ class Matrix:
     def rows(self, start: int, stop: int) -> Float[Tensor, "some width"]:
         """Some features' vectors; only these are read."""
         some, whole = (start, stop), (0, self.width)
-        found = self.file.read(self.name, (whole, some) if self.turned else (some, whole))
-        return found.T if self.turned else found
+        rows = self.file.read(self.name, (whole, some) if self.turned else (some, whole))
+        return rows.T if self.turned else rows
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredDictionary:
     """What the files of a dictionary hold."""
 
     path: Path
     config: Mapping[str, Any]
-    encoder: Matrix | None
-    decoder: Matrix
+    encoder: FeatureMatrix | None
+    decoder: FeatureMatrix
     vectors: Mapping[str, Tensor]
     """Biases and thresholds, by SAELens' names."""
 
@@ -116,11 +116,11 @@ class Stored:
         said = self.setting("hook_layer", "hook_point_layer", "layer")
         if type(said) is int:
             return said
-        found = LAYER.search(self.hook)
-        return int(found[1]) if found else None
+        match = LAYER.search(self.hook)
+        return int(match[1]) if match else None
 
 
-def open_files(path: str | Path, width: int) -> Stored:
+def open_files(path: str | Path, width: int) -> StoredDictionary:
     """A dictionary for vectors of `width` numbers: a SAELens folder, or a safetensors file."""
     path = Path(path).expanduser()
     if not exists(path):
@@ -138,17 +138,17 @@ def open_files(path: str | Path, width: int) -> Stored:
             f"{weights} is no dictionary: it has none of {', '.join(DECODERS)} among "
             f"{', '.join(map(brief, list(file.entries)[:12]))}"
         )
-    return Stored(path, config, encoder, decoder, _vectors(file, encoder, decoder))
+    return StoredDictionary(path, config, encoder, decoder, _vectors(file, encoder, decoder))
 
 
 def _weights_in(folder: Path) -> Path:
     for name in WEIGHTS:
         if exists(folder / name):
             return folder / name
-    found = [file for file in sorted(folder.glob("*.safetensors")) if file.name not in ASIDE]
-    if len(found) == 1:
-        return found[0]
-    several = found or [file.parent for file in sorted(folder.glob("*/*.safetensors"))]
+    files = [file for file in sorted(folder.glob("*.safetensors")) if file.name not in ASIDE]
+    if len(files) == 1:
+        return files[0]
+    several = files or [file.parent for file in sorted(folder.glob("*/*.safetensors"))]
     if several:
         names = ", ".join(dict.fromkeys(str(part.relative_to(folder)) for part in several[:20]))
         raise LexrayError(f"{folder} holds several dictionaries; open one of them: {names}")
@@ -164,7 +164,7 @@ def _find_named(file: SafetensorsFile, names: Iterable[str]) -> str | None:
     return None
 
 
-def _matrix(file: SafetensorsFile, names: Mapping[str, bool], width: int) -> Matrix | None:
+def _matrix(file: SafetensorsFile, names: Mapping[str, bool], width: int) -> FeatureMatrix | None:
     entry = _find_named(file, names)
     if entry is None:
         return None
@@ -176,13 +176,15 @@ def _matrix(file: SafetensorsFile, names: Mapping[str, bool], width: int) -> Mat
         )
     usual = next(turned for name, turned in names.items() if entry.endswith(name))
     turned = usual if shape[0] == shape[1] else shape[0] == width
-    return Matrix(file, entry, turned)
+    return FeatureMatrix(file, entry, turned)
 
 
-def _vectors(file: SafetensorsFile, encoder: Matrix | None, decoder: Matrix) -> dict[str, Tensor]:
+def _vectors(
+    file: SafetensorsFile, encoder: FeatureMatrix | None, decoder: FeatureMatrix
+) -> dict[str, Tensor]:
     if encoder is not None and encoder.n != decoder.n:
         raise LexrayError(f"{file.path}: {encoder.n} encoder and {decoder.n} decoder vectors")
-    found: dict[str, Tensor] = {}
+    vectors: dict[str, Tensor] = {}
     for name, known in VECTORS.items():
         entry = _find_named(file, known)
         if entry is None:
@@ -192,11 +194,11 @@ def _vectors(file: SafetensorsFile, encoder: Matrix | None, decoder: Matrix) -> 
         if shape not in ((size,), (1,), ()):
             raise LexrayError(f"{file.path}: {entry} has the shape {shape}, not ({size},)")
         x = file.read(entry, tuple((0, n) for n in shape)).float()
-        found[name] = (x.exp() if entry.endswith("log_threshold") else x).expand(size)
-    return found
+        vectors[name] = (x.exp() if entry.endswith("log_threshold") else x).expand(size)
+    return vectors
 
 
-def blocks(matrix: Matrix, at_once: int = 4096) -> Iterable[Float[Tensor, "_ width"]]:
+def blocks(matrix: FeatureMatrix, at_once: int = 4096) -> Iterable[Float[Tensor, "_ width"]]:
     """All vectors, some at a time, in float32."""
     for start in range(0, matrix.n, at_once):
         yield matrix.rows(start, min(start + at_once, matrix.n)).to(torch.float32)

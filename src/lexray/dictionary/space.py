@@ -46,7 +46,7 @@ class Moments:
 
 
 @dataclass
-class Usual:
+class UsualFeatures:
     """The moments of a dictionary's keys and values, made when first needed."""
 
     blocks: Any
@@ -61,7 +61,7 @@ class Usual:
 class FeatureSpace(EmbeddingSpace):
     """Where features are read as words."""
 
-    def __init__(self, weights: Weights, layer: int, usual: Usual) -> None:
+    def __init__(self, weights: Weights, layer: int, usual: UsualFeatures) -> None:
         super().__init__(weights, layer)
         self._layer, self._usual = layer, usual
 

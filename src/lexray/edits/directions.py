@@ -96,13 +96,13 @@ Direction = OfTensor | OfAddress | OfWords | Difference
 def residual(recording: Recording, entering: int, model: Anatomy) -> Float[Tensor, "p d_model"]:
     """The stream of a run as it enters a layer (n_layers: as it leaves the last one)."""
     refuse_other_model(recording, model)
-    found = recording.parts.get((entering, "resid_pre"))
-    if found is None:
+    stream = recording.parts.get((entering, "resid_pre"))
+    if stream is None:
         raise LexrayError(
             f"the run {show_run(recording)} has not kept the residual stream around layer "
             f"{entering}; trace it without layers= and what="
         )
-    return found
+    return stream
 
 
 def refuse_other_model(recording: Recording, model: Anatomy) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from lexray.address import Address
 from lexray.checkpoint.base import Box
-from lexray.checkpoint.overlay import Change, Outer, OverlayCheckpoint, Scaled, Written
+from lexray.checkpoint.overlay import Change, Outer, OverlayCheckpoint, Rewritten, Scaled
 from lexray.edits.directions import Run
 from lexray.edits.site import Site
 from lexray.edits.values import Ablate, Edit, Placed, RankOne, Replace, Scale
@@ -111,7 +111,7 @@ def _find_replaced(model: Anatomy, edit: Replace) -> Iterator[Found]:
         raise LexrayError(
             f"{edit.address} has {max(shape)} entries, but the vector has {vector.numel()}"
         )
-    yield group.linear.weight, Written(box, vector.detach().cpu().view(shape))
+    yield group.linear.weight, Rewritten(box, vector.detach().cpu().view(shape))
 
 
 def locate(model: Anatomy, address: Address) -> tuple[Group, int]:

@@ -49,20 +49,20 @@ def parse(text: str) -> Edit:
     >>> parse("scale L29N50 by 3")
     Scale('scale L29N50 by 3')
     """
-    found = parse_all(text)
-    if len(found) != 1:
-        raise LexrayError(f"{text!r} is {len(found)} edits, not one")
-    return found[0]
+    edits = parse_all(text)
+    if len(edits) != 1:
+        raise LexrayError(f"{text!r} is {len(edits)} edits, not one")
+    return edits[0]
 
 
 def parse_all(text: str) -> tuple[Edit, ...]:
     """Several edits, divided by semicolons."""
-    reader, found = _Reader(text), []
+    reader, edits = _Reader(text), []
     while not reader.ended:
-        found.append(reader.edit())
+        edits.append(reader.edit())
         if not reader.ended:
             reader.expect(";")
-    return tuple(found)
+    return tuple(edits)
 
 
 def read_edits(given: Edits | None) -> tuple[Edit, ...]:
@@ -188,11 +188,11 @@ class _Reader:
         if self.text[self.at : self.at + 1] not in ('"', "["):
             raise self.wrong(wanted)
         try:
-            found, self.at = json.JSONDecoder().raw_decode(self.text, self.at)
+            value, self.at = json.JSONDecoder().raw_decode(self.text, self.at)
         except ValueError as error:
             raise self.wrong(wanted) from error
         self._skip()
-        return found
+        return value
 
     def run(self) -> Run:
         return as_run(self.json('a prompt in double quotes, or token ids as in "[1, 2]"'))
@@ -206,8 +206,8 @@ class _Reader:
             return Difference(one, other)
         if NAME.match(self.text, self.at):
             return OfAddress(Address.parse(self.address()))
-        found = self.json('a vector: an address, words in double quotes, or ("one" - "other")')
-        words = (found,) if isinstance(found, str) else tuple(found)
+        value = self.json('a vector: an address, words in double quotes, or ("one" - "other")')
+        words = (value,) if isinstance(value, str) else tuple(value)
         if not words or not all(isinstance(word, str) for word in words):
             raise self.wrong("a list of words")
         return OfWords(words)

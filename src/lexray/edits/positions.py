@@ -45,21 +45,21 @@ class Positions:
         if self.everywhere:
             return tuple(range(n))
         end = n if counted is None else counted
-        found: set[int] = set()
+        chosen: set[int] = set()
         for item in self.items:
             if isinstance(item, tuple):
                 start, stop = (i + end if i is not None and i < 0 else i for i in item)
-                found |= set(range(n)[slice(start, stop)])
+                chosen |= set(range(n)[slice(start, stop)])
             elif -end <= item < n:
-                found.add(item + end if item < 0 else item)
+                chosen.add(item + end if item < 0 else item)
             else:
                 raise LexrayError(
                     f"there is no position {item}: the sequence has {n} tokens, positions "
                     f"0–{n - 1}, or {-end} to -1 from the end"
                 )
-        if not found:
+        if not chosen:
             raise LexrayError(f"positions {self} are none of the {n} of the sequence")
-        return tuple(sorted(found))
+        return tuple(sorted(chosen))
 
     def __str__(self) -> str:
         return f"[{','.join(map(_show, self.items))}]" if self.items else ""
@@ -70,10 +70,10 @@ def _item(one: Any) -> Item:
         if one.step not in (None, 1):
             raise LexrayError(f"positions have no step: {one!r}")
         return _number(one.start), _number(one.stop)
-    found = _number(one)
-    if found is None:
+    number = _number(one)
+    if number is None:
         raise LexrayError("a position is a number or a slice, not None")
-    return found
+    return number
 
 
 def _number(one: Any) -> int | None:

@@ -90,22 +90,22 @@ class Site:
 
     def check(self, model: Anatomy) -> Layer | Head | Mixer | Neuron | FeedForward | Mixture:
         """The part of the model that is meant; a LexrayError that says what there is, if none."""
-        found: Layer | Head | Mixer | Neuron | FeedForward | Mixture = model[self.address]
+        part: Layer | Head | Mixer | Neuron | FeedForward | Mixture = model[self.address]
         block = model.architecture.blocks[self.layer]
         if (self.part == "attn" and block.attention.absent) or (
             self.part == "mlp" and block.ff.absent
         ):
             there = ", ".join(map(str, self.sub_blocks(model)))
             raise LexrayError(f"there is no {self}: layer {self.layer} has {there}")
-        return found
+        return part
 
     def sub_blocks(self, model: Anatomy) -> list[Site]:
         """What the layer adds to the stream."""
         block, here = model.architecture.blocks[self.layer], Address(self.layer)
-        found = [] if block.attention.absent else [Site(here, "attn")]
+        sites = [] if block.attention.absent else [Site(here, "attn")]
         if block.mixer is not None:
-            found.append(Site(replace(here, mixer=True)))
-        return found if block.ff.absent else [*found, Site(here, "mlp")]
+            sites.append(Site(replace(here, mixer=True)))
+        return sites if block.ff.absent else [*sites, Site(here, "mlp")]
 
     def __str__(self) -> str:
         return f"{self.address}.{self.part}" if self.part else str(self.address)

@@ -310,12 +310,12 @@ def as_site(given: str | Site) -> Site:
 def number(given: Any) -> float:
     """A finite number."""
     try:
-        found = float(given)
+        value = float(given)
     except (TypeError, ValueError) as error:
         raise LexrayError(f"{given!r} is no number") from error
-    if not math.isfinite(found):
+    if not math.isfinite(value):
         raise LexrayError(f"{given!r} is no finite number")
-    return found
+    return value
 
 
 def show_number(x: float) -> str:

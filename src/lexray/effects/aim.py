@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lexray.edits.values import Edit
 from lexray.trace.apply.actions import Action
-from lexray.trace.apply.resolve import Changes
+from lexray.trace.apply.resolve import ReadyEdits
 from lexray.trace.read.targets import Target, Wanted, find_target
 from lexray.trace.recording import Recording
 
@@ -60,8 +60,8 @@ class Aim:
     def metric(self, logits: Float[Tensor, "*rows d_vocab"]) -> Float[Tensor, "*rows"]:
         """The target's logit, or how much more it has than the other token."""
         logits = logits.float()
-        found = logits[..., self.target.id]
-        return found if self.against is None else found - logits[..., self.against.id]
+        logit = logits[..., self.target.id]
+        return logit if self.against is None else logit - logits[..., self.against.id]
 
     def probability(self, logits: Float[Tensor, "*rows d_vocab"]) -> Float[Tensor, "*rows"]:
         return logits.float().softmax(-1)[..., self.target.id]
@@ -96,8 +96,8 @@ class Aim:
 
 def recorded_logits(recording: Recording, aim: Aim) -> Float[Tensor, "d_vocab"]:
     """The answer of the recorded run."""
-    found: Tensor = recording.logits[recording.row(aim.position)]
-    return found
+    logits: Tensor = recording.logits[recording.row(aim.position)]
+    return logits
 
 
 def own_edits(recording: Recording) -> tuple[Edit, ...]:
@@ -106,7 +106,7 @@ def own_edits(recording: Recording) -> tuple[Edit, ...]:
 
 
 def own_actions(recording: Recording) -> tuple[Action, ...]:
-    changes = Changes.check(recording.model, own_edits(recording), run_prompt(recording))
+    changes = ReadyEdits.check(recording.model, own_edits(recording), run_prompt(recording))
     return changes.actions(len(recording), recording.n_prompt)
 
 

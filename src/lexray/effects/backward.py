@@ -81,7 +81,7 @@ class Backward(Result):
         raise LexrayError(f"nothing was asked of layer {layer} and position {position}")
 
     def grids(self) -> list[Grid]:
-        found = []
+        grids = []
         for side, said in (("written", "written into values"), ("read", "read into keys")):
             largest = max((getattr(i, f"{side}_size") for i in self.imprints), default=1.0) or 1.0
             lines = []
@@ -91,8 +91,8 @@ class Backward(Result):
             title = f"What the loss of {self.aim.target.shown} would have {said}"
             columns = tuple(self.tokens[p].shown for p in self.positions)
             names = tuple(f"L{n}" for n in self.layers)
-            found.append(Grid(title, "", columns, names, tuple(lines), self._note))
-        return found
+            grids.append(Grid(title, "", columns, names, tuple(lines), self._note))
+        return grids
 
     @property
     def _note(self) -> str:
@@ -178,22 +178,24 @@ def backward(
         return -logits[aim.position].log_softmax(-1)[aim.target.id]
 
     names: Any = ["mlp_write", "mlp_in", "coefficients", "pre", "shared_weight"]
-    found = gradients(recording, loss, names, own_actions(recording))
+    gradient = gradients(recording, loss, names, own_actions(recording))
     imprints: list[Imprint] = []
     for n in chosen:
-        down = -found.slopes[n, "mlp_write"]
-        slopes = found.slopes[n, "pre"]
+        down = -gradient.slopes[n, "mlp_write"]
+        slopes = gradient.slopes[n, "pre"]
         sizes = (
-            found.states[n, "coefficients"].norm(dim=1) * down.norm(dim=1),
-            found.states[n, "mlp_in"].norm(dim=1) * slopes.norm(dim=1),
+            gradient.states[n, "coefficients"].norm(dim=1) * down.norm(dim=1),
+            gradient.states[n, "mlp_in"].norm(dim=1) * slopes.norm(dim=1),
         )
         written = _read(recording, down, n, "value", at, k)
-        read = _read(recording, found.states[n, "mlp_in"], n, "key", at, k)
+        read = _read(recording, gradient.states[n, "mlp_in"], n, "key", at, k)
         for i, p in enumerate(at):
             w, r = (float(size[p]) for size in sizes)
             imprints.append(Imprint(n, p, written[i], w, read[i], r))
     source = model.space.source("backward")
-    return Backward(source, aim, found.value, recording.tokens, tuple(chosen), at, tuple(imprints))
+    return Backward(
+        source, aim, gradient.value, recording.tokens, tuple(chosen), at, tuple(imprints)
+    )
 
 
 def _read(

@@ -28,7 +28,7 @@ from lexray.result.check import Check, Checked
 from lexray.result.readings import Token
 from lexray.space.area import area
 from lexray.space.space import space_of
-from lexray.trace.apply.resolve import Changes
+from lexray.trace.apply.resolve import ReadyEdits
 from lexray.trace.record.prompt import encode, longest
 from lexray.trace.recording import Recording
 
@@ -84,10 +84,10 @@ def check(
 
 
 def _part(model: Anatomy, address: str) -> Part:
-    found = model[address]
-    if not isinstance(found, Neuron | Head):
+    part = model[address]
+    if not isinstance(part, Neuron | Head):
         raise LexrayError(f"{address} cannot be checked; neurons (L26N777) and heads (L25H1) can")
-    return found
+    return part
 
 
 def _others(part: Part, n: int, taken: Sequence[Part], drawn: torch.Generator) -> Iterator[Part]:
@@ -98,22 +98,22 @@ def _others(part: Part, n: int, taken: Sequence[Part], drawn: torch.Generator) -
         total = part.ff.d_mlp
     else:
         total = len(part.weights.architecture.blocks[layer].attention.q.starts)
-    found = 0
+    count = 0
     for i in torch.randperm(total, generator=drawn).tolist():
-        if found == n:
+        if count == n:
             return
         other = part.ff.neurons[i] if isinstance(part, Neuron) else Head(part.weights, layer, i)
         if str(other.address) not in names:
             names.add(str(other.address))
-            found += 1
+            count += 1
             yield other
 
 
 def _pieces(model: Anatomy, prompts: str | Sequence[str]) -> list[list[int]]:
     """Prompts as they are; a text in pieces, spread over the whole of it."""
     if not isinstance(prompts, str):
-        found = [encode(model, prompt, True) for prompt in prompts]
-        pieces = [ids for ids in found if len(ids) > 1]
+        encoded = [encode(model, prompt, True) for prompt in prompts]
+        pieces = [ids for ids in encoded if len(ids) > 1]
     else:
         ids = encode(model, prompts, True)
         size = min(WINDOW, longest(model) or WINDOW)
@@ -197,16 +197,16 @@ class Bench:
 
     def _spots(self, part: Part) -> list[Spot]:
         """The places where it was strongest, one in each run, not at the first position."""
-        found = []
+        spots = []
         for n, run in enumerate(self.runs):
             if isinstance(part, Head):
-                found.append(self._look(part, n, run))
+                spots.append(self._look(part, n, run))
                 continue
             x = self._coefficients(part, run)[1:]
             if bool(x.any()):
                 p = int(x.abs().argmax()) + 1
-                found.append(Spot(n, p, float(x[p - 1])))
-        return sorted(found, key=lambda spot: -abs(spot.strength))[: self.places]
+                spots.append(Spot(n, p, float(x[p - 1])))
+        return sorted(spots, key=lambda spot: -abs(spot.strength))[: self.places]
 
     def _coefficients(self, neuron: Neuron, run: Recording) -> Float[Tensor, "n"]:
         """A neuron's at all positions; of an expert 0 where it was not chosen."""
@@ -248,13 +248,13 @@ class Bench:
             if self.removing
             else scale(address, 2, positions=spot.position)
         )
-        changes = Changes.check(self.model, [edit], run_prompt(run))
+        changes = ReadyEdits.check(self.model, [edit], run_prompt(run))
         actions = changes.actions(len(run))
         (after,) = Rerun(run).logits([actions], spot.position, first=self.layer).cpu()
         before = run.logits[spot.position].cpu()
         moved: Any = before.float().softmax(-1) - after.float().softmax(-1)
-        found: Tensor = (moved if self.removing else -moved)[: len(self.known)]
-        return found
+        change: Tensor = (moved if self.removing else -moved)[: len(self.known)]
+        return change
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -51,7 +51,7 @@ class EditedModel(Result):
     def tables(self) -> list[Table]:
         rows = tuple((name, " × ".join(map(str, shape))) for name, shape in self.tensors)
         note = "; ".join(self.edits)
-        found = [Table(("tensor", "shape"), rows, f"{self.model}: changed", note)]
+        tables = [Table(("tensor", "shape"), rows, f"{self.model}: changed", note)]
         if self.followed:
             lines: list[tuple[Cell, ...]] = [
                 (f.prompt, f.before.shown, f.p_before, f.after.shown, f.p_after, f.divergence)
@@ -59,8 +59,8 @@ class EditedModel(Result):
             ]
             columns = ("prompt", "before", "p", "after", "p ", "divergence")
             title = "What follows, before and after"
-            found.append(Table(columns, tuple(lines), title, "divergence in nats"))
-        return found
+            tables.append(Table(columns, tuple(lines), title, "divergence in nats"))
+        return tables
 
     def to_dict(self) -> dict[str, Any]:
         return {

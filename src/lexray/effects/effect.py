@@ -14,13 +14,13 @@ from lexray.effects.aim import Aim, Said, own_actions, recorded_logits, rough, r
 from lexray.errors import LexrayError
 from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Result, Table
-from lexray.trace.apply.resolve import Changes
+from lexray.trace.apply.resolve import ReadyEdits
 from lexray.trace.read.targets import Wanted
 from lexray.trace.recording import Recording
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedToken:
     """A token and its probabilities before and after a change."""
 
     token: Token
@@ -44,8 +44,8 @@ class Effect(Result):
     aim: Aim
     before: Said
     after: Said
-    rose: tuple[Moved, ...]
-    fell: tuple[Moved, ...]
+    rose: tuple[MovedToken, ...]
+    fell: tuple[MovedToken, ...]
     note: str = ""
 
     @property
@@ -116,7 +116,7 @@ def effect(
     if k < 1:
         raise LexrayError(f"asked for the {k} tokens that moved most; k must be at least 1")
     aim = Aim.of(recording, target, position, against, first=first)
-    changes = Changes.check(recording.model, edits, run_prompt(recording))
+    changes = ReadyEdits.check(recording.model, edits, run_prompt(recording))
     if not changes:
         raise LexrayError('there is nothing to change: give edits, as in "ablate L23H4"')
     changes.fit([len(recording)])
@@ -134,7 +134,7 @@ def effect(
     )
 
 
-def changed_logits(recording: Recording, changes: Changes, aim: Aim) -> Float[Tensor, "d_vocab"]:
+def changed_logits(recording: Recording, changes: ReadyEdits, aim: Aim) -> Float[Tensor, "d_vocab"]:
     """The answer of the changed run, from the first layer on that changes."""
     from lexray.trace.apply.rerun import Rerun  # imports transformers
 
@@ -148,14 +148,14 @@ def moved_most(
     before: Float[Tensor, "d_vocab"],
     after: Float[Tensor, "d_vocab"],
     k: int,
-) -> tuple[tuple[Moved, ...], tuple[Moved, ...]]:
+) -> tuple[tuple[MovedToken, ...], tuple[MovedToken, ...]]:
     """The tokens whose probability rose most, and fell most."""
     p, q = before.float().softmax(-1), after.float().softmax(-1)
     space = recording.model.space
     n = min(k, len(p), space.n_rows)
 
-    def moved(order: Tensor) -> tuple[Moved, ...]:
-        return tuple(Moved(space.token(i), float(p[i]), float(q[i])) for i in order.tolist())
+    def moved(order: Tensor) -> tuple[MovedToken, ...]:
+        return tuple(MovedToken(space.token(i), float(p[i]), float(q[i])) for i in order.tolist())
 
     change = (q - p)[: space.n_rows]
     ends: Sequence[Tensor] = (change.topk(n).indices, (-change).topk(n).indices)

@@ -125,14 +125,14 @@ def generate(
             model, prompts.ids, new_tokens=n, what="logits", positions=[0], edits=each, layers=[0]
         )
         ids.append(run.ids.tolist())
-    plain = scored(model, ids[0], start, changes)
-    changed = scored(model, ids[-1], start, changes)
+    plain = score_tokens(model, ids[0], start, changes)
+    changed = score_tokens(model, ids[-1], start, changes)
     tokens = tuple(model.space.token(i) for i in prompts.ids[0])
     texts = tuple(map(str, changes))
     return Generation(model.space.source("generate"), tokens, texts, plain, changed)
 
 
-def scored(
+def score_tokens(
     model: Anatomy, ids: list[int], start: int, edits: tuple[Edit, ...]
 ) -> tuple[Generated, ...]:
     """The tokens from `start` on, with their probabilities in the plain run and the changed one."""

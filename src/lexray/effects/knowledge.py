@@ -93,10 +93,10 @@ class Fact:
         names: Any = ["mlp_write"]
         for _ in track(range(STEPS), STEPS, "finding what to write"):
             action = Action(self.layer, "mlp", (self.position,), Plus(change.clone()))
-            found = gradients(self.recording, self._log_probability, names, [action])
-            if found.value > torch.tensor(ENOUGH).log():
+            gradient = gradients(self.recording, self._log_probability, names, [action])
+            if gradient.value > torch.tensor(ENOUGH).log():
                 break
-            slope = found.slopes[self.layer, "mlp_write"][self.position].float()
+            slope = gradient.slopes[self.layer, "mlp_write"][self.position].float()
             change = change + STEP * size * slope / slope.norm().clamp(min=1e-12)
             change = change * min(1.0, FARTHEST * size / float(change.norm()))
         return change

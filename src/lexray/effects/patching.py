@@ -69,8 +69,8 @@ class Patching(GridResult):
         if self.approximate is None or self.exact.numel() < 2:
             return None
         both = torch.stack([self.exact.flatten(), self.approximate.flatten()]).double()
-        found = float(torch.corrcoef(both)[0, 1])
-        return found if found == found else None
+        value = float(torch.corrcoef(both)[0, 1])
+        return value if value == value else None
 
     @property
     def title(self) -> str:
@@ -210,8 +210,8 @@ def patching(
 def _way(way: str) -> Way:
     for known in get_args(Way):
         if way == known:
-            found: Way = known
-            return found
+            chosen: Way = known
+            return chosen
     raise LexrayError(f"patching goes by denoising or noising, not by {way!r}")
 
 
@@ -275,7 +275,7 @@ class _Grid:
         from lexray.trace.apply.gradients import gradients  # imports transformers
 
         name: Any = CAUGHT.get(self.kind, "z")
-        found = gradients(
+        gradient = gradients(
             base, lambda logits: aim.metric(logits[aim.position]), [name], own_actions(base)
         )
         lines = []
@@ -284,8 +284,8 @@ class _Grid:
                 lines.append(self._last(base, source, aim))
                 continue
             at = n + 1 if self.kind == "residual" else n
-            there = source.parts[at, name].flatten(1).to(found.states[at, name])
-            move = (there - found.states[at, name]) * found.slopes[at, name]
+            there = source.parts[at, name].flatten(1).to(gradient.states[at, name])
+            move = (there - gradient.states[at, name]) * gradient.slopes[at, name]
             lines.append(self._sums(move))
         if self.kind == "head positions":
             return torch.cat(lines).cpu()
@@ -302,7 +302,7 @@ class _Grid:
         """What leaves the last layer: only the position that is looked at can matter, and there
         the answer becomes that of the other run."""
         ends = [float(aim.metric(recorded_logits(run, aim))) for run in (source, base)]
-        found = torch.zeros(len(self.positions))
+        effects = torch.zeros(len(self.positions))
         for i, p in enumerate(self.positions):
-            found[i] = ends[0] - ends[1] if p == aim.position else 0.0
-        return found
+            effects[i] = ends[0] - ends[1] if p == aim.position else 0.0
+        return effects

@@ -11,7 +11,7 @@ from torch import Tensor
 from lexray.effects.grids import SMALL, short
 from lexray.result.charts.axes import Axis
 from lexray.result.charts.cells import Cells, Square
-from lexray.result.charts.panels import Columns, Dots, Heat, Line, Panel, Panels
+from lexray.result.charts.panels import Curve, Dots, Heat, Panel, Panels, StandingBars
 from lexray.result.format import show_number
 
 LABELLED = 10
@@ -41,7 +41,7 @@ def draw_effects(
     else:
         places = _places(grid, len(names))
         said = [f"{name}: {show_number(c)}" for name, c in zip(names, change, strict=True)]
-        bars = Columns(places, list(change), "change", "positive", listed=False, said=said)
+        bars = StandingBars(places, list(change), "change", "positive", listed=False, said=said)
         axis = Axis("number" if grid is None else "layer", whole=True)
         panels.append(Panel("change when removed", (bars,), axis, Axis()))
     if known:
@@ -61,9 +61,9 @@ def by_layer(
     grid: Float[Tensor, "some columns"], layers: Sequence[int]
 ) -> Float[Tensor, "lines columns"]:
     """The same with a line for each layer from 0 on, NaN where there is none."""
-    found = torch.full((max(layers, default=-1) + 1, grid.shape[1]), torch.nan)
-    found[list(layers)] = grid.cpu().float()
-    return found
+    rows = torch.full((max(layers, default=-1) + 1, grid.shape[1]), torch.nan)
+    rows[list(layers)] = grid.cpu().float()
+    return rows
 
 
 def signed_map(title: str, grid: Float[Tensor, "lines columns"], columns: str, lines: str) -> Panel:
@@ -79,7 +79,7 @@ def scatter(
 ) -> Panel:
     """Named points, and the line on which both say the same."""
     named = _apart(points)
-    series: list[Dots | Line] = []
+    series: list[Dots | Curve] = []
     for chosen in (False, True):
         some = [point for point in points if (point[0] in named) == chosen]
         if some:
@@ -87,7 +87,7 @@ def scatter(
             dots = Dots(xs, ys, "", ["positive"], [p[0] for p in some], named=chosen)
             series.append(dots)
     low, high = min(p[1] for p in points), max(p[1] for p in points)
-    line = Line([low, high], [slope * low, slope * high], same, "faint", "dash", 1.0, False)
+    line = Curve([low, high], [slope * low, slope * high], same, "faint", "dash", 1.0, False)
     return Panel(f"{x} and {y}", (line, *series), Axis(x), Axis(y))
 
 
@@ -96,17 +96,17 @@ def _apart(points: Sequence[tuple[str, float, float]]) -> set[str]:
     wide = max((abs(p[1]) for p in points), default=0.0) or 1.0
     high = max((abs(p[2]) for p in points), default=0.0) or 1.0
     order = sorted(points, key=lambda p: -max(abs(p[1]) / wide, abs(p[2]) / high))
-    found: list[tuple[str, float, float]] = []
+    apart: list[tuple[str, float, float]] = []
     for point in order:
         meets = any(
             abs(point[1] - other[1]) < 0.25 * wide and abs(point[2] - other[2]) < 0.08 * high
-            for other in found
+            for other in apart
         )
         if not meets:
-            found.append(point)
-        if len(found) == LABELLED:
+            apart.append(point)
+        if len(apart) == LABELLED:
             break
-    return {point[0] for point in found}
+    return {point[0] for point in apart}
 
 
 def draw_cells(

@@ -21,7 +21,7 @@ from lexray.progress import track
 from lexray.result.charts.panels import Panels
 from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Result, Table
-from lexray.trace.apply.resolve import Changes
+from lexray.trace.apply.resolve import ReadyEdits
 from lexray.trace.attribute.contributions import contributions
 from lexray.trace.read.targets import Wanted
 from lexray.trace.recording import Recording
@@ -75,11 +75,11 @@ class Effects(Result, Sequence[Removed]):
         """By number, or by address: `effects["L23H4"].change`."""
         if not isinstance(key, str):
             return self.removed[key]
-        found = next((r for r in self.removed if r.component == key), None)
-        if found is None:
+        removed = next((r for r in self.removed if r.component == key), None)
+        if removed is None:
             some = ", ".join(r.component for r in self.removed[:3])
             raise LexrayError(f"{key!r} was not removed; there are {some}, …")
-        return found
+        return removed
 
     def __iter__(self) -> Iterator[Removed]:
         return iter(self.removed)
@@ -147,11 +147,11 @@ class Effects(Result, Sequence[Removed]):
         if self.what in ("positions", "neurons"):
             return None
         layers = [r.layer for r in self.removed if r.layer is not None]
-        found = torch.full((max(layers) + 1, max(r.index for r in self.removed) + 1), torch.nan)
+        grid = torch.full((max(layers) + 1, max(r.index for r in self.removed) + 1), torch.nan)
         for r in self.removed:
             assert r.layer is not None
-            found[r.layer, r.index] = r.change
-        return found
+            grid[r.layer, r.index] = r.change
+        return grid
 
     def html_body(self) -> str:
         """The picture, and below it the largest changes."""
@@ -260,20 +260,20 @@ def rerun_each(
     rerun = Rerun(recording, own_actions(recording))
     by_layer: dict[int, list[tuple[Edit, Any]]] = {}
     for edit in edits:
-        changes = Changes.check(recording.model, [edit], run_prompt(recording))
+        changes = ReadyEdits.check(recording.model, [edit], run_prompt(recording))
         actions = changes.actions(len(recording), recording.n_prompt)
         by_layer.setdefault(min(a.layer for a in actions), []).append((edit, actions))
     for layer, jobs in track(sorted(by_layer.items()), len(by_layer), word):
-        found = rerun.logits([actions for _, actions in jobs], aim.position, first=layer)
+        logits = rerun.logits([actions for _, actions in jobs], aim.position, first=layer)
         device = recording.logits.device
-        yield from zip((edit for edit, _ in jobs), found.to(device), strict=True)
+        yield from zip((edit for edit, _ in jobs), logits.to(device), strict=True)
 
 
 def _choose(what: str) -> What:
     for known in get_args(What):
         if what == known:
-            found: What = known
-            return found
+            chosen: What = known
+            return chosen
     raise LexrayError(f"effects are those of {', '.join(get_args(What))}, not of {what!r}")
 
 
@@ -338,7 +338,7 @@ def _feed_forwards(recording: Recording, layer: int) -> Iterator[tuple[str, Feed
 def _direct(recording: Recording, what: What, aim: Aim) -> dict[str, float]:
     """What each component added to the logit by itself."""
     against = None if aim.against is None else aim.against.id
-    found = contributions(
+    added = contributions(
         recording, aim.target.id, aim.position, against=against, sources=what == "positions"
     )
     sums: dict[str, float] = {}
@@ -346,7 +346,7 @@ def _direct(recording: Recording, what: What, aim: Aim) -> dict[str, float]:
     def put(name: str, value: float) -> None:
         sums[name] = sums.get(name, 0.0) + value
 
-    for group in found.groups:
+    for group in added.groups:
         if what == "positions":
             for p, value in enumerate(group.values.tolist() if group.by_source else []):
                 put(str(p), value)

@@ -69,7 +69,7 @@ gguf.declare(
             "transformer.ln_f": "output_norm",
             "lm_head": "output",
             f"{H}input_layernorm": "blk.{n}.attn_norm",
-            f"{H}self_attention.query_key_value": gguf.Stored(
+            f"{H}self_attention.query_key_value": gguf.GGUFSource(
                 "blk.{n}.attn_qkv", rows=gguf.regroup
             ),
             f"{H}self_attention.dense": "blk.{n}.attn_output",

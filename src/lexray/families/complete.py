@@ -111,13 +111,13 @@ def _qk_norms(x: Attention) -> Vectors:
 
 def _head_norms(norms: QKNorm, d_head: int) -> dict[str, int]:
     """Each tensor once: all heads may share one, or each have a part of it."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for norm in norms.heads:
         last = 1 if norm.part is None else norm.part[1]
         for name in (norm.gain, norm.bias):
             if name is not None:
-                found[name] = max(found.get(name, 0), last * d_head)
-    return found
+                sizes[name] = max(sizes.get(name, 0), last * d_head)
+    return sizes
 
 
 def _of(norm: Norm | None, size: int) -> Vectors:
@@ -180,8 +180,10 @@ def _missing(name: str, checkpoint: Checkpoint, what: str) -> LexrayError:
     return LexrayError(f"{checkpoint.missing(name)}, but {what} need it: {why}")
 
 
-def _wrong(name: str, found: tuple[int, ...], expected: str, checkpoint: Checkpoint) -> LexrayError:
-    shape = " × ".join(map(str, found)) or "no axes"
+def _wrong(
+    name: str, stored: tuple[int, ...], expected: str, checkpoint: Checkpoint
+) -> LexrayError:
+    shape = " × ".join(map(str, stored)) or "no axes"
     return LexrayError(
         f"{checkpoint.name}: {name} has {shape}, where the config makes it {expected}; {CORRECT}"
     )

@@ -99,7 +99,7 @@ FALCON_GGUF: gguf.Names = {
     "transformer.word_embeddings": "token_embd",
     "transformer.ln_f": "output_norm",
     "lm_head": "output",
-    f"{H}self_attention.query_key_value": gguf.Stored("blk.{n}.attn_qkv", rows=gguf.regroup),
+    f"{H}self_attention.query_key_value": gguf.GGUFSource("blk.{n}.attn_qkv", rows=gguf.regroup),
     f"{H}self_attention.dense": "blk.{n}.attn_output",
     f"{H}mlp.dense_h_to_4h": "blk.{n}.ffn_up",
     f"{H}mlp.dense_4h_to_h": "blk.{n}.ffn_down",

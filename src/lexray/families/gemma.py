@@ -145,7 +145,7 @@ def gemma3_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
 
 
 def plus_one(names: gguf.Names) -> gguf.Names:
-    return {ours: gguf.Stored(str(theirs), added=1.0) for ours, theirs in names.items()}
+    return {ours: gguf.GGUFSource(str(theirs), added=1.0) for ours, theirs in names.items()}
 
 
 GEMMA_GGUF: gguf.Names = {

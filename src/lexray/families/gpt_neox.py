@@ -68,7 +68,7 @@ gguf.declare(
             "gpt_neox.final_layer_norm": "output_norm",
             "embed_out": "output",
             f"{N}input_layernorm": "blk.{n}.attn_norm",
-            f"{N}attention.query_key_value": gguf.Stored("blk.{n}.attn_qkv", rows=gguf.regroup),
+            f"{N}attention.query_key_value": gguf.GGUFSource("blk.{n}.attn_qkv", rows=gguf.regroup),
             f"{N}attention.dense": "blk.{n}.attn_output",
             f"{N}post_attention_layernorm": "blk.{n}.ffn_norm",
             f"{N}mlp.dense_h_to_4h": "blk.{n}.ffn_up",

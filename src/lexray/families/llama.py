@@ -90,10 +90,10 @@ def mixtral_names(old: bool) -> gguf.Names:
     """Until April 2024 each expert had tensors of its own; since then they are stacked."""
     moe = f"{gguf.LAYER}block_sparse_moe."
 
-    def expert(kind: str) -> gguf.Stored:
+    def expert(kind: str) -> gguf.GGUFSource:
         if old:
-            return gguf.Stored(f"blk.{{n}}.ffn_{kind}.{{i}}")
-        return gguf.Stored(f"blk.{{n}}.ffn_{kind}_exps", stacked=True)
+            return gguf.GGUFSource(f"blk.{{n}}.ffn_{kind}.{{i}}")
+        return gguf.GGUFSource(f"blk.{{n}}.ffn_{kind}_exps", stacked=True)
 
     return {
         f"{moe}gate": "blk.{n}.ffn_gate_inp",

@@ -100,15 +100,15 @@ def feed_forward(c: Config, t: Names, stem: str, n: int, norm: Norm) -> FeedForw
 MLP = f"{gguf.LAYER}mlp."
 EXPERTS: gguf.Names = {
     f"{MLP}gate": "blk.{n}.ffn_gate_inp",
-    f"{MLP}experts.{{i}}.gate_proj": gguf.Stored("blk.{n}.ffn_gate_exps", stacked=True),
-    f"{MLP}experts.{{i}}.up_proj": gguf.Stored("blk.{n}.ffn_up_exps", stacked=True),
-    f"{MLP}experts.{{i}}.down_proj": gguf.Stored("blk.{n}.ffn_down_exps", stacked=True),
+    f"{MLP}experts.{{i}}.gate_proj": gguf.GGUFSource("blk.{n}.ffn_gate_exps", stacked=True),
+    f"{MLP}experts.{{i}}.up_proj": gguf.GGUFSource("blk.{n}.ffn_up_exps", stacked=True),
+    f"{MLP}experts.{{i}}.down_proj": gguf.GGUFSource("blk.{n}.ffn_down_exps", stacked=True),
 }
 SHARED: gguf.Names = {
     f"{MLP}shared_expert.gate_proj": "blk.{n}.ffn_gate_shexp",
     f"{MLP}shared_expert.up_proj": "blk.{n}.ffn_up_shexp",
     f"{MLP}shared_expert.down_proj": "blk.{n}.ffn_down_shexp",
-    f"{MLP}shared_expert_gate": gguf.Stored("blk.{n}.ffn_gate_inp_shexp", one_row=True),
+    f"{MLP}shared_expert_gate": gguf.GGUFSource("blk.{n}.ffn_gate_inp_shexp", one_row=True),
 }
 
 

@@ -88,8 +88,10 @@ class Names:
         for prefix in prefixes:
             if prefix + probe in self._names:
                 return prefix
-        found = (n.removesuffix(probe) for n in self._names if n.endswith(f".{probe}"))
-        inside = [prefix for prefix in found if not any(word in prefix for word in OTHER_SENSES)]
+        beginnings = (n.removesuffix(probe) for n in self._names if n.endswith(f".{probe}"))
+        inside = [
+            prefix for prefix in beginnings if not any(word in prefix for word in OTHER_SENSES)
+        ]
         return min(inside, key=len, default=prefixes[0])
 
     def linear(self, stem: str, **layout: Any) -> Linear:
@@ -129,9 +131,9 @@ class Family:
         try:
             _refuse_endless(Config(config, self.defaults), len(names))
             with without_collector():
-                found = self.describe(Config(config, self.defaults), Names(names))
-            _refuse_absurd(found)
-            return found
+                architecture = self.describe(Config(config, self.defaults), Names(names))
+            _refuse_absurd(architecture)
+            return architecture
         except NONSENSE as error:
             raise LexrayError(
                 f"the rules of {self.title} cannot make sense of this config: "

@@ -98,8 +98,8 @@ class DistanceVectors:
             )
             met = torch.einsum("phr,hsr->hps", meeting, own)
             index = place if meeting is q else place.T
-            found = met.gather(2, index.to(met.device).expand(len(met), *index.shape))
-            total = total + (found if meeting is q else found.transpose(1, 2))
+            gathered = met.gather(2, index.to(met.device).expand(len(met), *index.shape))
+            total = total + (gathered if meeting is q else gathered.transpose(1, 2))
         return total * self.scale
 
     def _project(self, heads: Heads, head: int, rows: Tensor, checkpoint: Checkpoint) -> Tensor:

@@ -22,7 +22,7 @@ MOST = 200_000
 
 
 @dataclass(frozen=True)
-class Likeness:
+class Resemblance:
     """How a family's rules fit a checkpoint's tensors."""
 
     family: Family
@@ -50,26 +50,28 @@ class Likeness:
         return said
 
 
-def find_nearest(config: Mapping[str, Any], names: Collection[str]) -> Likeness | None:
+def find_nearest(config: Mapping[str, Any], names: Collection[str]) -> Resemblance | None:
     """The family that fits best; None if none comes near."""
     if not 0 < len(names) <= MOST:
         return None
-    found = [likeness for f in families().values() if (likeness := _compare(f, config, names))]
-    best = max(found, key=lambda each: (each.share, each.family.name == "llama"), default=None)
+    likenesses = [likeness for f in families().values() if (likeness := _compare(f, config, names))]
+    best = max(likenesses, key=lambda each: (each.share, each.family.name == "llama"), default=None)
     if best is None or best.share < NEAR:
         return None
-    ties = (each.family for each in found if each.share == best.share)
+    ties = (each.family for each in likenesses if each.share == best.share)
     return replace(best, alike=tuple(f.title for f in ties if f is not best.family))
 
 
-def _compare(family: Family, config: Mapping[str, Any], names: Collection[str]) -> Likeness | None:
+def _compare(
+    family: Family, config: Mapping[str, Any], names: Collection[str]
+) -> Resemblance | None:
     try:
         architecture = family.architecture(config, names)
     except LexrayError:
         return None
     wanted = tensor_names(architecture) - ({architecture.unembed} - set(names))
     common = wanted & set(names)
-    return Likeness(
+    return Resemblance(
         family, len(common), tuple(sorted(wanted - common)), tuple(sorted(set(names) - common))
     )
 

@@ -97,29 +97,29 @@ def rope_parameters(
     config: Mapping[str, Any], layer_type: str | None, theta: float, partial: float
 ) -> dict[str, Any]:
     """`rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before), filled up."""
-    found = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    if layer_type is not None and isinstance(found.get(layer_type), Mapping):
-        found = dict(found[layer_type])
-    for key, value in found.items():
+    parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    if layer_type is not None and isinstance(parameters.get(layer_type), Mapping):
+        parameters = dict(parameters[layer_type])
+    for key, value in parameters.items():
         if value is not None and key in KINDS:
-            found[key] = check(value, KINDS[key], key, "the config's rotary embedding")
-    found["rope_type"] = found.get("rope_type") or found.get("type") or "default"
-    if found["rope_type"] not in _SCALED:
+            parameters[key] = check(value, KINDS[key], key, "the config's rotary embedding")
+    parameters["rope_type"] = parameters.get("rope_type") or parameters.get("type") or "default"
+    if parameters["rope_type"] not in _SCALED:
         raise LexrayError(
-            f"the config asks for the rotary embedding {brief(found['rope_type'])}; "
+            f"the config asks for the rotary embedding {brief(parameters['rope_type'])}; "
             f"known: {', '.join(_SCALED)}"
         )
-    if found.get("rope_theta") is None:
-        found["rope_theta"] = config.get("rope_theta") or theta
-    if found.get("partial_rotary_factor") is None:
+    if parameters.get("rope_theta") is None:
+        parameters["rope_theta"] = config.get("rope_theta") or theta
+    if parameters.get("partial_rotary_factor") is None:
         given = config.get("partial_rotary_factor")
-        found["partial_rotary_factor"] = partial if given is None else given
+        parameters["partial_rotary_factor"] = partial if given is None else given
     context = config.get("max_position_embeddings")
     original = config.get("original_max_position_embeddings")
-    found["original_max_position_embeddings"] = (
-        original or found.get("original_max_position_embeddings") or context
+    parameters["original_max_position_embeddings"] = (
+        original or parameters.get("original_max_position_embeddings") or context
     )
-    return found
+    return parameters
 
 
 Scaled = tuple[Tensor, float]

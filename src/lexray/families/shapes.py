@@ -74,8 +74,8 @@ def check(
         return
     info = info or checkpoint.info(linear.weight)
     refuse_packed(info, linear.weight, checkpoint)
-    found = info.shape[-2:] if linear.in_first else info.shape[:-3:-1]
-    if found != expected or len(info.shape) != (2 if linear.expert is None else 3):
+    stored = info.shape[-2:] if linear.in_first else info.shape[:-3:-1]
+    if stored != expected or len(info.shape) != (2 if linear.expert is None else 3):
         raise LexrayError(
             f"{checkpoint.name}: {linear.weight} has {_words(info.shape, linear)}, where the "
             f"config makes it {_words(expected, None)}; {CORRECT}"

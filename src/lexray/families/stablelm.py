@@ -62,7 +62,7 @@ def stablelm_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
 STABLELM_GGUF: gguf.Names = {
     **gguf.LLAMA,
     **{
-        f"{gguf.LAYER}self_attn.{x}_layernorm.norms.{{i}}": gguf.Stored(
+        f"{gguf.LAYER}self_attn.{x}_layernorm.norms.{{i}}": gguf.GGUFSource(
             f"blk.{{n}}.attn_{x}_norm", stacked=True
         )
         for x in "qk"

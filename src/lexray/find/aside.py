@@ -51,8 +51,8 @@ def set_aside(model: Anatomy, text: str | None = None) -> SetAside:
     """The tokens that the standard view leaves out; `text`: to check them against its counts."""
     seen = None if text is None else Counter(model.vocabulary.encode(text))
     token = model.space.token
-    found = untrained(model).items()
+    aside = untrained(model).items()
     return SetAside(
         model.name,
-        tuple((token(i), why, None if seen is None else seen[i]) for i, why in found),
+        tuple((token(i), why, None if seen is None else seen[i]) for i, why in aside),
     )

@@ -38,12 +38,12 @@ def read_given(
         model.layers[layer]
     names = [name] if single else [f"{name} {i}" for i in range(len(rows))]
     space = space_of(model, layer)
-    found = space.readings(model.place(rows), read_as, names, k, filter, read_as)
+    readings = space.readings(model.place(rows), read_as, names, k, filter, read_as)
     if single:
-        return found[0]
+        return readings[0]
     where = "" if layer is None else f" of layer {layer}"
     title = f"{len(rows)} vectors, read as {read_as}s{where}"
-    return Readings(space.source(name, filter), tuple(found), title)
+    return Readings(space.source(name, filter), tuple(readings), title)
 
 
 def rows_of(model: Anatomy, x: Any) -> tuple[Float[Tensor, "n d_model"], bool]:
@@ -69,8 +69,8 @@ def _tensor(x: Any) -> Tensor:
             raise LexrayError(f"x is no vector of numbers: {error}") from error
     if x.dtype == torch.bool or x.is_complex():
         raise LexrayError(f"x is no vector of real numbers: its dtype is {x.dtype}")
-    found: Tensor = x.detach()
-    return found
+    tensor: Tensor = x.detach()
+    return tensor
 
 
 def kind_named(name: str) -> Kind:

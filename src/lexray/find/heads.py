@@ -159,8 +159,8 @@ def find_heads(
     layers = [layer for layer in model.own_layers if len(layer.heads)]
     for layer in track(layers, len(layers), f"searching {matrix} of all heads"):
         crossing = (Circuit(head, matrix) for head in layer.cross_heads)
-        found = _factors([Circuit(head, matrix) for head in layer.heads], len(every))
-        for circuit, A, B in (*found, *((c, *c.factors()) for c in crossing)):
+        made = _factors([Circuit(head, matrix) for head in layer.heads], len(every))
+        for circuit, A, B in (*made, *((c, *c.factors()) for c in crossing)):
             scores = _standardise(A.double(), B.double(), *wanted) * (-1 if negative else 1)
             hits.append(_hit(circuit, scores, every, wanted, negative))
     hits.sort(key=lambda hit: -hit.score)
@@ -175,8 +175,8 @@ def _factors(circuits: list[Circuit], tokens: int) -> Iterator[tuple[Circuit, Te
     at_once = max(1, MOST_BYTES // (8 * tokens * circuits[0].head.d_head))
     for start in range(0, len(circuits), at_once):
         some = circuits[start : start + at_once]
-        found = multiply(some[0], [circuit.head.index for circuit in some], None)
-        yield from ((circuit, *found[circuit.head.index]) for circuit in some)
+        factors = multiply(some[0], [circuit.head.index for circuit in some], None)
+        yield from ((circuit, *factors[circuit.head.index]) for circuit in some)
 
 
 def _places(every: Tensor, some: Tensor | None) -> Tensor:

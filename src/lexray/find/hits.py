@@ -28,7 +28,7 @@ LISTS_AT_ONCE = 256
 
 
 @runtime_checkable
-class Found(Protocol):
+class Findable(Protocol):
     """A vector that a search can find: a model's, or a feature's."""
 
     @property
@@ -56,11 +56,11 @@ class Searched(Protocol):
     @property
     def space(self) -> EmbeddingSpace: ...
     def address_of(self, i: int) -> str: ...
-    def __getitem__(self, index: int) -> Found: ...
+    def __getitem__(self, index: int) -> Findable: ...
 
 
 if not TYPE_CHECKING:  # a check while it runs would read the tensors
-    Found = Searched = Any
+    Findable = Searched = Any
 
 
 @dataclass(frozen=True)
@@ -184,15 +184,15 @@ def read_at(
 ) -> list[tuple[Reading, tuple[int, ...]]]:
     """What the vectors at places counted through all groups read as, and the places of words in
     their own lists; those that are read with one side together."""
-    found: dict[int, tuple[Reading, tuple[int, ...]]] = {}
+    readings: dict[int, tuple[Reading, tuple[int, ...]]] = {}
     starts = _starts(groups)
     for space, kind, at, X in rows_at(groups, places):
         here = [places[i] for i in at]
         names = [_address_at(groups, starts, place) for place in here]
         read = space.readings(X, kind, names, k, filter)
         ranks = ranks_in(space, X, kind, words, filter=filter, suppressed=suppressed)
-        found |= dict(zip(here, zip(read, ranks, strict=True), strict=True))
-    return [found[place] for place in places]
+        readings |= dict(zip(here, zip(read, ranks, strict=True), strict=True))
+    return [readings[place] for place in places]
 
 
 def rows_at(
@@ -228,7 +228,7 @@ def _rows(group: Searched, inside: list[int]) -> Float[Tensor, "some d_model"]:
     return group.tensor[inside]
 
 
-def shared_key(vector: Found | Searched) -> Hashable:
+def shared_key(vector: Findable | Searched) -> Hashable:
     """The same for vectors that are read with one side."""
     space, kind = vector.space, vector.kind
     return space.sharing(kind), space.first and kind not in WRITES, kind
@@ -255,15 +255,15 @@ def ranks_in(
         aside = torch.ones(space.n_rows, dtype=torch.bool)
         aside[listed.cpu()] = False
         aside = aside.nonzero()[:, 0]
-    found: list[tuple[int, ...]] = []
+    ranks: list[tuple[int, ...]] = []
     for start in range(0, len(X), LISTS_AT_ONCE):
         scores = side.project(space.shift(X[start : start + LISTS_AT_ONCE], kind))
         if suppressed:
             scores = -scores
         hidden = None if aside is None else scores[:, aside.to(scores.device)]
         places = [_count_above(scores, hidden, scores[:, i : i + 1]) for i in words]
-        found += [tuple(row) for row in (1 + torch.stack(places, 1)).tolist()]
-    return found
+        ranks += [tuple(row) for row in (1 + torch.stack(places, 1)).tolist()]
+    return ranks
 
 
 def _count_above(

@@ -56,13 +56,13 @@ class Likeness:
         self, space: EmbeddingSpace, kind: Kind, Y: Float[Tensor, "n d_model"]
     ) -> Float[Tensor, "n"]:
         """Of vectors of a kind, each by the end of its list that is more like x."""
-        there, found = self.towards(space, kind)(Y), space.top(Y, kind, len(self.words))
+        there, best = self.towards(space, kind)(Y), space.top(Y, kind, len(self.words))
         mean, spread = prominence(space, kind).moments(Y)
         own = self.scores[self.words].mean()
         both = []
         for sign, ids, values in (
-            (1, found.top_ids, found.top_values),
-            (-1, found.bottom_ids, found.bottom_values),
+            (1, best.top_ids, best.top_values),
+            (-1, best.bottom_ids, best.bottom_values),
         ):
             theirs = sign * (values.mean(1) - mean) / spread
             most = (own + theirs).clamp(min=torch.finfo(theirs.dtype).tiny)

@@ -10,7 +10,7 @@ import torch
 from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.find.hits import (
-    Found,
+    Findable,
     Hit,
     Hits,
     Searched,
@@ -60,7 +60,7 @@ def nearest(
 
 def nearest_to(
     model: Anatomy,
-    target: Found,
+    target: Findable,
     groups: Sequence[Searched],
     among: Sequence[str],
     n: int,
@@ -101,22 +101,24 @@ Ranked = tuple[list[int], list[float]]
 
 
 def _rank_by_correlation(
-    model: Anatomy, target: Found, groups: Sequence[Searched], among: Sequence[str], n: int
+    model: Anatomy, target: Findable, groups: Sequence[Searched], among: Sequence[str], n: int
 ) -> Ranked:
     kind, space = target.kind, target.space
-    found = lookup_vector(model, target.tensor, among, kind=kind, space=space, groups=groups).scores
-    order = found.abs().argsort(descending=True, stable=True)[:n]
-    return order.tolist(), found[order].tolist()
+    scores = lookup_vector(
+        model, target.tensor, among, kind=kind, space=space, groups=groups
+    ).scores
+    order = scores.abs().argsort(descending=True, stable=True)[:n]
+    return order.tolist(), scores[order].tolist()
 
 
 def _rank_by_words(
-    model: Anatomy, target: Found, groups: Sequence[Searched], among: Sequence[str], n: int
+    model: Anatomy, target: Findable, groups: Sequence[Searched], among: Sequence[str], n: int
 ) -> Ranked:
     """The likeness of those that give most to the target's first words, whatever the sign."""
     likeness = Likeness.to(target.space, target.kind, target.tensor)
     what = f"looking through {' and '.join(among)}"
-    found = score_all(groups, likeness.towards, what).abs()
-    places = found.argsort(descending=True, stable=True)[: max(CANDIDATES, n)]
+    likely = score_all(groups, likeness.towards, what).abs()
+    places = likely.argsort(descending=True, stable=True)[: max(CANDIDATES, n)]
     scores = torch.zeros(len(places))
     for space, kind, at, Y in rows_at(groups, places.tolist()):
         scores[at] = likeness.of(space, kind, Y).cpu()

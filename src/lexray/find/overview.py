@@ -36,12 +36,12 @@ class Overview(Result):
 
     def tables(self) -> list[Table]:
         rows: list[tuple[Cell, ...]] = []
-        for layer, found in zip(self.layers, self.figures, strict=True):
-            mean = sum(found) / max(1, len(found))
-            best = max(range(len(found)), key=found.__getitem__, default=0)
+        for layer, own in zip(self.layers, self.figures, strict=True):
+            mean = sum(own) / max(1, len(own))
+            best = max(range(len(own)), key=own.__getitem__, default=0)
             letter = "H" if self.parts == "heads" else "N"
             rows.append(
-                (f"L{layer}", len(found), mean, max(found, default=None), f"L{layer}{letter}{best}")
+                (f"L{layer}", len(own), mean, max(own, default=None), f"L{layer}{letter}{best}")
             )
         columns = ("layer", self.parts, f"mean {self.by}", "largest", "which")
         return [Table(columns, tuple(rows), f"{self.by} of {self.parts}", str(self.source))]
@@ -52,8 +52,8 @@ class Overview(Result):
             "by": self.by,
             "parts": self.parts,
             "layers": {
-                str(layer): [float(f"{x:.4g}") for x in found]
-                for layer, found in zip(self.layers, self.figures, strict=True)
+                str(layer): [float(f"{x:.4g}") for x in own]
+                for layer, own in zip(self.layers, self.figures, strict=True)
             },
         }
 
@@ -100,18 +100,18 @@ def _size(head: Head) -> float:
 
 
 def _legible_neurons(model: Anatomy, layer: Layer) -> list[float]:
-    found: list[float] = []
+    scores: list[float] = []
     for group in layer.groups("value"):
         top = group.space.top(group.tensor, "value", WINDOW)
-        found += group.space.legibility(top.top_ids, "value").tolist()
-    return found
+        scores += group.space.legibility(top.top_ids, "value").tolist()
+    return scores
 
 
 def _large_neurons(model: Anatomy, layer: Layer) -> list[float]:
-    found: list[float] = []
+    norms: list[float] = []
     for group in layer.groups("value"):
-        found += at_least_float32(group.tensor).norm(dim=1).tolist()
-    return found
+        norms += at_least_float32(group.tensor).norm(dim=1).tolist()
+    return norms
 
 
 _MEASURES = {

@@ -24,7 +24,7 @@ from torch import Tensor
 from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
 from lexray.model.kept import keep
-from lexray.space.correlation import Chart, chart
+from lexray.space.correlation import Coordinates, chart
 from lexray.space.kinds import WRITES, Kind
 from lexray.space.space import EmbeddingSpace
 from lexray.space.topk.arithmetic import full_precision
@@ -44,7 +44,7 @@ class Prominence:
     kind: Kind
     centre: Float[Tensor, "d_model"]
     """ū."""
-    chart: Chart
+    chart: Coordinates
     n_tokens: int
 
     def towards(self, ids: Sequence[int]) -> Score:
@@ -86,21 +86,21 @@ def prominence(space: EmbeddingSpace, kind: Kind) -> Prominence:
 
 def _prominence(space: EmbeddingSpace, kind: Kind, view: View, first: bool) -> Prominence:
     if type(space) is not EmbeddingSpace or view not in (STANDARD, STANDARD.expects) or space.note:
-        found = _moments(space, kind)
+        moments = _moments(space, kind)
     else:
         side = "writing" if kind in WRITES else view.reading
         name = f"prominence-{kind}-{side}{'-first' * first}"
-        found = keep(space.weights, name, lambda: _moments(space, kind))
-    root = found["root"].to(space.weights.device)
+        moments = keep(space.weights, name, lambda: _moments(space, kind))
+    root = moments["root"].to(space.weights.device)
     listed = space.whole(kind).count(space.list_ids(None))
     largest = float(root.norm(dim=0).max()) if root.numel() else 1.0
-    return Prominence(space, kind, found["centre"], Chart(root, largest), listed)
+    return Prominence(space, kind, moments["centre"], Coordinates(root, largest), listed)
 
 
 def _moments(space: EmbeddingSpace, kind: Kind) -> dict[str, Tensor]:
     whole = space.whole(kind)
     mean = space.mean(whole)
-    found, _ = chart(whole, space.list_ids(None))
-    assert found.L is not None
+    own, _ = chart(whole, space.list_ids(None))
+    assert own.L is not None
     centre = mean if whole.P is None else whole.P.to(mean) @ mean
-    return {"centre": centre, "root": found.L.float()}
+    return {"centre": centre, "root": own.L.float()}

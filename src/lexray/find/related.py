@@ -94,12 +94,12 @@ def related(
     if not readers:
         raise LexrayError(f"{model.name} has no {read}s")
     pairs = list(zip(readers, model.groups("value"), strict=True))
-    found: list[RelatedNeuron] = []
+    neurons: list[RelatedNeuron] = []
     for keys, values in track(pairs, len(pairs), f"comparing {read}s and values"):
-        found += _related_in(model, keys, values, k, overlap)
-    found.sort(key=lambda neuron: -neuron.shared)
+        neurons += _related_in(model, keys, values, k, overlap)
+    neurons.sort(key=lambda neuron: -neuron.shared)
     total = sum(keys.n for keys, _ in pairs)
-    return Related(model.space.source(""), k, overlap, read, total, tuple(found))
+    return Related(model.space.source(""), k, overlap, read, total, tuple(neurons))
 
 
 def _related_in(

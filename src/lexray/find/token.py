@@ -57,14 +57,14 @@ class TokenRows(Result):
         return "trained" if self.aside is None else f"set aside: {self.aside}"
 
     def tables(self) -> list[Table]:
-        found = []
+        tables = []
         for row in self.rows:
             cells: list[tuple[Cell, ...]] = [(s.token.shown, s.token.id, s.score) for s in row.near]
             title = f"{self.token.shown} (token {self.token.id}) in the {row.embedding} embedding"
             note = f"norm {row.norm:.3g}, {row.times:.2f} × the median · {self.trained}"
             bars = frozenset({"cosine"})
-            found.append(Table(("near", "id", "cosine"), tuple(cells), title, note, bars))
-        return found
+            tables.append(Table(("near", "id", "cosine"), tuple(cells), title, note, bars))
+        return tables
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -154,11 +154,11 @@ def find_tokens(model: Anatomy, text: str, n: int = 60) -> TokenList:
     wanted = text.replace("·", " ").strip().casefold()
     if not wanted:
         raise LexrayError("find tokens with what? give some letters")
-    found: list[tuple[int, int, int]] = []
+    matches: list[tuple[int, int, int]] = []
     for i, other in enumerate(model.vocabulary.all_texts[: model.space.n_rows]):
         folded = other.strip().casefold()
         if wanted in folded:
             order = 0 if folded == wanted else 1 if folded.startswith(wanted) else 2
-            found.append((order, len(folded), i))
-    best = sorted(found)[: max(1, n)]
+            matches.append((order, len(folded), i))
+    best = sorted(matches)[: max(1, n)]
     return TokenList(model.space.source(""), tuple(model.space.token(i) for *_, i in best), text)

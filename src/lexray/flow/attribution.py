@@ -183,15 +183,15 @@ class _Export:
     def _parts(self) -> list[Node]:
         graph = self.graph
         first = min((n.layer for n in graph.nodes if n.kind == NodeKind.RESIDUAL), default=0)
-        found = []
+        nodes = []
         for node in graph.nodes:
             into = {graph[edge.target].kind for edge in graph.out_of(node.id)}
             rest = node.kind == NodeKind.OTHERS and bool(into & set(SUMS))
             rest = rest and not node.id.endswith("W_O.others")
             start = node.kind == NodeKind.RESIDUAL and node.layer == first
             if (node.kind in WRITERS or rest or start) and self._shares(node) is not None:
-                found.append(node)
-        return found
+                nodes.append(node)
+        return nodes
 
     def _shares(self, node: Node) -> list[float] | None:
         """What a node brings to every candidate; of the stream, what goes past the block."""
@@ -205,11 +205,11 @@ class _Export:
     def _influence(self, parts: Sequence[Node]) -> dict[str, float]:
         target = self.graph.target_index
         sizes = {node.id: abs((self._shares(node) or [0.0])[target]) for node in parts}
-        whole, so_far, found = sum(sizes.values()) or 1.0, 0.0, {}
+        whole, so_far, influence = sum(sizes.values()) or 1.0, 0.0, {}
         for id in sorted(sizes, key=lambda id: -sizes[id]):
             so_far += sizes[id] / whole
-            found[id] = min(1.0, so_far)
-        return found
+            influence[id] = min(1.0, so_far)
+        return influence
 
     def _token(self, position: int) -> AttributionNode:
         name, said = f"E_{position}_{position}", f"Emb: {self.graph.run.tokens[position]}"
@@ -233,17 +233,17 @@ class _Export:
     @cached_property
     def _numbers(self) -> dict[str, int]:
         """A number for each part, its own where it has one, and never another's of its layer."""
-        found: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for node in self._parts:
             named = re.match(r"L\d+(?:E(\d+))?N(\d+)", node.address or "")
             if node.kind == NodeKind.HEAD and node.head is not None:
-                found[node.id] = HEADS + node.head
+                numbers[node.id] = HEADS + node.head
             elif named is not None:
                 expert = 0 if named[1] is None else 1 + int(named[1])
-                found[node.id] = EXPERTS * expert + int(named[2])
+                numbers[node.id] = EXPERTS * expert + int(named[2])
             else:
-                found[node.id] = RESTS + len(found)
-        return found
+                numbers[node.id] = RESTS + len(numbers)
+        return numbers
 
     def _id(self, node: Node) -> str:
         return f"{node.layer}_{self._numbers[node.id]}_{self.graph.run.position}"

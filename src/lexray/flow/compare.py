@@ -17,10 +17,10 @@ from lexray.choice import Some
 from lexray.errors import LexrayError
 from lexray.flow.build.build import BlockDrawing, choose_layers, find_pulls, make_graph
 from lexray.flow.build.prune import Shown, choose
-from lexray.flow.build.words import Words, find_words
+from lexray.flow.build.words import ChosenWords, find_words
 from lexray.flow.flow import Flow
 from lexray.flow.graph import Edge, EdgeKind, FlowGraph, Node, NodeKind
-from lexray.flow.options import FlowOptions, Options
+from lexray.flow.options import BlockOptions, FlowOptions
 from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.read.targets import Wanted
 from lexray.trace.recording import Recording
@@ -47,7 +47,7 @@ def compare(
     >>> compare(model.trace("The capital of Japan is"), model.trace("The capital of France is"))
     """
     refuse_strangers(trace, other)
-    how = Options.check(**options)
+    how = BlockOptions.check(**options)
     moments = (
         Moment.of(trace, position),
         Moment.of(other, position if other_position is None else other_position),
@@ -62,7 +62,7 @@ def compare(
 
 
 def _draw_both(
-    moments: tuple[Moment, Moment], layers: Some, target: int, options: Options
+    moments: tuple[Moment, Moment], layers: Some, target: int, options: BlockOptions
 ) -> list[BlockDrawing]:
     """Both runs, block by block: of each what either shows."""
     asked = [_layers(moment.recording, layers) for moment in moments]
@@ -103,12 +103,12 @@ def _layers(trace: Recording, layers: Some) -> tuple[int, ...]:
 
 def _words(
     moments: tuple[Moment, Moment], target: Wanted | None, candidates: Sequence[Wanted]
-) -> Words:
+) -> ChosenWords:
     """The words of interest of both runs; the target is the first run's."""
     one, two = moments
     mine = find_words(one.recording, one.position, target, candidates)
     theirs = find_words(two.recording, two.position, mine.target.id, ())
-    return Words(mine.target, tuple(dict.fromkeys((*mine.candidates, *theirs.candidates))))
+    return ChosenWords(mine.target, tuple(dict.fromkeys((*mine.candidates, *theirs.candidates))))
 
 
 def join(own: Shown | None, more: Shown | None, shift: int) -> Shown | None:

@@ -286,10 +286,10 @@ class FlowGraph:
 
     @cached_property
     def _leaving(self) -> dict[str, list[Edge]]:
-        found: dict[str, list[Edge]] = defaultdict(list)
+        edges: dict[str, list[Edge]] = defaultdict(list)
         for edge in self.edges:
-            found[edge.source].append(edge)
-        return found
+            edges[edge.source].append(edge)
+        return edges
 
     def place(self, node: Node, other: bool = False) -> Standing | None:
         """Where the target stands in a node's reading."""

@@ -19,7 +19,7 @@ Count = TypeVar("Count", int, tuple[int, int])
 
 
 class FlowOptions(TypedDict, total=False):
-    """The fields of `Options`, for those who hand them on by name."""
+    """The fields of `BlockOptions`, for those who hand them on by name."""
 
     heads: int | None
     memories: int | None
@@ -39,7 +39,7 @@ class FlowOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Options:
+class BlockOptions:
     """What is shown of each block.
 
     Counts that are None are the paper's, or as many as `keep` needs; what is left out of a sum is
@@ -82,7 +82,7 @@ class Options:
     """Over which text it is measured what places usually carry; None: over lexray's own."""
 
     @classmethod
-    def check(cls, **given: Any) -> Options:
+    def check(cls, **given: Any) -> BlockOptions:
         """The options that a caller gives, refused with an explanation if they make no sense."""
         known = {field.name: field.default for field in fields(cls)}
         if unknown := sorted(given.keys() - known.keys()):

@@ -119,10 +119,10 @@ def _short(said: str) -> str:
 
 def _as(kind: Callable[[Any], T | None], value: Any) -> T:
     """The value, if it is of its kind; a graph may come from others, and is drawn as it says."""
-    found = kind(value)
-    if found is None:
+    parsed = kind(value)
+    if parsed is None:
         raise ValueError(f"{brief(value)} is no {'text' if kind is text else 'whole number'}")
-    return found
+    return parsed
 
 
 def _maybe(kind: Callable[[Any], T | None], value: Any) -> T | None:
@@ -130,10 +130,10 @@ def _maybe(kind: Callable[[Any], T | None], value: Any) -> T | None:
 
 
 def _at_least(least: int, value: Any) -> int:
-    found = _as(whole, value)
-    if found < least:
-        raise ValueError(f"there is a {found} where the least is {least}")
-    return found
+    number = _as(whole, value)
+    if number < least:
+        raise ValueError(f"there is a {number} where the least is {least}")
+    return number
 
 
 def _graph_from(data: dict[str, Any]) -> FlowGraph:

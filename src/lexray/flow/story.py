@@ -32,7 +32,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Part:
+class StoryPart:
     """A head, a neuron, a bias, or several under one name."""
 
     name: str
@@ -48,7 +48,7 @@ class Story:
     """What a picture of one column shows."""
 
     graph: FlowGraph
-    parts: tuple[Part, ...]
+    parts: tuple[StoryPart, ...]
     """The largest first."""
     rest: float
     """What all other parts bring together."""
@@ -93,7 +93,7 @@ def tell(graph: FlowGraph, n: int | None = None) -> Story:
     return Story(graph, tuple(chosen), rest, left_out + hidden, by_logit, _start(graph))
 
 
-def _how_many(parts: Sequence[Part]) -> int:
+def _how_many(parts: Sequence[StoryPart]) -> int:
     total, so_far = sum(abs(part.weight) for part in parts), 0.0
     for i, part in enumerate(parts[:MOST], 1):
         so_far += abs(part.weight)
@@ -102,12 +102,12 @@ def _how_many(parts: Sequence[Part]) -> int:
     return MOST
 
 
-def _part(graph: FlowGraph, node: Node, by_logit: bool) -> Part | None:
+def _part(graph: FlowGraph, node: Node, by_logit: bool) -> StoryPart | None:
     weight = graph.contribution(node) if by_logit else _length(graph, node)
     if weight is None or node.projection is None:
         return None
     words = tuple(word.shown for word in node.projection.top)
-    return Part(describe(node), words, weight, _sources(graph, node), (node.id,))
+    return StoryPart(describe(node), words, weight, _sources(graph, node), (node.id,))
 
 
 def describe(node: Node) -> str:
@@ -139,12 +139,12 @@ def _length(graph: FlowGraph, node: Node) -> float | None:
 def _sources(graph: FlowGraph, node: Node) -> tuple[Seen, ...]:
     if node.kind != NodeKind.HEAD:
         return ()
-    found = []
+    sources = []
     for edge in graph.into(node.id):
         at = graph[edge.source].position
         if edge.kind == EdgeKind.ATTENTION and at is not None and edge.score >= LOOKS:
-            found.append(Seen(at, graph.run.tokens[at], edge.score))
-    return tuple(found)
+            sources.append(Seen(at, graph.run.tokens[at], edge.score))
+    return tuple(sources)
 
 
 def _whole(graph: FlowGraph, by_logit: bool) -> float | None:
@@ -193,10 +193,10 @@ def _is_rest(graph: FlowGraph, node: Node) -> bool:
     return bool(into & set(SUMS)) and not rows
 
 
-def _pin(graph: FlowGraph, parts: Sequence[Part]) -> list[Part]:
+def _pin(graph: FlowGraph, parts: Sequence[StoryPart]) -> list[StoryPart]:
     """The pinned parts, those of one name together."""
     by_node = {part.nodes[0]: part for part in parts}
-    found = []
+    shown = []
     for pin in graph.pins:
         own = [by_node[id] for id in pin.nodes if id in by_node]
         if not own:
@@ -204,11 +204,11 @@ def _pin(graph: FlowGraph, parts: Sequence[Part]) -> list[Part]:
                 f"of the pinned {', '.join(pin.nodes)} none is a head, a neuron or a bias that "
                 "writes into the stream; pin those"
             )
-        found.append(own[0] if len(own) == 1 and not pin.name else _join(pin.name, own))
-    return found
+        shown.append(own[0] if len(own) == 1 and not pin.name else _join(pin.name, own))
+    return shown
 
 
-def _join(name: str, parts: Sequence[Part]) -> Part:
+def _join(name: str, parts: Sequence[StoryPart]) -> StoryPart:
     heaviest = sorted(parts, key=lambda part: -abs(part.weight))
     words = dict.fromkeys(part.words[0] for part in heaviest if part.words)
     sources: dict[int, Seen] = {}
@@ -220,7 +220,7 @@ def _join(name: str, parts: Sequence[Part]) -> Part:
     nodes = tuple(id for part in parts for id in part.nodes)
     label = name or f"{len(parts)} parts"
     weight = sum(part.weight for part in parts)
-    return Part(label, tuple(words), weight, tuple(sources.values()), nodes)
+    return StoryPart(label, tuple(words), weight, tuple(sources.values()), nodes)
 
 
 def first_and_last(graph: FlowGraph) -> tuple[Node, Node] | None:

@@ -111,10 +111,10 @@ class Anatomy(Weights):
         )
 
     def _part_of(self, address: str | Address, kind: type[Part], name: str, example: str) -> Part:
-        found = self[address]
-        if not isinstance(found, kind):
+        part = self[address]
+        if not isinstance(part, kind):
             raise LexrayError(f"{address} is no {name}; try {example}")
-        return found
+        return part
 
     def embeddings(self, ids: Sequence[int]) -> Float[Tensor, "n d_model"]:
         """The tokens' output embeddings less the mean embedding."""
@@ -132,8 +132,8 @@ class Anatomy(Weights):
         tensor = read(self.checkpoint) if read else None
         if tensor is None:
             raise LexrayError(f"{self.name} has no {part} in its final norm")
-        found = self.place(tensor)
-        return Vector(self, f"final_norm.{part}", "norm", lambda: found, "final_norm")
+        gain = self.place(tensor)
+        return Vector(self, f"final_norm.{part}", "norm", lambda: gain, "final_norm")
 
 
 def _inside_head(head: Head, at: Address) -> Head | Circuit | Vector:

@@ -26,7 +26,7 @@ from lexray.result.readings import Reading
 from lexray.space.kinds import Kind
 from lexray.space.side import Side
 from lexray.space.space import EmbeddingSpace, space_of
-from lexray.space.topk.pairs import Sign, Standing, TopPairs, Watch, top_pairs
+from lexray.space.topk.pairs import SearchState, Sign, TopPairs, Watch, top_pairs
 from lexray.vocabulary.filters import Filter, FilterLike, read_filter
 
 Same = Literal["none", "same", "inflected"]
@@ -200,7 +200,7 @@ class Circuit:
 
     def _pairs(
         self,
-        found: TopPairs,
+        best: TopPairs,
         row_ids: Int[Tensor, "some"] | None,
         col_ids: Int[Tensor, "others"] | None,
         sign: Sign,
@@ -208,12 +208,10 @@ class Circuit:
     ) -> Pairs:
         """What a search has found, as tokens."""
         space = self.space
-        left, right = _ids(found.rows, row_ids), _ids(found.cols, col_ids)
+        left, right = _ids(best.rows, row_ids), _ids(best.cols, col_ids)
         pairs = tuple(
             Pair(value, space.token(i), space.token(j))
-            for value, i, j in zip(
-                found.values.tolist(), left.tolist(), right.tolist(), strict=True
-            )
+            for value, i, j in zip(best.values.tolist(), left.tolist(), right.tolist(), strict=True)
         )
         lists = [list(dict.fromkeys(side.tolist())) for side in (left, right) if len(side)]
         legible = [float(space.legibility(torch.tensor([ids]))[0]) for ids in lists]
@@ -225,9 +223,9 @@ class Circuit:
             pairs,
             LABELS[sign],
             legibility,
-            found.work,
+            best.work,
             self._offset_note,
-            found.limit,
+            best.limit,
         )
 
     @property
@@ -356,7 +354,7 @@ def _within(budget: float | None, give: Callable[[TopPairs], Pairs]) -> Watch:
         raise LexrayError(f"a budget of {budget} seconds; it must be 0 or more")
     end = inf if budget is None else monotonic() + budget
 
-    def see(standing: Standing) -> bool:
+    def see(standing: SearchState) -> bool:
         return monotonic() < end and watch(standing.done, lambda: give(standing.found()))
 
     return see
@@ -374,8 +372,8 @@ def take(X: Float[Tensor, "n r"], ids: Int[Tensor, "some"] | None) -> Float[Tens
     return X if ids is None else X[ids.to(X.device)]
 
 
-def _ids(found: Int[Tensor, "k"], ids: Int[Tensor, "some"] | None) -> Int[Tensor, "k"]:
-    return found if ids is None else ids[found]
+def _ids(places: Int[Tensor, "k"], ids: Int[Tensor, "some"] | None) -> Int[Tensor, "k"]:
+    return places if ids is None else ids[places]
 
 
 def _merge_inflections(groups: Int[Tensor, "n"], folded: Callable[[int], str]) -> Int[Tensor, "n"]:

@@ -91,12 +91,12 @@ class Group:
 def attention_of(weights: Weights, layer: int, *, cross: bool) -> Attention:
     """A layer's attention, or a decoder's to its source."""
     block = weights.architecture.blocks[layer]
-    found = block.cross if cross else block.attention
-    if found is None:
+    attention = block.cross if cross else block.attention
+    if attention is None:
         raise LexrayError(
             f"L{layer} of {weights.name} has no cross-attention; its heads are L3H7 …"
         )
-    return found
+    return attention
 
 
 def head_group(
@@ -130,12 +130,12 @@ def mixer_groups(weights: Weights, layer: int, kind: Kind) -> list[Group]:
         return []
     if kind == "out":
         return [Group(weights, owner, kind, mixer.w_out, mixer.post_norm, 0, mixer.d_inner)]
-    found, number = [], 0
+    groups, number = [], 0
     for linear in mixer.inputs:
         n = linear.size or 0
-        found.append(Group(weights, owner, kind, linear, mixer.pre_norm, 0, n, number))
+        groups.append(Group(weights, owner, kind, linear, mixer.pre_norm, 0, n, number))
         number += n
-    return found
+    return groups
 
 
 def feed_forwards(weights: Weights, layer: int) -> Iterator[tuple[Address, FeedForward]]:
@@ -164,10 +164,10 @@ def layer_groups(weights: Weights, layer: int, kind: Kind) -> list[Group]:
         return mixer_groups(weights, layer, kind)
     if kind not in ("Q", "K", "V", "O") or block.attention.absent:
         return []
-    found = _heads(weights, layer, kind)
+    heads = _heads(weights, layer, kind)
     if block.cross is not None and kind in ("Q", "O"):
-        found += _heads(weights, layer, kind, cross=True)
-    return found
+        heads += _heads(weights, layer, kind, cross=True)
+    return heads
 
 
 def _heads(weights: Weights, layer: int, kind: Kind, *, cross: bool = False) -> list[Group]:

@@ -134,7 +134,7 @@ def traits(model: Weights) -> dict[str, str]:
     attentions = [block.attention for block in a.blocks if not block.attention.absent]
     ff = next((block.ff for block in a.blocks if not block.ff.absent), None)
     inner = ff.experts[0] if isinstance(ff, Experts) else ff
-    found = {
+    traits = {
         "embeddings": "tied" if a.tied else "untied",
         "positions": positions(model),
         "blocks": "parallel" if any(block.parallel for block in a.blocks) else "sequential",
@@ -144,29 +144,31 @@ def traits(model: Weights) -> dict[str, str]:
         else "none",
     }
     if (own := len(a.own_layers)) < len(a.blocks):
-        found["layers"] = f"{len(a.blocks)}, which share the weights of {own}"
-    found |= mixers(model)
+        traits["layers"] = f"{len(a.blocks)}, which share the weights of {own}"
+    traits |= mixers(model)
     if not a.causal:
-        found["attention"] = "sees both ways"
+        traits["attention"] = "sees both ways"
     if any(x.q_norm for x in attentions):
-        found["queries and keys"] = "normed"
+        traits["queries and keys"] = "normed"
     latents = Counter(x.v.linear.width for x in attentions if isinstance(x.v.linear, Latent))
     if latents:
-        found["keys and values"] = ", ".join(f"through a latent of {w} dimensions" for w in latents)
+        traits["keys and values"] = ", ".join(
+            f"through a latent of {w} dimensions" for w in latents
+        )
     if any(x.sinks for x in attentions):
-        found["attention"] = "weights sum to less than one: each head has a sink"
+        traits["attention"] = "weights sum to less than one: each head has a sink"
     if any(x.gate for x in attentions):
-        found["gates"] = "what each head writes is multiplied by the sigmoid of one"
+        traits["gates"] = "what each head writes is multiplied by the sigmoid of one"
     windows = Counter(x.window for x in attentions if x.window)
     if windows:
-        found["windows"] = ", ".join(
+        traits["windows"] = ", ".join(
             f"{w} in {n} of {model.n_layers} layers" for w, n in windows.items()
         )
     if (stored := quantised(model)) is not None:
-        found["weights"] = stored
+        traits["weights"] = stored
     if model.vocabulary.caveat:
-        found["tokenizer"] = model.vocabulary.caveat
-    return found
+        traits["tokenizer"] = model.vocabulary.caveat
+    return traits
 
 
 def mixers(model: Weights) -> dict[str, str]:
@@ -299,12 +301,12 @@ def parameters(model: Weights) -> list[dict[str, Any]]:
         {
             "parameter": said,
             "tensor": pattern,
-            "shape": list(model.checkpoint.info(found[0]).shape),
-            "dtype": model.checkpoint.info(found[0]).stored
-            or str(model.checkpoint.info(found[0]).dtype).removeprefix("torch."),
-            "count": len(set(found)),
+            "shape": list(model.checkpoint.info(names[0]).shape),
+            "dtype": model.checkpoint.info(names[0]).stored
+            or str(model.checkpoint.info(names[0]).dtype).removeprefix("torch."),
+            "count": len(set(names)),
         }
-        for (_, said, pattern), found in sorted(groups.items(), key=lambda group: group[0][0])
+        for (_, said, pattern), names in sorted(groups.items(), key=lambda group: group[0][0])
     ]
 
 

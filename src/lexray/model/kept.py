@@ -54,8 +54,8 @@ def keep(
     ):
         return make()
     path = cache_root() / "models" / identity(weights) / f"{name}.safetensors"
-    if (found := _read(path)) is not None:
-        return found
+    if (kept := _read(path)) is not None:
+        return kept
     made = {key: x.contiguous().cpu() for key, x in make().items()}
     with suppress(OSError, SafetensorError, LexrayError):  # no place, no cache
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,10 +66,10 @@ def keep(
 
 def _read(path: Path) -> dict[str, Tensor] | None:
     try:
-        found: dict[str, Tensor] = load_file(path)
+        tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError):
         return None
-    return found
+    return tensors
 
 
 def identity(weights: Weights) -> str:

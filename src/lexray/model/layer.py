@@ -136,6 +136,8 @@ class Layer(Component):
             tensor = None if read is None else read(checkpoint)
         if tensor is None:
             raise LexrayError(f"{self.address} has no {name}")
-        found = self.weights.place(tensor)
+        values = self.weights.place(tensor)
         kind: Kind = "bias" if name.startswith("b_") else "norm"
-        return Vector(self.weights, f"{self.address}.{name}", kind, lambda: found, name, self.index)
+        return Vector(
+            self.weights, f"{self.address}.{name}", kind, lambda: values, name, self.index
+        )

@@ -396,7 +396,7 @@ class Model(Opened):
         >>> model.trace("This movie was", edits=["ablate L2H3", "scale L3N17 by 2"])
         """
         refuse_unknown("a trace", unknown, self.trace)
-        found = trace_prompt(
+        traced = trace_prompt(
             self,
             prompt,
             new_tokens=new_tokens,
@@ -408,4 +408,4 @@ class Model(Opened):
             edits=edits,
             target=target,
         )
-        return found if isinstance(found, Trace) else Traces(found)
+        return traced if isinstance(traced, Trace) else Traces(traced)

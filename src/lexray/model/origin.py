@@ -56,12 +56,12 @@ def read_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
         return dtype
     short = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
     name = short.get(str(dtype), str(dtype)).removeprefix("torch.")
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    kind = getattr(torch, name, None)
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
         raise LexrayError(
             f"dtype {dtype!r} is no type of weights; there are float32, float16, bfloat16, float64"
         )
-    return found
+    return kind
 
 
 Reopen = tuple[Callable[..., Any], tuple[Any, ...]]

@@ -42,7 +42,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Plan(Result):
+class SweepPlan(Result):
     """The cost of reading every head: the answer of `lexray heads --plan`."""
 
     model: str
@@ -97,7 +97,7 @@ class Plan(Result):
         }
 
 
-def plan_heads(weights: Weights, *, speed: Speed | None = None) -> Plan:
+def plan_heads(weights: Weights, *, speed: Speed | None = None) -> SweepPlan:
     """Looks at headers only; `speed` is measured unless given.
 
     >>> plan_heads(model).matrices
@@ -119,7 +119,7 @@ def plan_heads(weights: Weights, *, speed: Speed | None = None) -> Plan:
     element = max(4, c.info(a.unembed).dtype.itemsize) if e * d < 2**28 else 2
     sides = 1 if a.tied and weights.options.reading != "effective" else 2
     one_head = 3 * e * widest * 4
-    return Plan(
+    return SweepPlan(
         weights.name,
         str(weights.options),
         2 * sum(len(block.attention.q.starts) for block in a.blocks),

@@ -19,7 +19,7 @@ from lexray.model.circuits import Circuit, describe
 from lexray.model.head_matrices import HeadMatrices
 from lexray.progress import Watcher, watcher
 from lexray.result.pairs import Pairs
-from lexray.space.topk.pairs import Sign, Standing, TopPairs, Watch
+from lexray.space.topk.pairs import SearchState, Sign, TopPairs, Watch
 from lexray.vocabulary.filters import Filter
 
 MOST_BYTES = 2**28
@@ -67,8 +67,8 @@ def each_top(
                 waiting.append((submit(find), give))
             del factors, find
             while waiting:
-                found, give = waiting.pop(0)
-                yield give(found())
+                search, give = waiting.pop(0)
+                yield give(search())
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def _pool(workers: int) -> Iterator[Submit]:
 def _heed(watched: Watcher, left: Event | None) -> Watch:
     """Whoever watches may end a search, and the one who started it by leaving."""
 
-    def see(standing: Standing) -> bool:
+    def see(standing: SearchState) -> bool:
         return not (left and left.is_set()) and watched(standing.done, standing.found)
 
     return see

@@ -295,13 +295,13 @@ class Weights:
         a, checkpoint = self.architecture, self.checkpoint
         if name not in (a.embed, a.unembed, a.unembed_bias):
             return checkpoint.read(name, *index)
-        found = checkpoint.read_unchecked(name, *index)
-        if not all_finite(found):
+        values = checkpoint.read_unchecked(name, *index)
+        if not all_finite(values):
             n, rows = checkpoint.info(name).shape[0], index[0] if index else ALL
-            used = self.vocabulary.mask(n)[rows].view(-1, *[1] * (found.ndim - 1))
-            kept = torch.where(used.to(found.device), found, torch.zeros_like(found))
+            used = self.vocabulary.mask(n)[rows].view(-1, *[1] * (values.ndim - 1))
+            kept = torch.where(used.to(values.device), values, torch.zeros_like(values))
             require_finite(checkpoint.describe(name), kept, [part.start or 0 for part in index])
-        return found
+        return values
 
     # ------------------------------------------------------------------ the embeddings
 

@@ -63,12 +63,12 @@ class Check(Result, Sequence[Checked]):
         """By number, or by address."""
         if not isinstance(key, str):
             return self.checked[key]
-        found = next((c for c in self.checked if c.address == key), None)
-        if found is None:
+        checked = next((c for c in self.checked if c.address == key), None)
+        if checked is None:
             raise LexrayError(
                 f"{key!r} was not checked; there are {', '.join(c.address for c in self.checked)}"
             )
-        return found
+        return checked
 
     def __iter__(self) -> Iterator[Checked]:
         return iter(self.checked)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.result.charts.bars import BarList, Bars, simple_bars
-from lexray.result.charts.cloud import Cloud, Point
+from lexray.result.charts.cloud import Cloud, CloudPoint
 from lexray.result.charts.threads import Thread, Threads
 from lexray.result.format import show_number, show_percent
 
@@ -39,7 +39,7 @@ def draw_plane(
     """Words as points in the plane in which their embeddings differ most."""
     places, shares = principal_plane(X)
     points = tuple(
-        Point(x, y, shown, score, f"{shown} (id {i}): {score:.4g}")
+        CloudPoint(x, y, shown, score, f"{shown} (id {i}): {score:.4g}")
         for (x, y), (i, shown, score) in zip(places.tolist(), words, strict=True)
     )
     first, second = (

@@ -20,16 +20,16 @@ class HeadList(Result):
     def tables(self) -> list[Table]:
         rows = tuple(
             (
-                f"{found.source.address}.{found.matrix}",
-                "  ".join(f"{p.row.shown} → {p.col.shown}" for p in found.pairs[:SHOWN]),
-                found.legibility,
+                f"{pairs.source.address}.{pairs.matrix}",
+                "  ".join(f"{p.row.shown} → {p.col.shown}" for p in pairs.pairs[:SHOWN]),
+                pairs.legibility,
             )
-            for found in self.heads
+            for pairs in self.heads
         )
         return [Table(("matrix", "strongest pairs", "legibility"), rows)]
 
     def csv_tables(self) -> list[Table]:
-        return [table for found in self.heads for table in found.csv_tables()]
+        return [table for pairs in self.heads for table in pairs.csv_tables()]
 
     def to_dict(self) -> dict[str, object]:
-        return {"heads": [found.to_dict() for found in self.heads]}
+        return {"heads": [pairs.to_dict() for pairs in self.heads]}

@@ -44,7 +44,7 @@ def read_result(raw: bytes, where: str) -> Result:
     result = unpack(data.pop(STATE))
     if not isinstance(result, Result):
         raise _foreign(where)
-    if _said(result, where) != data:
+    if _describe(result, where) != data:
         raise LexrayError(
             f"{where}: what it says and the result that it was made from are not the same; it was "
             "changed by hand, or another version of lexray wrote it"
@@ -52,7 +52,7 @@ def read_result(raw: bytes, where: str) -> Result:
     return result
 
 
-def _said(result: Result, where: str) -> Any:
+def _describe(result: Result, where: str) -> Any:
     try:
         return json.loads(clean_json(json.dumps(result.to_dict())))
     except LexrayError:

@@ -163,13 +163,13 @@ class Result(ABC):
         """The rows as columns by name; where tables have others, None stands in them."""
         tables = self.csv_tables()
         names = dict.fromkeys(name for table in tables for name in table.columns)
-        found: dict[str, list[Cell]] = {name: [] for name in names}
+        columns: dict[str, list[Cell]] = {name: [] for name in names}
         for table in tables:
             at = {name: i for i, name in enumerate(table.columns)}
             for row in table.rows:
-                for name, cells in found.items():
+                for name, cells in columns.items():
                     cells.append(row[at[name]] if name in at else None)
-        return found
+        return columns
 
     def to_arrow(self) -> pyarrow.Table:
         """The rows as an Arrow table (`pip install pyarrow`)."""
@@ -271,7 +271,7 @@ def _numeric(table: Table, column: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnTable:
     """A table as rich draws it, in the signs that the terminal has."""
 
     table: Table
@@ -295,7 +295,7 @@ class Drawn:
 
 
 def rich_table(table: Table) -> RenderableType:
-    return Drawn(table)
+    return DrawnTable(table)
 
 
 def shorten(table: Table, most: int = ROWS_KEPT) -> Table:

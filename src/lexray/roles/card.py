@@ -138,13 +138,13 @@ def salient(head: Head, n: int = SALIENT) -> list[tuple[str, float, tuple[str, .
     sizes = (A @ R.T).norm(dim=1)
     best = sizes.topk(min(n, len(sizes))).indices
     X = A[best] @ W_O.to(A)
-    found = space.side("O").top(X, MAPPED)
+    written = space.side("O").top(X, MAPPED)
     typical = float(sizes.square().mean().sqrt()) or 1.0
     ids = best.cpu() if plain.ids is None else plain.ids[best.cpu()]
     shown = head.weights.vocabulary.shown
     return [
         (shown(int(token)), float(sizes[at]) / typical, tuple(shown(i) for i in row))
-        for token, at, row in zip(ids, best, found.top_ids.tolist(), strict=True)
+        for token, at, row in zip(ids, best, written.top_ids.tolist(), strict=True)
     ]
 
 

@@ -18,7 +18,14 @@ from lexray.result.table import Cell, Result, Table, html_table
 from lexray.roles.chance import q_values
 from lexray.roles.induction import Match, induction
 from lexray.roles.measured import Did, all_did
-from lexray.roles.patterns import OFFSETS, Looks, Repeated, all_looks, by_chance, repeated_tokens
+from lexray.roles.patterns import (
+    OFFSETS,
+    MeanLooks,
+    Repeated,
+    all_looks,
+    by_chance,
+    repeated_tokens,
+)
 from lexray.roles.places import first_chance, place_chances, stands_out, tail
 from lexray.roles.scores import SIGNS, Relations, Score
 from lexray.roles.spectrum import Copying, all_copying
@@ -67,7 +74,7 @@ class Entry:
     roles: tuple[Role, ...]
     """Those it has, with all that speaks for them."""
     copying: float
-    looks: Looks
+    looks: MeanLooks
     induction: Match
     duplicate: Match
     did: Did | None
@@ -137,13 +144,13 @@ class Catalogue(Result):
 
     def having(self, role: str) -> list[Entry]:
         """The heads with a role, the strongest first."""
-        found = [
+        ranked = [
             (-abs(each.score), entry)
             for entry in self.entries
             for each in entry.roles
             if each.name == role
         ]
-        return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+        return [entry for _, entry in sorted(ranked, key=lambda pair: pair[0])]
 
     def tables(self) -> list[Table]:
         columns = ("head", "does", "copying", "previous", "first", "duplicate", "induction")
@@ -175,7 +182,7 @@ class Catalogue(Result):
 
     def _agreement_table(self) -> Table:
         rows = tuple(
-            (name, _known(told.area), told.heads, _known(told.rank))
+            (name, _or_none(told.area), told.heads, _or_none(told.rank))
             for name, told in self.agreement.items()
         )
         note = "AUC: how often a head that does it scores above one that does not, by weights alone"
@@ -195,7 +202,7 @@ class Catalogue(Result):
             **self.source.to_dict(),
             "heads": [entry.to_dict() for entry in self.entries],
             "agreement": {
-                name: {"auc": _known(told.area), "heads": told.heads, "rank": _known(told.rank)}
+                name: {"auc": _or_none(told.area), "heads": told.heads, "rank": _or_none(told.rank)}
                 for name, told in self.agreement.items()
             },
         }
@@ -271,7 +278,7 @@ def _roles(
     model: Anatomy,
     text: Repeated,
     copied: Sequence[Copying],
-    seen: Sequence[Looks],
+    seen: Sequence[MeanLooks],
     through: Sequence[Match],
     direct: Sequence[Match],
     did: Sequence[Did | None],
@@ -288,7 +295,7 @@ def _roles(
     doubles = q_values(tail([match.z for match in direct]))
     tried = np.array([match.tried for match in through])
     pairs = q_values(np.minimum(1, tried * tail([match.z for match in through])))
-    found: list[list[Role]] = []
+    by_head: list[list[Role]] = []
     for i, looked in enumerate(seen):
         done, equal = did[i], even[i]
         roles = []
@@ -317,15 +324,15 @@ def _roles(
             detail, q = f" (after {through[i].mover})", float(pairs[i])
             really = measured("prefix_matching")
             roles.append(Role("induction", through[i].effect, 0.0, q, really, detail))
-        found.append(roles)
-    return found
+        by_head.append(roles)
+    return by_head
 
 
 def _place_name(offset: int) -> str:
     return {0: "current token", 1: "previous token"}.get(offset, f"token {offset} before")
 
 
-def _known(value: float) -> float | None:
+def _or_none(value: float) -> float | None:
     return None if isnan(value) else value
 
 
@@ -351,7 +358,7 @@ def _tell(scores: Sequence[float], measured: Sequence[float], least: float) -> T
     from scipy import stats  # which starts slowly
 
     wanted = torch.tensor(measured) > least
-    found = area(torch.tensor(scores, dtype=torch.float64), wanted)
+    told = area(torch.tensor(scores, dtype=torch.float64), wanted)
     varies = len({*scores}) > 1 < len({*measured})
     rank = float(stats.spearmanr(scores, measured).statistic) if varies else float("nan")
-    return Told(found, int(wanted.sum()), rank)
+    return Told(told, int(wanted.sum()), rank)

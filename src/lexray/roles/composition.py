@@ -27,7 +27,7 @@ from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
 from lexray.roles.ends import HEAD_VIAS, End, end, strengths
 from lexray.roles.plots import compositions
-from lexray.roles.wiring import Found, with_words
+from lexray.roles.wiring import BareLink, with_words
 from lexray.space.kinds import Kind
 from lexray.space.space import space_of
 
@@ -49,10 +49,10 @@ class Composition(Result):
 
     def matrix(self, via: str, *, centred: bool = True) -> Matrix:
         """writers × readers."""
-        found = self.centred if centred else self.scores
-        if via not in found:
-            raise LexrayError(f"there is no {via}-composition; there are {', '.join(found)}")
-        return found[via]
+        matrices = self.centred if centred else self.scores
+        if via not in matrices:
+            raise LexrayError(f"there is no {via}-composition; there are {', '.join(matrices)}")
+        return matrices[via]
 
     def tables(self) -> list[Table]:
         (table,) = self.links.tables()
@@ -74,10 +74,10 @@ class Composition(Result):
         return [Table(columns, tuple(rows))]
 
     def to_dict(self) -> dict[str, Any]:
-        def plain(found: dict[str, Matrix]) -> dict[str, Any]:
+        def plain(matrices: dict[str, Matrix]) -> dict[str, Any]:
             return {
                 via: [[None if np.isnan(x) else float(x) for x in row] for row in S]
-                for via, S in found.items()
+                for via, S in matrices.items()
             }
 
         return {
@@ -122,7 +122,7 @@ def composition(weights: Weights, n: int = 100, *, via: Sequence[str] = HEAD_VIA
     addresses = tuple(name for each in writers for name in each.names)
     scores: dict[str, Matrix] = {}
     centred: dict[str, Matrix] = {}
-    links: list[Found] = []
+    links: list[BareLink] = []
     for side in track(sides, len(sides), "compositions"):
         readers = [_make(weights, layer, side) for layer in layers]
         scores[side] = _matrix(writers, readers)
@@ -136,10 +136,10 @@ def composition(weights: Weights, n: int = 100, *, via: Sequence[str] = HEAD_VIA
 
 
 def _make(weights: Weights, layer: int, kind: Kind) -> End:
-    found = end(weights, layer, kind)
-    if found is None:
+    part = end(weights, layer, kind)
+    if part is None:
         raise LexrayError(f"layer {layer} of {weights.name} has no heads")
-    return found
+    return part
 
 
 def shared_direction(ends: Sequence[End]) -> Float[Tensor, "d_model"]:
@@ -160,15 +160,15 @@ def _without(given: End, direction: Float[Tensor, "d_model"]) -> End:
 
 def _matrix(writers: Sequence[End], readers: Sequence[End]) -> Matrix:
     starts = np.cumsum([0, *(len(each) for each in writers)])
-    found = np.full((starts[-1], starts[-1]), np.nan)
+    matrix = np.full((starts[-1], starts[-1]), np.nan)
     for i, writer in enumerate(writers):
         for j in range(i + 1, len(readers)):
             block = strengths(writer, readers[j]).double().cpu().numpy()
-            found[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] = block
-    return found
+            matrix[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] = block
+    return matrix
 
 
-def _strongest(writers: Sequence[End], readers: Sequence[End], S: Matrix, n: int) -> list[Found]:
+def _strongest(writers: Sequence[End], readers: Sequence[End], S: Matrix, n: int) -> list[BareLink]:
     """The n largest, each over the root mean square between its two layers."""
     starts = np.cumsum([0, *(len(each) for each in writers)])
     times = np.full_like(S, -np.inf)
@@ -177,15 +177,15 @@ def _strongest(writers: Sequence[End], readers: Sequence[End], S: Matrix, n: int
             at = np.s_[starts[i] : starts[i + 1], starts[j] : starts[j + 1]]
             times[at] = S[at] / max(1e-30, float(np.sqrt(np.square(S[at]).mean())))
     order = np.argsort(-times, axis=None, kind="stable")[:n]
-    found = []
+    links = []
     for a, b in zip(*np.unravel_index(order, S.shape), strict=True):
         if not np.isfinite(times[a, b]):
             break
         i, j = (int(np.searchsorted(starts, at, side="right")) - 1 for at in (a, b))
         writer, reader = writers[i], readers[j]
         w, r = int(a - starts[i]), int(b - starts[j])
-        found.append(
-            Found(
+        links.append(
+            BareLink(
                 writer.names[w],
                 reader.names[r],
                 float(S[a, b]),
@@ -196,4 +196,4 @@ def _strongest(writers: Sequence[End], readers: Sequence[End], S: Matrix, n: int
                 (writer.layer, reader.layer),
             )
         )
-    return found
+    return links

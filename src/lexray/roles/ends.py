@@ -120,18 +120,18 @@ def spread(weights: Weights, layer: int, kind: Kind) -> Float[Tensor, "d_model d
     seen = fold_view(weights)
 
     def make() -> Tensor:
-        found = end(seen, layer, kind)
-        assert found is not None
-        return spread_of(found)
+        part = end(seen, layer, kind)
+        assert part is not None
+        return spread_of(part)
 
     return SPREADS.get(seen.cache, (kind, layer, True), make)
 
 
-def spread_of(found: End) -> Float[Tensor, "d_model d_model"]:
+def spread_of(part: End) -> Float[Tensor, "d_model d_model"]:
     """S of an end at hand."""
-    units = found.units
+    units = part.units
     with full_precision():
-        S: Tensor = units.T @ units / len(found)
+        S: Tensor = units.T @ units / len(part)
     return S
 
 
@@ -158,14 +158,14 @@ def comes_later(weights: Weights, writer: tuple[Kind, int], reader: tuple[Kind, 
 
 
 @dataclass(frozen=True)
-class Part:
+class WiredPart:
     """One head or neuron."""
 
     address: Address
     weights: Weights
 
     @classmethod
-    def at(cls, weights: Weights, address: Address) -> Part:
+    def at(cls, weights: Weights, address: Address) -> WiredPart:
         bare = replace(address, matrix=None, vector=None)
         if bare.subhead is not None or (bare.head is None and bare.neuron is None):
             raise LexrayError(f"{address} is neither a head nor a neuron; try L3H7 or L12N345")
@@ -192,8 +192,8 @@ class Part:
 
     @property
     def _neuron_vias(self) -> tuple[Via, ...]:
-        found = end_kinds(self.weights, self.address.layer)
-        return tuple(via for via in NEURON_VIAS if via in found)
+        kinds = end_kinds(self.weights, self.address.layer)
+        return tuple(via for via in NEURON_VIAS if via in kinds)
 
     def _single(self, kind: Kind) -> End:
         layer, seen = self.address.layer, fold_view(self.weights)

@@ -21,7 +21,7 @@ from lexray.address import Address
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
-from lexray.roles.tokens import Task
+from lexray.roles.tokens import TokenPairs
 from lexray.space.side import Side
 from lexray.space.space import space_of
 from lexray.space.topk.arithmetic import full_precision
@@ -37,7 +37,7 @@ MARGIN = 1e-4
 
 
 @dataclass(frozen=True)
-class Hits:
+class PairHits:
     """One head, one task, one sign: the places (source, target of which pair) that are hit."""
 
     rows: Int[Tensor, "hits"]
@@ -50,7 +50,7 @@ class Hits:
 class Board:
     """All tasks side by side: their sources as rows, their targets as columns."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[TokenPairs, ...]
     sources: Int[Tensor, "rows"]
     targets: Int[Tensor, "rows"]
     task_of: Int[Tensor, "rows"]
@@ -58,7 +58,7 @@ class Board:
     starts: tuple[int, ...]
 
     @classmethod
-    def of(cls, tasks: Sequence[Task]) -> Board:
+    def of(cls, tasks: Sequence[TokenPairs]) -> Board:
         sizes = [len(task) for task in tasks]
         starts = tuple(sum(sizes[:i]) for i in range(len(sizes)))
         return cls(
@@ -71,12 +71,12 @@ class Board:
         )
 
 
-HeadHits = dict[tuple[int, int], Hits]
+HeadHits = dict[tuple[int, int], PairHits]
 """By task and sign (1, −1)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class HeadRows:
     """One head: its sources and targets, the screen, and how rows are multiplied whole."""
 
     A: Float[Tensor, "rows r"]
@@ -96,7 +96,7 @@ class Rows:
 
 
 def all_hits(
-    model: Anatomy, tasks: Sequence[Task], only: Address | None = None
+    model: Anatomy, tasks: Sequence[TokenPairs], only: Address | None = None
 ) -> Iterator[tuple[Head, HeadHits]]:
     """Every head (or one) with what it hits; layer by layer, so that nothing large is kept."""
     board = Board.of(tasks)
@@ -129,7 +129,7 @@ class Sides:
     targets: Side
     places: Int[Tensor, "rows"]
 
-    def many_rows(self, heads: Sequence[Head]) -> Iterator[Rows]:
+    def many_rows(self, heads: Sequence[Head]) -> Iterator[HeadRows]:
         """For many sources: B whole, for several heads in one product, and the best screen."""
         W_O = [at_least_float32(head.W_O) for head in heads]
         parts = zip(
@@ -137,9 +137,9 @@ class Sides:
         )
         for A, B, T in parts:
             screen = B if len(B) <= SCREEN else loudest(A, B)
-            yield Rows(A, T, self.places, screen, partial(_product, B))
+            yield HeadRows(A, T, self.places, screen, partial(_product, B))
 
-    def few_rows(self, heads: Sequence[Head]) -> Iterator[Rows]:
+    def few_rows(self, heads: Sequence[Head]) -> Iterator[HeadRows]:
         """For few: every n-th token is the screen, and what passes it is projected by itself."""
         W_O = [at_least_float32(head.W_O) for head in heads]
         step = max(1, len(self.cols.rows) // SCREEN)
@@ -148,7 +148,7 @@ class Sides:
             self._sources(heads), _split(sample, W_O), _split(self.targets, W_O), W_O, strict=True
         )
         for A, screen, T, W in parts:
-            yield Rows(A, T, self.places, screen, partial(_project_rows, self.cols, W))
+            yield HeadRows(A, T, self.places, screen, partial(_project_rows, self.cols, W))
 
     def _sources(self, heads: Sequence[Head]) -> list[Float[Tensor, "rows r"]]:
         return _split(self.rows, [at_least_float32(head.W_V).T for head in heads])
@@ -187,7 +187,7 @@ def _places(cols: Side, targets: Int[Tensor, "rows"]) -> Int[Tensor, "rows"]:
     return where[targets]
 
 
-def _hits(board: Board, rows: Rows) -> HeadHits:
+def _hits(board: Board, rows: HeadRows) -> HeadHits:
     device = rows.A.device
     k, task_of = board.k.to(device), board.task_of.to(device)
     ours = task_of[:, None] == task_of[None]
@@ -195,17 +195,17 @@ def _hits(board: Board, rows: Rows) -> HeadHits:
         small = rows.A @ rows.screen.T
         targets = rows.A @ rows.T.T
         room = MARGIN * torch.maximum(small.abs().amax(1), targets.abs().amax(1))
-        found: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        by_sign: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for sign in (1, -1):
             beaten = _kth(sign * small, k) - room
             open_rows = ((sign * targets >= beaten[:, None]) & ours).any(1).nonzero()[:, 0]
-            found[sign] = [
+            by_sign[sign] = [
                 _decide(rows, part, k[part], ours, sign)
                 for part in torch.split(open_rows, ROWS_AT_ONCE)
             ]
     return {
         (task, sign): hits
-        for sign, parts in found.items()
+        for sign, parts in by_sign.items()
         for task, hits in enumerate(_by_task(board, parts))
     }
 
@@ -221,7 +221,7 @@ def _kth(scores: Float[Tensor, "rows n"], k: Int[Tensor, "rows"]) -> Float[Tenso
 
 
 def _decide(
-    rows: Rows, some: Int[Tensor, "some"], k: Tensor, ours: Bool[Tensor, "rows rows"], sign: int
+    rows: HeadRows, some: Int[Tensor, "some"], k: Tensor, ours: Bool[Tensor, "rows rows"], sign: int
 ) -> tuple[Int[Tensor, "hits"], Int[Tensor, "hits"]]:
     """Of some rows, from all of their scores: which targets of their own task are hit."""
     scores, own = rows.whole(some)
@@ -230,7 +230,7 @@ def _decide(
     return some[at[:, 0]].cpu(), at[:, 1].cpu()
 
 
-def _by_task(board: Board, parts: list[tuple[Tensor, Tensor]]) -> Iterator[Hits]:
+def _by_task(board: Board, parts: list[tuple[Tensor, Tensor]]) -> Iterator[PairHits]:
     rows = torch.cat([torch.zeros(0, dtype=torch.long), *(part[0] for part in parts)])
     cols = torch.cat([torch.zeros(0, dtype=torch.long), *(part[1] for part in parts)])
     owner = board.task_of[rows]
@@ -239,4 +239,4 @@ def _by_task(board: Board, parts: list[tuple[Tensor, Tensor]]) -> Iterator[Hits]
         i, j = rows[mine] - start, cols[mine] - start
         right = torch.zeros(len(board.tasks[task]), dtype=torch.bool)
         right[i[i == j]] = True
-        yield Hits(i, j, right)
+        yield PairHits(i, j, right)

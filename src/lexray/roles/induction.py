@@ -86,13 +86,13 @@ def induction(
         W_Q, W_K = at_least_float32(head.W_Q), at_least_float32(head.W_K)
         queries = own.to(W_Q) @ W_Q
         direct.append(match_of(queries, own.to(W_K) @ W_K))
-        found = [
+        matches = [
             match_of(queries, moved[i].to(W_K) @ W_K, str(heads[i].address))
             for i in order
             if heads[i].layer < head.layer
         ]
-        best = max(found, key=lambda match: match.effect, default=Match(0.0, 0.0))
-        through.append(replace(best, tried=max(1, len(found))))
+        best = max(matches, key=lambda match: match.effect, default=Match(0.0, 0.0))
+        through.append(replace(best, tried=max(1, len(matches))))
     return through, direct
 
 

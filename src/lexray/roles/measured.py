@@ -12,7 +12,7 @@ from torch import Tensor
 from lexray.find.prominence import Prominence, prominence
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
-from lexray.roles.patterns import Looks, Repeated, looks
+from lexray.roles.patterns import MeanLooks, Repeated, looks
 from lexray.space.space import space_of
 from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace, trace_prompt
@@ -22,7 +22,7 @@ from lexray.trace.trace import Trace, trace_prompt
 class Did:
     """One head in repeated text."""
 
-    looks: Looks
+    looks: MeanLooks
     copies: float
     """The score of the token it looks at most, in what it writes: standard deviations of all
     tokens' scores, over the second half of the texts."""
@@ -32,7 +32,7 @@ def all_did(model: Anatomy, text: Repeated) -> list[Did]:
     """Every head, measured."""
     traces = [_trace(model, ids) for ids in text.ids]
     measure = prominence(space_of(model).with_view(standardised=True), "O")
-    found = []
+    measured = []
     for layer in range(model.n_layers):
         if model.architecture.blocks[layer].attention.absent:
             continue
@@ -41,16 +41,16 @@ def all_did(model: Anatomy, text: Repeated) -> list[Did]:
         copies = torch.stack(
             [_copies(part, ids, text, measure) for part, ids in zip(parts, text.ids, strict=True)]
         ).mean(0)
-        found += [
+        measured += [
             Did(looks(patterns[:, h], text), float(copies[h])) for h in range(patterns.shape[1])
         ]
-    return found
+    return measured
 
 
 def _trace(model: Anatomy, ids: Int[Tensor, "n"]) -> Trace:
-    found = trace_prompt(model, ids.tolist(), what=["attention", "heads"], special=False)
-    assert isinstance(found, Trace)
-    return found
+    trace = trace_prompt(model, ids.tolist(), what=["attention", "heads"], special=False)
+    assert isinstance(trace, Trace)
+    return trace
 
 
 def _copies(

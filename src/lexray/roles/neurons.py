@@ -31,9 +31,9 @@ from lexray.progress import track
 from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
 from lexray.roles.chance import normal_tail, q_values
-from lexray.roles.relation import Given, Relation, relations_of, shipped
+from lexray.roles.relation import Given, Relation, load_shipped, relations_of
 from lexray.roles.scores import SIGNS, say_names
-from lexray.roles.tokens import Task, tasks_of
+from lexray.roles.tokens import TokenPairs, tasks_of
 from lexray.space.kinds import Kind
 from lexray.space.space import EmbeddingSpace
 from lexray.space.topk.arithmetic import full_precision
@@ -87,13 +87,13 @@ class NeuronRelations(Result):
 
     def best(self, relation: str, n: int = 5, sign: int | None = None) -> list[NeuronScore]:
         """The neurons that hold a relation best, both signs or one."""
-        found = [
+        scores = [
             score
             for score in self.scores
             if relation in (score.relation.name, score.relation.title)
             and sign in (None, score.sign)
         ]
-        return sorted(found, key=lambda score: -score.score)[:n]
+        return sorted(scores, key=lambda score: -score.score)[:n]
 
     @property
     def names(self) -> list[str]:
@@ -141,7 +141,7 @@ def neuron_relations(
         raise LexrayError(
             f"the vocabulary of {model.name} has no two pairs of whole words of these"
         )
-    every = tasks_of(model, tuple(shipped().values()))
+    every = tasks_of(model, tuple(load_shipped().values()))
     others = [task for task in every if task.whole]
     pool = sorted({i for task in (*tasks, *others) for i in (*task.sources, *task.targets)})
     words = _Words(tasks, torch.tensor(pool))
@@ -155,7 +155,7 @@ def neuron_relations(
 
 @dataclass(frozen=True)
 class _Words:
-    tasks: Sequence[Task]
+    tasks: Sequence[TokenPairs]
     pool: Int[Tensor, "pool"]
 
     def sides(self, ff: FeedForward, *, reading: bool) -> Float[Tensor, "d_mlp tasks"]:
@@ -166,14 +166,14 @@ class _Words:
         )
         mean, spread = scores.mean(1), scores.std(1, unbiased=True).clamp(min=1e-12)
         where = {int(i): n for n, i in enumerate(self.pool)}
-        found = []
+        sides = []
         for task in self.tasks:
             ids = dict.fromkeys(task.sources if reading else task.targets)
             at = torch.tensor([where[i] for i in ids])
             left = 1 - len(at) / max(len(self.pool), len(at) + 1)
             error = spread * sqrt(left / len(at))
-            found.append((scores[:, at].mean(1) - mean) / error)
-        return torch.stack(found, 1)
+            sides.append((scores[:, at].mean(1) - mean) / error)
+        return torch.stack(sides, 1)
 
 
 def _reader(ff: FeedForward) -> VectorGroup:
@@ -182,21 +182,21 @@ def _reader(ff: FeedForward) -> VectorGroup:
 
 
 def _scores(
-    found: Prominence, ids: Int[Tensor, "pool"], group: VectorGroup
+    prominence: Prominence, ids: Int[Tensor, "pool"], group: VectorGroup
 ) -> Float[Tensor, "n pool"]:
     """Every vector's score for every word, standardised along its own list."""
     kind: Kind = group.kind
-    space: EmbeddingSpace = found.space
+    space: EmbeddingSpace = prominence.space
     Y = at_least_float32(space.shift(group.tensor, kind))
-    words = torch.cat(list(space.whole(kind).only(ids).columns())) - found.centre.to(Y)
+    words = torch.cat(list(space.whole(kind).only(ids).columns())) - prominence.centre.to(Y)
     with full_precision():
-        spread = found.chart.sizes(Y)[:, :1].clamp(min=1e-30) / sqrt(found.n_tokens)
+        spread = prominence.chart.sizes(Y)[:, :1].clamp(min=1e-30) / sqrt(prominence.n_tokens)
         return (Y @ words.to(Y).T / spread).cpu()
 
 
 def _collect(
     model: Anatomy,
-    tasks: Sequence[Task],
+    tasks: Sequence[TokenPairs],
     units: Sequence[FeedForward],
     reads: Float[Tensor, "n tasks"],
     writes: Float[Tensor, "n tasks"],
@@ -204,12 +204,12 @@ def _collect(
     signed = torch.stack([writes, -writes])
     weaker = torch.minimum(reads, signed)
     q: NDArray[np.float64] = q_values(normal_tail(weaker))
-    found: list[tuple[int, int, int]] = []
+    chosen: list[tuple[int, int, int]] = []
     for t in range(len(tasks)):
         for s in range(2):
             best = weaker[s, :, t].topk(min(KEPT, len(reads))).indices.tolist()
-            found += [(s, i, t) for i in best]
-    places = sorted({i for _, i, _ in found})
+            chosen += [(s, i, t) for i in best]
+    places = sorted({i for _, i, _ in chosen})
     seen, said = _tokens(units, places, True), _tokens(units, places, False)
     scores = tuple(
         NeuronScore(
@@ -222,7 +222,7 @@ def _collect(
             seen[i][1],
             said[i][1] if s == 0 else said[i][2],
         )
-        for s, i, t in found
+        for s, i, t in chosen
     )
     return NeuronRelations(model.space.source(""), scores, len(reads))
 

@@ -36,7 +36,7 @@ SAID = {
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainStep:
     """One parameter of the chain, and what it makes of what came."""
 
     address: str
@@ -61,7 +61,7 @@ class Path(Result):
 
     source: Source
     token: str
-    steps: tuple[Step, ...]
+    steps: tuple[ChainStep, ...]
 
     def tables(self) -> list[Table]:
         rows = tuple((s.address, s.passes, s.said, " ".join(s.tokens)) for s in self.steps)
@@ -81,7 +81,7 @@ def path(weights: Weights, token: str | int, chain: Sequence[str], *, k: int = 1
     """
     if not chain:
         raise LexrayError("a path needs at least one parameter: L1H4 L5H2.K")
-    links = [Link.parse(text) for text in chain]
+    links = [ChainLink.parse(text) for text in chain]
     for a, b in pairwise(links):
         if a.ends:
             raise LexrayError(f"{a.text} ends a path: what a head's {a.via} meets writes nothing")
@@ -96,12 +96,12 @@ def path(weights: Weights, token: str | int, chain: Sequence[str], *, k: int = 1
         x, passes = link.apply(weights, x)
         here = space_of(weights, link.address.layer)
         (reading,) = here.readings(x[None], link.shown, [link.text], k)
-        steps.append(Step(link.text, SAID[link.said], passes, tuple(reading.tokens)))
+        steps.append(ChainStep(link.text, SAID[link.said], passes, tuple(reading.tokens)))
     return Path(space.source(""), weights.vocabulary.shown(token_id), tuple(steps))
 
 
 @dataclass(frozen=True)
-class Link:
+class ChainLink:
     """One parameter of a chain: where it is, and by what it is entered."""
 
     text: str
@@ -109,7 +109,7 @@ class Link:
     via: str
 
     @classmethod
-    def parse(cls, text: str) -> Link:
+    def parse(cls, text: str) -> ChainLink:
         stem, _, via = text.partition(".")
         address = Address.parse(stem)
         if address.head is not None and via.upper() in ("", "V", "VO", "Q", "K"):

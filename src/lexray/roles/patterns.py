@@ -111,7 +111,7 @@ def pattern(head: Head, x: Float[Tensor, "n d_model"], *, causal: bool) -> Float
 
 
 @dataclass(frozen=True)
-class Looks:
+class MeanLooks:
     """Where a head looks in repeated text: mean weights."""
 
     offsets: Float[Tensor, "offsets"]
@@ -129,17 +129,17 @@ class Looks:
         return float(self.offsets[1])
 
 
-def looks(patterns: Float[Tensor, "texts n n"], text: Repeated) -> Looks:
+def looks(patterns: Float[Tensor, "texts n n"], text: Repeated) -> MeanLooks:
     """The mean over texts and positions; the first few positions have little choice."""
     each = patterns.double()
     late = torch.arange(text.n) >= min(OFFSETS, text.length)
 
     def on(offset: int) -> Float[Tensor, "weights"]:
-        found = each[:, text.cells(offset) & late[:, None]].flatten()
-        return found if len(found) else each.new_zeros(1)
+        weights = each[:, text.cells(offset) & late[:, None]].flatten()
+        return weights if len(weights) else each.new_zeros(1)
 
     near = [on(d) for d in range(OFFSETS)]
-    return Looks(
+    return MeanLooks(
         torch.stack([weights.mean() for weights in near]),
         torch.stack([weights.std(correction=0) / len(weights) ** 0.5 for weights in near]),
         float(each[:, late, 0].mean()),
@@ -148,21 +148,21 @@ def looks(patterns: Float[Tensor, "texts n n"], text: Repeated) -> Looks:
     )
 
 
-def by_chance(text: Repeated, spec: Attention, *, causal: bool) -> Looks:
+def by_chance(text: Repeated, spec: Attention, *, causal: bool) -> MeanLooks:
     """What equal weights on all that can be seen would give."""
     at = torch.arange(text.n)
     equal = visible(spec, at, at, causal).double()
     return looks((equal / equal.sum(1, keepdim=True))[None], text)
 
 
-def all_looks(model: Anatomy, text: Repeated) -> list[Looks]:
+def all_looks(model: Anatomy, text: Repeated) -> list[MeanLooks]:
     """Of every head, from weights alone."""
     seen, causal = model.view(folded=True), model.architecture.causal
     x = {first: [states_of(model, ids, first=first) for ids in text.ids] for first in (True, False)}
-    found = []
+    by_head = []
     for layer in seen.layers:
         for head in layer.heads:
             own = x[layer.index == 0]
             patterns = torch.stack([pattern(head, each, causal=causal) for each in own])
-            found.append(looks(patterns, text))
-    return found
+            by_head.append(looks(patterns, text))
+    return by_head

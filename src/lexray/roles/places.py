@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lexray.roles.patterns import Looks
+from lexray.roles.patterns import MeanLooks
 
 LOOKS, MOST = 0.2, 0.5
 """What a role takes of the attention beside a small q; `MOST` in a narrow window."""
@@ -15,29 +15,29 @@ FEWEST = 4
 """Offsets that another can be compared with."""
 
 
-def stands_out(share: float, level: float, equal: Looks) -> bool:
+def stands_out(share: float, level: float, equal: MeanLooks) -> bool:
     """Whether a share of attention goes far beyond equal weights: by a fifth of what is missing,
     or by half where the head sees too few places for a test against others."""
     beyond = (share - level) / max(1 - level, 1e-12)
     return beyond > (LOOKS if int((equal.offsets > 0).sum()) >= FEWEST + 3 else MOST)
 
 
-def place_chances(looked: Looks, equal: Looks) -> NDArray[np.float64]:
+def place_chances(looked: MeanLooks, equal: MeanLooks) -> NDArray[np.float64]:
     """For each offset: is its weight, as a multiple of equal weights, out of line with those at
     other offsets? A t-test; its neighbours and the token itself do not count among the others.
     Where a narrow window leaves too few others: is it above equal weights?"""
     times = _times(looked, equal)
     places, seen = np.arange(len(times)), np.asarray(equal.offsets > 0)
     above = np.asarray((looked.offsets - equal.offsets) / looked.errors.clamp(min=1e-12))
-    found = []
+    chances = []
     for i in places:
         others = times[(np.abs(places - i) > 1) & (places > 0) & seen]
         few = len(others) < FEWEST
-        found.append(float(tail([above[i]])[0]) if few else _apart(times[i], others))
-    return np.where(seen, found, 1.0)
+        chances.append(float(tail([above[i]])[0]) if few else _apart(times[i], others))
+    return np.where(seen, chances, 1.0)
 
 
-def first_chance(looked: Looks, equal: Looks) -> float:
+def first_chance(looked: MeanLooks, equal: MeanLooks) -> float:
     """The same for the first token, against the tokens just before."""
     others = _times(looked, equal)[2:][np.asarray(equal.offsets[2:] > 0)]
     if equal.first == 0 or len(others) < FEWEST:
@@ -45,7 +45,7 @@ def first_chance(looked: Looks, equal: Looks) -> float:
     return _apart(looked.first / equal.first, others)
 
 
-def _times(looked: Looks, equal: Looks) -> NDArray[np.float64]:
+def _times(looked: MeanLooks, equal: MeanLooks) -> NDArray[np.float64]:
     return np.asarray(looked.offsets / equal.offsets.clamp(min=1e-12), dtype=np.float64)
 
 

@@ -50,7 +50,7 @@ Given = str | Path | Relation | Mapping[str, Any]
 
 
 @cache
-def shipped() -> dict[str, Relation]:
+def load_shipped() -> dict[str, Relation]:
     """The relations that come along, by name."""
     text = files("lexray.roles").joinpath("relations.json").read_text(encoding="utf-8")
     return {relation.name: relation for relation in _from_json(json.loads(text), "relations.json")}
@@ -62,15 +62,15 @@ def relations_of(given: Given | Sequence[Given] | None) -> tuple[Relation, ...]:
     >>> relations_of(["capital", "France→Paris,Japan→Tokyo"])
     """
     if given is None:
-        return tuple(shipped().values())
+        return tuple(load_shipped().values())
     asked = [given] if isinstance(given, str | Path | Relation | Mapping) else list(given)
     if not asked:
-        raise LexrayError(f"no relation was asked for; there are {', '.join(shipped())}")
-    found = [relation for each in asked for relation in _find(each)]
-    names = [relation.name for relation in found]
+        raise LexrayError(f"no relation was asked for; there are {', '.join(load_shipped())}")
+    relations = [relation for each in asked for relation in _find(each)]
+    names = [relation.name for relation in relations]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise LexrayError(f"two relations have the same name: {', '.join(twice)}")
-    return tuple(found)
+    return tuple(relations)
 
 
 def _find(given: Given) -> Iterable[Relation]:
@@ -80,17 +80,17 @@ def _find(given: Given) -> Iterable[Relation]:
         return _from_json(given, "the given relation")
     text = str(given)
     if isinstance(given, str):
-        if given in shipped():
-            return [shipped()[given]]
-        if by_title := [r for r in shipped().values() if r.title == given]:
+        if given in load_shipped():
+            return [load_shipped()[given]]
+        if by_title := [r for r in load_shipped().values() if r.title == given]:
             return by_title
         if ARROW.search(given):
             return [parse_pairs(given)]
     if text.lower().endswith(FILES):
         return read_relations(Path(text))
     raise LexrayError(
-        f"there is no relation {text!r}; there are {', '.join(shipped())}; or a {', '.join(FILES)} "
-        "file of your own; or pairs: France→Paris,Japan→Tokyo"
+        f"there is no relation {text!r}; there are {', '.join(load_shipped())}; or a "
+        f"{', '.join(FILES)} file of your own; or pairs: France→Paris,Japan→Tokyo"
     )
 
 
@@ -124,7 +124,7 @@ def read_relations(path: Path) -> list[Relation]:
 
 
 def _from_rows(path: Path, rows: list[list[str]]) -> list[Relation]:
-    found: dict[str, list[tuple[str, str]]] = {}
+    by_name: dict[str, list[tuple[str, str]]] = {}
     for n, row in enumerate(rows, 1):
         if len(row) not in (2, 3):
             raise LexrayError(
@@ -132,10 +132,10 @@ def _from_rows(path: Path, rows: list[list[str]]) -> list[Relation]:
             )
         if n == 1 and [cell.strip().lower() for cell in row[:2]] == ["source", "target"]:
             continue
-        found.setdefault(row[2].strip() if len(row) == 3 else path.stem, []).append(
+        by_name.setdefault(row[2].strip() if len(row) == 3 else path.stem, []).append(
             (row[0], row[1])
         )
-    return [Relation(name, tuple(pairs)) for name, pairs in found.items()]
+    return [Relation(name, tuple(pairs)) for name, pairs in by_name.items()]
 
 
 def _from_json(value: Any, name: str) -> list[Relation]:

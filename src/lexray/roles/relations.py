@@ -23,7 +23,7 @@ from lexray.roles.chance import SHUFFLES, Chance, chance_of, p_values, q_values,
 from lexray.roles.hits import HeadHits, all_hits
 from lexray.roles.relation import Given, Relation, relations_of
 from lexray.roles.scores import Relations, Tested
-from lexray.roles.tokens import Task, tasks_of
+from lexray.roles.tokens import TokenPairs, tasks_of
 
 
 def relations(
@@ -51,8 +51,8 @@ def relations(
     n_heads = 1 if only else sum(len(layer.heads) for layer in model.own_layers)
     addresses, places = [], []
     tallies = [Tally(task, order, n_heads) for task, order in zip(tasks, orders, strict=True)]
-    found = track(all_hits(model, tasks, only), n_heads, "relations of all heads")
-    for h, (head, hits) in enumerate(found):
+    tracked = track(all_hits(model, tasks, only), n_heads, "relations of all heads")
+    for h, (head, hits) in enumerate(tracked):
         addresses.append(str(head.address))
         places.append((head.layer, head.index))
         for t, tally in enumerate(tallies):
@@ -72,7 +72,9 @@ def relations(
 class Tally:
     """What all heads score in one task, filled head by head."""
 
-    def __init__(self, task: Task, orders: Int[Tensor, "shuffles pairs"], n_heads: int) -> None:
+    def __init__(
+        self, task: TokenPairs, orders: Int[Tensor, "shuffles pairs"], n_heads: int
+    ) -> None:
         self.task, self.orders = task, orders
         self.right = np.zeros((2, n_heads, len(task)), dtype=bool)
         self.chances: list[list[Chance]] = [[], []]
@@ -103,10 +105,10 @@ def _test_all(wanted: Sequence[Relation], tallies: Sequence[Tally]) -> list[Test
     leading = [part.get(True) or part[False] for part in parts]
     chances = [tally.p() for tally in leading]
     q = q_values(np.stack([p for _, p in chances]))
-    found = []
+    tests = []
     for i, (part, tally) in enumerate(zip(parts, leading, strict=True)):
         pieces = part.get(False)
-        found.append(
+        tests.append(
             Tested(
                 tally.task.relation,
                 tally.task.words,
@@ -119,4 +121,4 @@ def _test_all(wanted: Sequence[Relation], tallies: Sequence[Tally]) -> list[Test
                 tally.task.whole,
             )
         )
-    return found
+    return tests

@@ -142,13 +142,13 @@ class Relations(Result):
         if address not in self.addresses:
             raise LexrayError(f"{address} was not tested; heads look like {self.addresses[0]}")
         h = self.addresses.index(address)
-        found = [
+        scores = [
             self._score(tested, s, h)
             for tested in self.tested
             for s in range(2)
             if tested.q[s, h] < SURE
         ]
-        return sorted(found, key=lambda score: (-score.share, score.q))
+        return sorted(scores, key=lambda score: (-score.share, score.q))
 
     def _score(self, tested: Tested, s: int, h: int) -> Score:
         right = tested.right[s, h]

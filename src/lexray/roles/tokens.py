@@ -12,7 +12,7 @@ from lexray.vocabulary.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class Task:
+class TokenPairs:
     """A relation's pairs as token ids: those whose words are whole tokens, or the others."""
 
     relation: Relation
@@ -26,13 +26,13 @@ class Task:
         return len(self.sources)
 
 
-def tasks_of(weights: Weights, relations: Sequence[Relation]) -> list[Task]:
+def tasks_of(weights: Weights, relations: Sequence[Relation]) -> list[TokenPairs]:
     """For each relation the pairs of whole words and those in pieces, where there are two."""
     both = (task for relation in relations for task in _tasks(weights, relation))
     return [task for task in both if len(task) > 1]
 
 
-def _tasks(weights: Weights, relation: Relation) -> Iterator[Task]:
+def _tasks(weights: Weights, relation: Relation) -> Iterator[TokenPairs]:
     """The pairs of whole words, then those in pieces."""
     kept: dict[bool, dict[tuple[int, int], tuple[str, str]]] = {True: {}, False: {}}
     for source, target in relation.pairs:
@@ -41,7 +41,7 @@ def _tasks(weights: Weights, relation: Relation) -> Iterator[Task]:
             kept[a_whole and b_whole].setdefault((a[-1], b[0]), (source, target))
     for whole, words in kept.items():
         sources, targets = (tuple(pair[i] for pair in words) for i in (0, 1))
-        yield Task(relation, whole, tuple(words.values()), sources, targets)
+        yield TokenPairs(relation, whole, tuple(words.values()), sources, targets)
 
 
 def token_ids(vocabulary: Vocabulary, word: str) -> tuple[list[int], bool]:

@@ -24,7 +24,7 @@ from lexray.progress import track
 from lexray.result.links import Links
 from lexray.roles.chance import cosine_tail, q_of_some
 from lexray.roles.ends import NEURON_VIAS, End, Via, end, end_kinds, spread_of
-from lexray.roles.wiring import Found, with_words
+from lexray.roles.wiring import BareLink, with_words
 from lexray.space.topk.pairs import top_pairs
 
 CHUNK = 2**26
@@ -42,7 +42,7 @@ def wires(weights: Weights, n: int = 100, *, via: Sequence[str] = NEURON_VIAS) -
         raise LexrayError(f"neurons read by key or gate, not by {', '.join(unknown)}")
     chunks = list(_chunks(weights, tuple(each for each in NEURON_VIAS if each in via)))
     steps = [(chunk, layer) for chunk in chunks for layer in range(chunk[-1][0])]
-    best: list[Found] = []
+    best: list[BareLink] = []
     tested, held, readers = 0, None, None
     for chunk, layer in track(steps, len(steps), "links"):
         written = end(weights, layer, "value")
@@ -58,7 +58,7 @@ def wires(weights: Weights, n: int = 100, *, via: Sequence[str] = NEURON_VIAS) -
     return with_words(weights, best, title, q_of_some(p, tested))
 
 
-def _key(link: Found) -> tuple[float, str, str]:
+def _key(link: BareLink) -> tuple[float, str, str]:
     return link.key
 
 
@@ -70,12 +70,12 @@ def _chunks(weights: Weights, vias: Sequence[Via]) -> Iterator[list[tuple[int, V
         for via in vias:
             if via not in end_kinds(weights, layer):
                 continue
-            found = end_size(weights, layer, via)
-            if chunk and size + found > CHUNK:
+            n = end_size(weights, layer, via)
+            if chunk and size + n > CHUNK:
                 yield chunk
                 chunk, size = [], 0
             chunk.append((layer, via))
-            size += found
+            size += n
     if chunk:
         yield chunk
 
@@ -100,13 +100,13 @@ class Readers:
     @classmethod
     def make(cls, weights: Weights, places: Sequence[tuple[int, Via]]) -> Readers:
         made = [end(weights, *place) for place in places]
-        ends = [found for found in made if found is not None]
-        units = torch.cat([found.units for found in ends])
+        ends = [one for one in made if one is not None]
+        units = torch.cat([one.units for one in ends])
         sizes = torch.tensor([0, *map(len, ends)]).cumsum(0).tolist()
-        spreads = tuple(spread_of(found) for found in ends)
+        spreads = tuple(spread_of(one) for one in ends)
         return cls(tuple(ends), units, torch.empty_like(units), spreads, tuple(sizes))
 
-    def links(self, written: End, n: int) -> tuple[list[Found], int]:
+    def links(self, written: End, n: int) -> tuple[list[BareLink], int]:
         """The best of one layer's writers with all readers that come later, and of how many."""
         first = next(i for i, reader in enumerate(self.ends) if reader.layer > written.layer)
         S = spread_of(written)
@@ -117,17 +117,17 @@ class Readers:
             torch.div(self.units[rows], c, out=self.scaled[rows])
             chances.append(c)
         B = self.scaled[self.starts[first] :]
-        found = top_pairs(written.units, B, n, sign="absolute")
+        best = top_pairs(written.units, B, n, sign="absolute")
         owners = torch.tensor(self.starts[first + 1 :]) - self.starts[first]
-        at = torch.bucketize(found.cols, owners, right=True).tolist()
+        at = torch.bucketize(best.cols, owners, right=True).tolist()
         links = []
         for value, i, j, e in zip(
-            found.values.tolist(), found.rows.tolist(), found.cols.tolist(), at, strict=True
+            best.values.tolist(), best.rows.tolist(), best.cols.tolist(), at, strict=True
         ):
             reader = self.ends[first + e]
             inside = j + self.starts[first] - self.starts[first + e]
             links.append(
-                Found(
+                BareLink(
                     written.names[i],
                     reader.names[inside],
                     value * chances[e],

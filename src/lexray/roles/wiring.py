@@ -20,8 +20,8 @@ from lexray.roles.ends import (
     NEURON_VIAS,
     End,
     MakeEnd,
-    Part,
     Via,
+    WiredPart,
     chance,
     earlier_ends,
     end,
@@ -35,7 +35,7 @@ WORDS = 6
 
 
 @dataclass(frozen=True)
-class Found:
+class BareLink:
     """A link before its words are read: the cores on both sides."""
 
     writer: str
@@ -59,25 +59,25 @@ def readers(
 
     `via`: only by their keys or gates (neurons), or their Q, K or V (heads).
     """
-    part = Part.at(weights, _parse(address))
+    part = WiredPart.at(weights, _parse(address))
     written = part.writing_end()
     vias: tuple[Via, ...] = (*NEURON_VIAS, *HEAD_VIAS) if via is None else (_check_via(via),)
     ends = list(later_ends(weights, part.kind, part.address.layer, vias))
-    found = _best(weights, [written], ends, n, "what reads it", forwards=True)
+    links = _best(weights, [written], ends, n, "what reads it", forwards=True)
     said = f" by {via}" if via else ""
-    return with_words(weights, found, f"What reads {part.address}{said}")
+    return with_words(weights, links, f"What reads {part.address}{said}")
 
 
 def writers(
     weights: Weights, address: str | Address, n: int = 20, *, via: str | None = None
 ) -> Links:
     """The n parts that write most of what a head or neuron reads, by all its sides or one."""
-    part = Part.at(weights, _parse(address))
-    found: list[Found] = []
+    part = WiredPart.at(weights, _parse(address))
+    links: list[BareLink] = []
     for read in part.readers(None if via is None else _check_via(via)):
         ends = list(earlier_ends(weights, read.kind, part.address.layer))
-        found += _best(weights, [read], ends, n, "what writes for it", forwards=False)
-    best = sorted(found, key=lambda link: link.key, reverse=True)[:n]
+        links += _best(weights, [read], ends, n, "what writes for it", forwards=False)
+    best = sorted(links, key=lambda link: link.key, reverse=True)[:n]
     said = f".{via}" if via else ""
     return with_words(weights, best, f"What writes for {part.address}{said}")
 
@@ -101,11 +101,11 @@ def _best(
     what: str,
     *,
     forwards: bool,
-) -> list[Found]:
+) -> list[BareLink]:
     """The n strongest links between one part and all others, by their multiple of chance."""
     if n < 1:
         raise LexrayError(f"asked for {n} links; at least 1 has to be wanted")
-    best: list[Found] = []
+    best: list[BareLink] = []
     whole = [] if forwards else [_whole(weights, mine) for mine in own]
     for make in track(others, len(others), what):
         other = make()
@@ -114,14 +114,14 @@ def _best(
             writer, reader = (mine, other) if forwards else (other, mine)
             all_readers = other if forwards else whole[i]
             by_chance = chance(weights, (writer.kind, writer.layer), all_readers)
-            found = strengths(writer, reader).flatten().double()
-            order = found.abs().argsort(descending=True, stable=True)[:n].tolist()
+            products = strengths(writer, reader).flatten().double()
+            order = products.abs().argsort(descending=True, stable=True)[:n].tolist()
             best = heapq.nlargest(
                 n,
                 (
                     *best,
                     *(
-                        _join(writer, reader, j, forwards, float(found[j]), by_chance)
+                        _join(writer, reader, j, forwards, float(products[j]), by_chance)
                         for j in order
                     ),
                 ),
@@ -132,16 +132,16 @@ def _best(
 
 def _whole(weights: Weights, mine: End) -> End:
     """All readers that are like the one asked about: what chance is taken over."""
-    found = end(weights, mine.layer, mine.kind)
-    assert found is not None
-    return found
+    part = end(weights, mine.layer, mine.kind)
+    assert part is not None
+    return part
 
 
 def _join(
     writer: End, reader: End, i: int, forwards: bool, strength: float, by_chance: float
-) -> Found:
+) -> BareLink:
     w, r = (0, i) if forwards else (i, 0)
-    return Found(
+    return BareLink(
         writer.names[w],
         reader.names[r],
         strength,
@@ -154,10 +154,10 @@ def _join(
 
 
 def with_words(
-    weights: Weights, found: Iterable[Found], title: str, q: Iterable[float] | None = None
+    weights: Weights, best: Iterable[BareLink], title: str, q: Iterable[float] | None = None
 ) -> Links:
     """The links with what passes along each, read as words at both ends; q of each, if known."""
-    links = list(found)
+    links = list(best)
     sure = [None] * len(links) if q is None else [float(each) for each in q]
     pairs = [_directions(link) for link in links]
     writes = _words(
@@ -176,7 +176,7 @@ def with_words(
     )
 
 
-def _directions(link: Found) -> tuple[Tensor, Tensor]:
+def _directions(link: BareLink) -> tuple[Tensor, Tensor]:
     """The direction written and the direction read that pass most; vectors as they are.
 
     A matrix's direction has no sign of its own: it takes that which the two have in common.
@@ -201,7 +201,7 @@ def _words(
     What reads is read as what it expects, where the view has two ways: in the words of those who
     write for it, so that both ends of a link can be compared.
     """
-    found: dict[int, tuple[str, ...]] = {}
+    words: dict[int, tuple[str, ...]] = {}
     alike: dict[tuple[Kind, bool], list[int]] = {}
     for i, (kind, layer) in enumerate(places):
         alike.setdefault((kind, layer == 0), []).append(i)
@@ -211,5 +211,5 @@ def _words(
         space = space_of(seen, 0 if first else None)
         X = torch.stack([vectors[i] for i in at])
         for i, reading in zip(at, space.readings(X, kind, [""] * len(at), WORDS), strict=True):
-            found[i] = tuple(reading.tokens)
-    return [found[i] for i in range(len(places))]
+            words[i] = tuple(reading.tokens)
+    return [words[i] for i in range(len(places))]

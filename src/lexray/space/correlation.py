@@ -37,7 +37,7 @@ TILE = (512, 1024)
 
 
 @dataclass(frozen=True, eq=False)
-class Chart:
+class Coordinates:
     """Coordinates of one model's vectors in which correlations are cosines."""
 
     L: Float[Tensor, "d r"] | None
@@ -75,8 +75,8 @@ class Chart:
 class Kernel:
     """Two charts, and what leads from one to the other."""
 
-    left: Chart
-    right: Chart
+    left: Coordinates
+    right: Coordinates
     between: Float[Tensor, "r_a r_b"] | None
     """None for the identity."""
 
@@ -116,13 +116,13 @@ class Kernel:
         def correlate(Y: Float[Tensor, "n d_b"]) -> Float[Tensor, "n"]:
             Y = at_least_float32(Y)
             with full_precision():
-                found: Tensor = Y @ direction[0].to(Y) / self.right.sizes(Y)[:, 0]
-            return found.clamp(-1, 1)
+                correlations: Tensor = Y @ direction[0].to(Y) / self.right.sizes(Y)[:, 0]
+            return correlations.clamp(-1, 1)
 
         return correlate
 
 
-FEATURES = Kernel(Chart(None), Chart(None), None)
+FEATURES = Kernel(Coordinates(None), Coordinates(None), None)
 """Vectors as they are, not projected: the control, for models of the same width."""
 
 
@@ -147,7 +147,7 @@ class Kernels:
             )
         self._a, self._b = (a, ids_a), (b, ids_b)
         self._sides: dict[Hashable, tuple[Side, Places]] = {}
-        self._charts: dict[Hashable, tuple[Chart, Tensor]] = {}
+        self._charts: dict[Hashable, tuple[Coordinates, Tensor]] = {}
         self._made: dict[Hashable, Kernel] = {}
 
     def between(self, kind_a: Kind, kind_b: Kind) -> Kernel:
@@ -174,17 +174,17 @@ class Kernels:
             self._sides[key] = side, None if ids is None else _some(side, ids)
         return key
 
-    def _chart(self, key: Hashable) -> tuple[Chart, Float[Tensor, "r d"]]:
+    def _chart(self, key: Hashable) -> tuple[Coordinates, Float[Tensor, "r d"]]:
         if key not in self._charts:
             self._charts[key] = chart(*self._sides[key])
         return self._charts[key]
 
 
-def chart(side: Side, among: Places = None) -> tuple[Chart, Float[Tensor, "r d"]]:
+def chart(side: Side, among: Places = None) -> tuple[Coordinates, Float[Tensor, "r d"]]:
     """A side's chart, over all its tokens or those `among` them, and L⁺, which leads back."""
     own = gram(side, side, centred=True, among=(among, among))
     L, inverse = root(own)  # its columns are orthogonal
-    return Chart(L, float(L.norm(dim=0).max()) if L.numel() else 1.0), inverse
+    return Coordinates(L, float(L.norm(dim=0).max()) if L.numel() else 1.0), inverse
 
 
 def kernel(a: Side, b: Side) -> Kernel:

@@ -34,10 +34,10 @@ def effective_rows(weights: Weights, *, first: bool) -> tuple[Rows | None, str]:
 def _make(weights: Weights, first: bool) -> tuple[Tensor | None, str]:
     name = "entering" if first else "effective"
     try:
-        found = keep(weights, name, lambda: {name: _norm_rows(weights, first)})
+        kept = keep(weights, name, lambda: {name: _norm_rows(weights, first)})
     except LexrayError as error:
         return None, f"no effective embedding: {error}"
-    return found[name], ""
+    return kept[name], ""
 
 
 def _norm_rows(weights: Weights, first: bool) -> Float[Tensor, "e d_model"]:

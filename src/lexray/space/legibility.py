@@ -32,7 +32,7 @@ LEAST = 5
 LEAST_SIZE = 1e-18
 
 
-class Words(NamedTuple):
+class WordColumns(NamedTuple):
     """What legibility needs of an embedding."""
 
     rows: Float[Tensor, "e width"]
@@ -44,8 +44,8 @@ class Words(NamedTuple):
     expected: Float[Tensor, ""]
     """The mean cosine over all pairs of such words."""
 
-    def to(self, device: torch.device) -> Words:
-        return Words(self.rows, *(x.to(device) for x in self[1:]))
+    def to(self, device: torch.device) -> WordColumns:
+        return WordColumns(self.rows, *(x.to(device) for x in self[1:]))
 
 
 def words_of(
@@ -65,7 +65,7 @@ def words_of(
     return {"mean": mean, "says": says, "inverse": sizes, "expected": expected}
 
 
-def legibility(words: Words, ids: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
+def legibility(words: WordColumns, ids: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
     """Of each list of ids, best first: from the sum of its words' unit vectors,
     Σ (w − μ)/‖w − μ‖ = Σ w/‖w − μ‖ − μ Σ 1/‖w − μ‖, for which no vector is copied."""
     some = ids[:, :WINDOW].to(words.rows.device)

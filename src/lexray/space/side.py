@@ -79,17 +79,17 @@ class Side:
         turned = self._prepare(torch.cat(list(matrices), 1).T).T.contiguous()
         widths = [M.shape[1] for M in matrices]
         n = self.count(among)
-        found: list[Tensor] = []
+        factors: list[Tensor] = []
         at = 0
         with full_precision():
             for block, sigma in self._centred_blocks(among):
                 product = _product(block, turned)
                 product = product if sigma is None else product.div_(sigma[:, None])
-                found = found or [product.new_empty(n, width) for width in widths]
-                for whole, part in zip(found, torch.split(product, widths, 1), strict=True):
+                factors = factors or [product.new_empty(n, width) for width in widths]
+                for whole, part in zip(factors, torch.split(product, widths, 1), strict=True):
                     whole[at : at + len(part)] = part
                 at += len(block)
-        return found or [at_least_float32(turned).new_empty(0, width) for width in widths]
+        return factors or [at_least_float32(turned).new_empty(0, width) for width in widths]
 
     def _centred_blocks(
         self, among: Int[Tensor, "some"] | None
@@ -135,11 +135,11 @@ class Side:
         columns = Columns([self.rows.T], None, scale, left_out, self.mean)
         if not self._is_finite:
             require_finite("the embedding E", self.rows)
-        found = top_of_columns(self._prepare(X), columns, k)
+        best = top_of_columns(self._prepare(X), columns, k)
         if self.ids is None:
-            return found
-        ids = self.ids.to(found.top_ids.device)
-        return found._replace(top_ids=ids[found.top_ids], bottom_ids=ids[found.bottom_ids])
+            return best
+        ids = self.ids.to(best.top_ids.device)
+        return best._replace(top_ids=ids[best.top_ids], bottom_ids=ids[best.bottom_ids])
 
     def _is_better_cut(self, left_out: Int[Tensor, "others"]) -> bool:
         return 2 * len(left_out) > len(self.rows) or not self._is_finite
@@ -199,9 +199,9 @@ def join_rows(n: int, parts: Iterable[Shaped[Tensor, "_ ..."]]) -> Shaped[Tensor
     """Parts of n rows, made one by one, as one tensor that lies there from the first on: parts that
     are kept between large things that are thrown away leave holes in memory, as large as all of
     these together."""
-    found, start = None, 0
+    joined, start = None, 0
     for part in parts:
-        found = part.new_empty(n, *part.shape[1:]) if found is None else found
-        found[start : start + len(part)] = part
+        joined = part.new_empty(n, *part.shape[1:]) if joined is None else joined
+        joined[start : start + len(part)] = part
         start += len(part)
-    return torch.empty(0) if found is None else found
+    return torch.empty(0) if joined is None else joined

@@ -21,7 +21,7 @@ from lexray.space.effective import effective_rows
 from lexray.space.jacobian import head_jacobian
 from lexray.space.kernels import invert
 from lexray.space.kinds import WRITES, Kind
-from lexray.space.legibility import WINDOW, Words, legibility, words_of
+from lexray.space.legibility import WINDOW, WordColumns, legibility, words_of
 from lexray.space.side import Side
 from lexray.space.topk.vectors import TopVectors
 from lexray.space.untrained import untrained
@@ -41,7 +41,7 @@ SOME: Drawer[tuple[Shared, Filter | None], Side] = Drawer(most=4)
 """Each holds a copy of the rows that its filter admits."""
 INVERSES: Drawer[tuple[str, bool, bool, str], Side] = Drawer(most=2)
 ADMITTED: Drawer[tuple[Filter | None, bool], Tensor | None] = Drawer(most=16)
-WORDS: Drawer[bool | None, Words] = Drawer(most=3)
+WORDS: Drawer[bool | None, WordColumns] = Drawer(most=3)
 """By how tokens are compared: as the first layer sees them or the others; None: as written."""
 UPCAST_BELOW = 2**27
 """Embeddings of half precision with fewer elements are held in float32 (half a GB)."""
@@ -165,8 +165,8 @@ class EmbeddingSpace:
         if not self._is_standard:
             return side.calibrate(self._spread(kind), self.list_ids(None))
         name = f"sigma-{self._name_view(kind)}"
-        found = keep(self.weights, name, lambda: {"sigma": self._sigma(side, kind)})
-        return replace(side, sigma=found["sigma"].to(side.rows.device))
+        kept = keep(self.weights, name, lambda: {"sigma": self._sigma(side, kind)})
+        return replace(side, sigma=kept["sigma"].to(side.rows.device))
 
     @property
     def _is_standard(self) -> bool:
@@ -195,10 +195,10 @@ class EmbeddingSpace:
         first = self._is_first(kind)
         if self._is_standard:
             name = f"mean-{kind}{'-first' * first}"
-            found = keep(
+            kept = keep(
                 self.weights, name, lambda: {"mean": usual(self.weights, kind, first=first).mean}
             )
-            mean = found["mean"]
+            mean = kept["mean"]
         else:
             mean = usual(self.weights, kind, first=first).mean
         X = at_least_float32(X)
@@ -305,9 +305,9 @@ class EmbeddingSpace:
         name: str = "",
     ) -> list[Reading]:
         """Each vector's k largest and smallest tokens."""
-        found = self.top(X, kind, k if k < 1 else max(k, WINDOW), filter)
-        legibility = self.legibility(found.top_ids, kind).tolist()
-        rows = zip(*(part[:, :k].tolist() for part in found), strict=True)
+        best = self.top(X, kind, k if k < 1 else max(k, WINDOW), filter)
+        legibility = self.legibility(best.top_ids, kind).tolist()
+        rows = zip(*(part[:, :k].tolist() for part in best), strict=True)
         return [
             Reading(
                 self.source(address, filter),
@@ -350,18 +350,18 @@ class EmbeddingSpace:
         key = self.first if sees else None
         return legibility(WORDS.get(self.weights.cache, key, lambda: self._words(sees)), ids)
 
-    def _words(self, sees: bool) -> Words:
+    def _words(self, sees: bool) -> WordColumns:
         """The words that may score, embedded as readers see them or as they are written."""
         bare = replace(self._view, centred=False, inverse="transpose", trained=False)
         seen = EmbeddingSpace(self.weights.with_view(bare), 0 if self.first else None)
         side = seen.reading if sees else Side(self._rows(self.weights.architecture.unembed))
         name = f"telling{'-seen' * sees}{'-first' * (sees and self.first)}"
-        found = keep(
+        kept = keep(
             self.weights,
             name,
             lambda: words_of(side.rows, seen.mean(side), self._tell(len(side.rows))),
         )
-        return Words(side.rows, **found).to(side.rows.device)
+        return WordColumns(side.rows, **kept).to(side.rows.device)
 
     def _tell(self, n: int) -> Bool[Tensor, "n"]:
         """Which of the first n tokens are words that say something."""

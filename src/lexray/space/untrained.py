@@ -56,15 +56,15 @@ def untrained(weights: Weights) -> dict[int, Why]:
 
 
 def _recall(weights: Weights) -> dict[int, Why]:
-    found = keep(weights, "set-aside", lambda: _as_tensors(_find(weights)))
-    ids, reasons = found["ids"].tolist(), found["reasons"].tolist()
+    kept = keep(weights, "set-aside", lambda: _as_tensors(_find(weights)))
+    ids, reasons = kept["ids"].tolist(), kept["reasons"].tolist()
     return {i: WHY[reason] for i, reason in zip(ids, reasons, strict=True)}
 
 
-def _as_tensors(found: dict[int, Why]) -> dict[str, Tensor]:
-    reasons = [WHY.index(why) for why in found.values()]
+def _as_tensors(aside: dict[int, Why]) -> dict[str, Tensor]:
+    reasons = [WHY.index(why) for why in aside.values()]
     return {
-        "ids": torch.tensor(list(found), dtype=torch.long),
+        "ids": torch.tensor(list(aside), dtype=torch.long),
         "reasons": torch.tensor(reasons, dtype=torch.uint8),
     }
 
@@ -86,8 +86,8 @@ def _find(weights: Weights) -> dict[int, Why]:
 
 
 def _ids(mask: Bool[Tensor, "e"]) -> list[int]:
-    found: list[int] = mask.nonzero()[:, 0].tolist()
-    return found
+    ids: list[int] = mask.nonzero()[:, 0].tolist()
+    return ids
 
 
 def _pieces(vocabulary: Vocabulary) -> list[int]:
@@ -111,14 +111,14 @@ def is_reserved(vocabulary: Vocabulary, token: int) -> bool:
 def cannot_occur(vocabulary: Vocabulary, n: int) -> Int[Tensor, "some"]:
     """Ids that no text gives: rows without a token, special and reserved ones, impossible bytes."""
     there = vocabulary.mask(n)
-    found = (~there).nonzero()[:, 0].tolist()
+    ids = (~there).nonzero()[:, 0].tolist()
     for i in there.nonzero()[:, 0].tolist():
         data = vocabulary.bytes(i)
         byte = len(data) == 1 and data[0] in NO_UTF8 if data else False
         if byte or vocabulary.is_special(i) or is_reserved(vocabulary, i):
-            found.append(i)
-    step = max(1, len(found) // REFERENCES)
-    return torch.tensor(sorted(found)[::step], dtype=torch.long)
+            ids.append(i)
+    step = max(1, len(ids) // REFERENCES)
+    return torch.tensor(sorted(ids)[::step], dtype=torch.long)
 
 
 def is_untouched(
@@ -171,5 +171,5 @@ def far_end(rows: Float[Tensor, "e width"], there: Bool[Tensor, "e"]) -> Bool[Te
     if not float(rarer) > RARER:
         return torch.zeros(len(rows), dtype=torch.bool)
     low, high = (float(listed.quantile(q)) for q in (0.25, 0.75))
-    found: Tensor = (along > high + FENCE * (high - low)) & there
-    return found
+    far: Tensor = (along > high + FENCE * (high - low)) & there
+    return far

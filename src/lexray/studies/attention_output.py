@@ -18,7 +18,7 @@ from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Panel, Panels
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, Finding, finding
+from lexray.studies.shared.finding import Finding, Outcome, finding
 from lexray.studies.shared.last_position import (
     Curves,
     Overlaps,
@@ -32,7 +32,7 @@ from lexray.studies.shared.last_position import (
     stack,
     start_and_rest,
 )
-from lexray.studies.shared.lists import Lists, Part
+from lexray.studies.shared.lists import ListReader, PassVectors
 from lexray.studies.shared.measures import overlap
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Numbers, each_prompt
@@ -51,13 +51,13 @@ STYLES = {
 }
 
 
-def run(model: Model, options: Overlaps) -> Evidence:
+def run(model: Model, options: Overlaps) -> Outcome:
     require_lists(model, options.k)
     done = each_prompt(
         "attention-output", model, options, lambda prompt: compare(model, prompt, options.k)
     )
     curves = {name: average([d.numbers[name] for d in done]) for name in STYLES}
-    return Evidence(
+    return Outcome(
         {"k": options.k, "prompts": len(done), "curves": curves},
         (curves_table(curves, f"mean I_{options.k} of the attention's output"),),
         tuple(findings(curves)),
@@ -69,10 +69,10 @@ def run(model: Model, options: Overlaps) -> Evidence:
 def compare(model: Model, prompt: Prompt, k: int) -> Numbers:
     """One prompt's scores, a number for each layer under each name."""
     trace = at_last(model, prompt, "residual")
-    found = LISTS.tops(model, gather(trace), k)
-    attention = found["attention"]
-    scores = {name: overlap(attention, found[name]) for name in (BEFORE, AFTER)}
-    scores[CHANGE] = overlap(found[BEFORE], found[AFTER])
+    tops = LISTS.tops(model, gather(trace), k)
+    attention = tops["attention"]
+    scores = {name: overlap(attention, tops[name]) for name in (BEFORE, AFTER)}
+    scores[CHANGE] = overlap(tops[BEFORE], tops[AFTER])
     among = each_other(attention)
     n = len(among)
     first = torch.full((1,), torch.nan, dtype=torch.float64)
@@ -83,12 +83,12 @@ def compare(model: Model, prompt: Prompt, k: int) -> Numbers:
     return {name: plain(values) for name, values in scores.items()}
 
 
-def gather(trace: Trace) -> dict[str, Part]:
+def gather(trace: Trace) -> dict[str, PassVectors]:
     names = {"attention": "attn_out", BEFORE: "resid_pre", AFTER: "resid_mid"}
-    return {name: Part.by_layer(stack(trace, part)) for name, part in names.items()}
+    return {name: PassVectors.by_layer(stack(trace, part)) for name, part in names.items()}
 
 
-LISTS = Lists("attention-output", ("residual",), gather)
+LISTS = ListReader("attention-output", ("residual",), gather)
 
 
 def each_other(ids: Int[Tensor, "n k"]) -> Float[Tensor, "n n"]:

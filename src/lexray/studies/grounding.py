@@ -91,11 +91,11 @@ class Grounding(Result):
 
     def of(self, kind: str, question: str) -> dict[str, Ground]:
         """The lines of one question, by view."""
-        found = {g.view: g for g in self.grounds if (g.kind, g.question) == (kind, question)}
-        if not found:
+        by_view = {g.view: g for g in self.grounds if (g.kind, g.question) == (kind, question)}
+        if not by_view:
             there = sorted({f"{g.kind} {g.question}" for g in self.grounds})
             raise LexrayError(f"nothing was measured of {kind} {question}; only {there}")
-        return found
+        return by_view
 
     @property
     def questions(self) -> list[tuple[str, str]]:
@@ -220,12 +220,12 @@ def ground(
     amount = amount or Amount()
     grounds = Grounds(model, texts, views, amount, seed)
     made = _fingerprint(model, texts, views, amount, seed) if place else ""
-    found: dict[tuple[int, str], Areas] = {}
+    areas: dict[tuple[int, str], Areas] = {}
     for layer in track(chosen, len(chosen), "grounding"):
         for kind in kinds:
             measure = partial(grounds.measure, layer, kind)
-            found[layer, kind] = keep_work(place, made, f"L{layer} {kind}", measure)
-    lines = tuple(line for kind in kinds for line in _lines(found, model.n_layers, kind))
+            areas[layer, kind] = keep_work(place, made, f"L{layer} {kind}", measure)
+    lines = tuple(line for kind in kinds for line in _lines(areas, model.n_layers, kind))
     return Grounding(model.name, lines, tuple(chosen), sum(map(len, texts)))
 
 
@@ -263,9 +263,9 @@ def spread(n_layers: int) -> tuple[int, ...]:
     return tuple(round(i * (n_layers - 1) / 8) for i in range(9))
 
 
-def _lines(found: Mapping[tuple[int, str], Areas], n_layers: int, kind: str) -> Iterator[Ground]:
+def _lines(measured: Mapping[tuple[int, str], Areas], n_layers: int, kind: str) -> Iterator[Ground]:
     """All of a kind, question by question."""
-    parts = {layer: areas for (layer, of), areas in found.items() if of == kind}
+    parts = {layer: areas for (layer, of), areas in measured.items() if of == kind}
     cells = dict.fromkeys(
         (question, view)
         for areas in parts.values()

@@ -24,7 +24,7 @@ from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Panel, Panels
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, Finding, finding
+from lexray.studies.shared.finding import Finding, Outcome, finding
 from lexray.studies.shared.last_position import (
     COLOURS,
     OUTPUTS,
@@ -44,7 +44,7 @@ from lexray.studies.shared.last_position import (
     rises,
     with_outputs,
 )
-from lexray.studies.shared.lists import Lists, Part
+from lexray.studies.shared.lists import ListReader, PassVectors
 from lexray.studies.shared.measures import n_tokens
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Numbers, each_prompt
@@ -59,7 +59,7 @@ SLIGHT = 0.05
 """An overlap below this, beyond chance, counts as none."""
 
 
-def run(model: Model, options: Overlaps) -> Evidence:
+def run(model: Model, options: Overlaps) -> Outcome:
     require_lists(model, options.k)
     done = each_prompt("heads", model, options, lambda prompt: compare(model, prompt, options.k))
     with_W_O = {name: average([d.numbers["with"][name] for d in done]) for name in OUTPUTS}
@@ -78,7 +78,7 @@ def run(model: Model, options: Overlaps) -> Evidence:
     }
     chance = options.k / n_tokens(model)
     numbers = {"k": options.k, "prompts": len(done), "chance": chance, "layers": model.n_layers}
-    return Evidence(
+    return Outcome(
         numbers | {"with_W_O": with_W_O, "without_W_O": without, "by_norm": ranked},
         (
             curves_table(_name_curves(without, with_W_O), f"mean I_{options.k} of heads"),
@@ -94,15 +94,15 @@ def compare(model: Model, prompt: Prompt, k: int) -> Numbers:
     """Means over the heads of each layer, and by rank of their norms, for the three outputs."""
     trace = at_last(model, prompt, "residual", "heads")
     parts, written = gather(trace), heads_at_last(trace)
-    found, layers = LISTS.tops(model, parts, k), owners(written)
+    tops, layers = LISTS.tops(model, parts, k), owners(written)
     bare, sizes = "without" in parts, [len(part) for part in written]
-    scores = with_outputs(found["with"], found, layers)
+    scores = with_outputs(tops["with"], tops, layers)
     norms = [part.norm(dim=1).cpu() for part in written]
     return {
         "with": {name: by_layer(x, sizes) for name, x in scores.items()},
         "without": {
             name: by_layer(x, sizes)
-            for name, x in with_outputs(found["without"], found, layers).items()
+            for name, x in with_outputs(tops["without"], tops, layers).items()
         }
         if bare
         else None,
@@ -110,19 +110,21 @@ def compare(model: Model, prompt: Prompt, k: int) -> Numbers:
     }
 
 
-def gather(trace: Trace) -> dict[str, Part]:
+def gather(trace: Trace) -> dict[str, PassVectors]:
     """The outputs, and the heads through W_O and (where they fit) without it."""
     written, bare = heads_at_last(trace), bare_heads(trace)
-    parts = outputs(trace) | {"with": Part(torch.cat(written), owners(written))}
-    return parts if bare is None else parts | {"without": Part(torch.cat(bare), owners(bare))}
+    parts = outputs(trace) | {"with": PassVectors(torch.cat(written), owners(written))}
+    return (
+        parts if bare is None else parts | {"without": PassVectors(torch.cat(bare), owners(bare))}
+    )
 
 
-LISTS = Lists("heads", ("residual", "heads"), gather)
+LISTS = ListReader("heads", ("residual", "heads"), gather)
 
 
 def bare_heads(trace: Trace) -> list[Float[Tensor, "heads d_model"]] | None:
     """Each head's output before W_O, at its place among zeros; None if these are not as many."""
-    found = []
+    bare = []
     for layer in trace.layers:
         z = trace[layer].z[-1]
         heads, width = z.shape
@@ -131,8 +133,8 @@ def bare_heads(trace: Trace) -> list[Float[Tensor, "heads d_model"]] | None:
         padded = z.new_zeros(heads, trace.model.d_model)
         for h in range(heads):
             padded[h, h * width : (h + 1) * width] = z[h]
-        found.append(padded)
-    return found
+        bare.append(padded)
+    return bare
 
 
 def by_layer(scores: Float[Tensor, "n"], sizes: Sequence[int]) -> list[float]:
@@ -149,8 +151,8 @@ def by_norm(
         first = ordered[:LARGEST]
         rows[: len(first), layer] = first
         rows[LARGEST, layer] = ordered[LARGEST:].mean()
-    found: list[list[float | None]] = plain(rows)
-    return found
+    means: list[list[float | None]] = plain(rows)
+    return means
 
 
 def findings(
@@ -174,7 +176,7 @@ def _without(without: Curves, chance: float) -> Finding:
         told = "the heads together are wider than the residual stream: they cannot be read so"
         return finding(claim, rule, None, told)
     means = {name: mean(values) for name, values in without.items()}
-    said = f"{_said(means)}; chance {chance:.3f}"
+    said = f"{_say(means)}; chance {chance:.3f}"
     return finding(claim, rule, max(means.values()) < limit, said)
 
 
@@ -231,7 +233,7 @@ def _effect(ranked: dict[str, Curves]) -> Finding:
     return finding(claim, rule, all(a > b for a, b in pairs.values()), said)
 
 
-def _said(means: dict[str, float]) -> str:
+def _say(means: dict[str, float]) -> str:
     return ", ".join(f"{OUTPUTS[name]} {value:.3f}" for name, value in means.items())
 
 

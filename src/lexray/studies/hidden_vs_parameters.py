@@ -33,14 +33,14 @@ from torch import Tensor
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Columns, Panel, Panels
+from lexray.result.charts.panels import Panel, Panels, StandingBars
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
 from lexray.space.topk.vectors import members
 from lexray.studies.shared import figures
 from lexray.studies.shared.active import Active, TopLists, active_neurons, active_subheads
-from lexray.studies.shared.finding import Evidence, Finding, finding
-from lexray.studies.shared.lists import Lists, Part
+from lexray.studies.shared.finding import Finding, Outcome, finding
+from lexray.studies.shared.lists import ListReader, PassVectors
 from lexray.studies.shared.measures import derange, require_more_tokens, sample, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
@@ -93,19 +93,19 @@ class WithPool(HiddenVsParameters):
     pool: str = option("", "Their digest.")
 
 
-def run(model: Model, options: HiddenVsParameters) -> Evidence:
+def run(model: Model, options: HiddenVsParameters) -> Outcome:
     require_more_tokens(model, options.k)
     causal = model.architecture.causal
     options = replace(options, right=options.right and causal)
     pool, done = compute_all(model, replace(options, final=False))
-    found = {target: summaries(done, target) for target in TARGETS}
+    groups = {target: summaries(done, target) for target in TARGETS}
     shown = "final" if options.final else "layer"
     numbers = {"k": options.k, "m": options.m, "prompts": len(done)}
-    return Evidence(
-        numbers | {"pool": len(pool) if pool else None, "groups": found},
-        tuple(_table(found[target], target) for target in TARGETS),
-        tuple(f for target in TARGETS for f in findings(found[target], target)),
-        lambda: draw(found[shown], shown, options.k),
+    return Outcome(
+        numbers | {"pool": len(pool) if pool else None, "groups": groups},
+        tuple(_table(groups[target], target) for target in TARGETS),
+        tuple(f for target in TARGETS for f in findings(groups[target], target)),
+        lambda: draw(groups[shown], shown, options.k),
         (f"{len(done)} prompts",),
     )
 
@@ -176,16 +176,16 @@ def some_states(model: Model, prompt: Prompt, options: HiddenVsParameters) -> Nu
     part = _as_part(states_of(trace_prompt(model, prompt, options, "residual")))
     n = len(part.vectors)
     at = sample(POOLED, n, seed_generator(options.seed, "control", prompt.text))
-    some = Part(part.vectors[at.to(part.vectors.device)], part.layers[at])
+    some = PassVectors(part.vectors[at.to(part.vectors.device)], part.layers[at])
     lists = LISTS.tops(model, {"block": some}, options.k)["block"]
     return {"lists": lists.tolist(), "states": n}
 
 
-def _as_part(X: Float[Tensor, "layers p d_model"]) -> Part:
-    return Part(X.flatten(0, 1), torch.arange(len(X)).repeat_interleave(X.shape[1]))
+def _as_part(X: Float[Tensor, "layers p d_model"]) -> PassVectors:
+    return PassVectors(X.flatten(0, 1), torch.arange(len(X)).repeat_interleave(X.shape[1]))
 
 
-LISTS = Lists(NAME, ("residual",), lambda trace: {"block": _as_part(states_of(trace))})
+LISTS = ListReader(NAME, ("residual",), lambda trace: {"block": _as_part(states_of(trace))})
 
 
 def compare(
@@ -249,15 +249,15 @@ def random_vectors(
 
 def active_vectors(trace: Trace, options: HiddenVsParameters) -> dict[str, dict[int, Active]]:
     """For each group that the model has, the active vectors of each layer."""
-    found: dict[str, dict[int, Active]] = {name: {} for name in GROUPS}
+    by_group: dict[str, dict[int, Active]] = {name: {} for name in GROUPS}
     for layer in trace.layers:
         recorded, absolute = trace[layer], options.absolute
         neurons = active_neurons(recorded, options.m, absolute=absolute)
         subheads = active_subheads(recorded, options.m, absolute=absolute)
         for name, kind in GROUPS.items():
             if trace.weights.layers[layer].groups(kind):
-                found[name][layer] = subheads.get(kind, neurons)
-    return {name: active for name, active in found.items() if len(active) == len(trace.layers)}
+                by_group[name][layer] = subheads.get(kind, neurons)
+    return {name: active for name, active in by_group.items() if len(active) == len(trace.layers)}
 
 
 def coverage(state: Int[Tensor, "layers p k"], named: Int[Tensor, "layers p m k"]) -> list[float]:
@@ -270,23 +270,23 @@ def coverage(state: Int[Tensor, "layers p k"], named: Int[Tensor, "layers p m k"
 
 def summaries(done: list[Done], target: str) -> dict[str, Any]:
     """By group: means by layer, and over all, and how sure the difference is."""
-    found = {}
+    groups = {}
     for name in done[0].numbers:
         rows = [d.numbers[name][target] for d in done]
         aligned, *controls = (
             torch.tensor([row[side] for row in rows], dtype=torch.float64)
             for side in ("aligned", *SIDES)
         )
-        found[name] = {"aligned": aligned.mean(0).tolist(), "mean_aligned": float(aligned.mean())}
+        groups[name] = {"aligned": aligned.mean(0).tolist(), "mean_aligned": float(aligned.mean())}
         for side, control in zip(SIDES, controls, strict=True):
             gaps = (aligned - control).mean(1)
             error = float(gaps.std()) / sqrt(len(gaps)) if len(gaps) > 1 else None
-            found[name] |= {
+            groups[name] |= {
                 side: control.mean(0).tolist(),
                 f"mean_{side}": float(control.mean()),
                 f"error_{side}": error,
             }
-    return found
+    return groups
 
 
 def findings(groups: dict[str, Any], target: str) -> list[Finding]:
@@ -302,7 +302,7 @@ def findings(groups: dict[str, Any], target: str) -> list[Finding]:
     return paper + ours
 
 
-def _finding(name: str, found: dict[str, Any] | None, target: str, side: str) -> Finding:
+def _finding(name: str, group: dict[str, Any] | None, target: str, side: str) -> Finding:
     claim = f"{name}: active vectors cover the top tokens of {TARGETS[target]}"
     if side != "random":
         claim += f" better than {SIDES[side].removeprefix('for ')} (our control)"
@@ -312,11 +312,11 @@ def _finding(name: str, found: dict[str, Any] | None, target: str, side: str) ->
         f"R_k is higher than {SIDES[side]} by more than 3 standard errors (over "
         "prompts), and higher in more than half of the layers"
     )
-    if found is None:
+    if group is None:
         return finding(f"{claim}.", rule, None, "this model does not have them in every layer")
-    a, r, error = found["mean_aligned"], found[f"mean_{side}"], found[f"error_{side}"]
-    n = len(found["aligned"])
-    won = sum(x > y for x, y in zip(found["aligned"], found[side], strict=True))
+    a, r, error = group["mean_aligned"], group[f"mean_{side}"], group[f"error_{side}"]
+    n = len(group["aligned"])
+    won = sum(x > y for x, y in zip(group["aligned"], group[side], strict=True))
     holds = None if error is None else a - r > 3 * error and won > n / 2
     said = f"{a:.3f} against {r:.3f}; higher in {won} of {n} layers"
     sure = f", {(a - r) / error:+.1f} standard errors" if error else ""
@@ -327,9 +327,9 @@ def _finding(name: str, found: dict[str, Any] | None, target: str, side: str) ->
 def _table(groups: dict[str, Any], target: str) -> Table:
     rows = tuple(
         (name, layer, *row)
-        for name, found in groups.items()
+        for name, group in groups.items()
         for layer, row in enumerate(
-            zip(*(found[side] for side in ("aligned", *SIDES)), strict=True)
+            zip(*(group[side] for side in ("aligned", *SIDES)), strict=True)
         )
     )
     columns = ("group", "layer", "R_k", *(said.removeprefix("for ") for said in SIDES.values()))
@@ -343,9 +343,9 @@ def draw(groups: dict[str, Any], target: str, k: int) -> Panels:
         "random": ("random hidden state", figures.CONTROL),
     }
     panels = []
-    for group, found in groups.items():
+    for group, curves in groups.items():
         columns = [
-            Columns(range(len(found[name])), found[name], label, colour)
+            StandingBars(range(len(curves[name])), curves[name], label, colour)
             for name, (label, colour) in styles.items()
         ]
         title = f"{group}, {TARGETS[target]}"

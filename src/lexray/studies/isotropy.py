@@ -24,13 +24,13 @@ from torch import Tensor
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Line, Panel, Panels
+from lexray.result.charts.panels import Curve, Panel, Panels
 from lexray.result.table import Table
 from lexray.space.side import Side
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, Finding, finding
+from lexray.studies.shared.finding import Finding, Outcome, finding
 from lexray.studies.shared.measures import seed_generator
-from lexray.studies.shared.study import ES, Options, Study
+from lexray.studies.shared.study import ES, Study, StudyOptions
 
 ROWS_AT_ONCE = 2048
 PARTS = (1 / 64, 1 / 16, 1 / 4, 1.0)
@@ -42,7 +42,7 @@ Rows = Callable[[Int[Tensor, "n"]], Float[Tensor, "n d"]]
 """The embeddings of some tokens, on the CPU in float64."""
 
 
-def run(model: Model, options: Options) -> Evidence:
+def run(model: Model, options: StudyOptions) -> Outcome:
     ids = model.space.list_ids(None)
     tokens = torch.arange(model.space.n_rows) if ids is None else ids.cpu()
     order = tokens[torch.randperm(len(tokens), generator=seed_generator(options.seed, "tokens"))]
@@ -57,7 +57,7 @@ def run(model: Model, options: Options) -> Evidence:
         for name, rows in track(sources.items(), len(sources), "isotropy")
     }
     d, N = model.d_model, len(order)
-    return Evidence(
+    return Outcome(
         {"d_model": d, "n_tokens": N, "expected": expected_deviation(d, N), "matrices": shapes},
         (_table(shapes),),
         tuple(findings(shapes, d, N)),
@@ -170,9 +170,9 @@ def draw(shapes: dict[str, Any], d: int) -> Panels:
     eigenvalues, paths = [], []
     for name, shape in shapes.items():
         values, path = shape["eigenvalues"], shape["by_tokens"]
-        eigenvalues.append(Line(range(1, d + 1), values, name, COLOURS[name], dots=False))
+        eigenvalues.append(Curve(range(1, d + 1), values, name, COLOURS[name], dots=False))
         deviations = [p["deviation"] for p in path]
-        paths.append(Line([p["n"] for p in path], deviations, name, COLOURS[name]))
+        paths.append(Curve([p["n"] for p in path], deviations, name, COLOURS[name]))
     log = Axis(log=True)
     return figures.panels(
         Panel("eigenvalues of G, mean 1", tuple(eigenvalues), Axis("rank"), log),
@@ -186,7 +186,7 @@ STUDY = Study(
     ES,
     "§3",
     __doc__,
-    Options,
+    StudyOptions,
     run,
     "both",
 )

@@ -24,16 +24,16 @@ from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Line, Panel, Panels, Series
+from lexray.result.charts.panels import Curve, Panel, Panels, Series
 from lexray.result.table import Table
 from lexray.space.kernels import invert
 from lexray.space.side import Side
 from lexray.space.topk.arithmetic import full_precision
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, Finding, finding
+from lexray.studies.shared.finding import Finding, Outcome, finding
 from lexray.studies.shared.hidden import hidden_states
 from lexray.studies.shared.measures import rows_of, sample, seed_generator
-from lexray.studies.shared.study import ES, Options, Study, option
+from lexray.studies.shared.study import ES, Study, StudyOptions, option
 
 SMALL = (10, 50, 100, 200, 300, 500)
 LARGE = (512, 1024, 2048, 4096, 10000, 15000, 20000, 30000)
@@ -56,12 +56,12 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 @dataclass(frozen=True)
-class KeepK(Options):
+class KeepK(StudyOptions):
     n: int = option(300, "How many vectors of each distribution.", min=2)
     k: int = option(0, "One k only; 0 for the paper's.", min=0)
 
 
-def run(model: Model, options: KeepK) -> Evidence:
+def run(model: Model, options: KeepK) -> Outcome:
     E, inverse = both_sides(model)
     ks = choose_ks(len(E.rows), options.k)
     drawn, notes = distributions(model, options)
@@ -69,7 +69,7 @@ def run(model: Model, options: KeepK) -> Evidence:
     for name, X in track(drawn.items(), len(drawn), "keep-k"):
         transpose, pinv = cosines(X, E.project(X), inverse.project(X), ks)
         scores[name] = {"transpose": transpose, "pinv": pinv}
-    return Evidence(
+    return Outcome(
         {"k": ks, "n_tokens": len(E.rows), "cosine": scores, "published": _read_published()},
         (_table(ks, scores),),
         tuple(findings(ks, len(E.rows), scores)),
@@ -131,8 +131,8 @@ def cosines(
                 kept, other = keep(a, limits_A[:, i]), keep(b, limits_B[:, i])
                 totals[0, i] += (kept @ kept.T).cpu()
                 totals[1, i] += (kept @ other.T).cpu()
-    found = torch.cosine_similarity(totals.flatten(2), truth.flatten(), dim=2, eps=1e-300)
-    return found[0].tolist(), found[1].tolist()
+    similarities = torch.cosine_similarity(totals.flatten(2), truth.flatten(), dim=2, eps=1e-300)
+    return similarities[0].tolist(), similarities[1].tolist()
 
 
 def keep(A: Float[Tensor, "n e"], limits: Float[Tensor, "n"]) -> Float[Tensor, "n e"]:
@@ -235,7 +235,7 @@ def _table(ks: list[int], scores: Scores) -> Table:
 def draw(ks: list[int], scores: Scores) -> Panels:
     """Solid lines Eᵀ, dashed lines E⁺, as in the paper, over both ranges at once."""
     series: list[Series] = [
-        Line(ks, both[inverse], f"{name}, {mark}", COLOURS[name], dash)
+        Curve(ks, both[inverse], f"{name}, {mark}", COLOURS[name], dash)
         for name, both in scores.items()
         for inverse, mark, dash in (("transpose", "Eᵀ", "solid"), ("pinv", "E⁺", "dash"))
     ]

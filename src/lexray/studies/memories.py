@@ -23,10 +23,10 @@ from torch import Tensor
 
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Columns, Heat, Panel, Panels
+from lexray.result.charts.panels import Heat, Panel, Panels, StandingBars
 from lexray.result.format import show_percent
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, Finding, finding
+from lexray.studies.shared.finding import Finding, Outcome, finding
 from lexray.studies.shared.last_position import (
     OUTPUTS,
     Curves,
@@ -43,7 +43,7 @@ from lexray.studies.shared.last_position import (
     start_and_rest,
     with_outputs,
 )
-from lexray.studies.shared.lists import Lists, Part
+from lexray.studies.shared.lists import ListReader, PassVectors
 from lexray.studies.shared.measures import overlap
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
@@ -61,7 +61,7 @@ class Memories(Overlaps):
     contribution: bool = option(False, "Rank by attention times the value's norm.")
 
 
-def run(model: Model, options: Memories) -> Evidence:
+def run(model: Model, options: Memories) -> Outcome:
     require_lists(model, options.k)
     done = each_prompt("memories", model, options, lambda prompt: compare(model, prompt, options))
     table = scores_of(done, "head")
@@ -74,7 +74,7 @@ def run(model: Model, options: Memories) -> Evidence:
     }
     numbers: dict[str, Any] = {"k": options.k, "prompts": len(done), "by_rank": curves}
     of_heads = {rank: heads[..., i].tolist() for i, rank in enumerate(RANKS)}
-    return Evidence(
+    return Outcome(
         numbers | {"outputs": against, "by_head": of_heads, "best": first},
         (curves_table(curves, f"mean I_{options.k} of memory values with their head"),),
         tuple(findings(curves, heads, first, options)),
@@ -93,29 +93,29 @@ def compare(model: Model, prompt: Prompt, options: Memories) -> Numbers:
     heads, chosen = heads_at_last(trace), choose_values(trace, options.contribution)
     layer, head, _ = chosen.at
     starts = torch.tensor([0, *(len(part) for part in heads)]).cumsum(0)
-    found = LISTS.tops(model, _parts(trace, heads, chosen), options.k)
-    own = found["heads"][(starts[layer] + head).to(found["heads"].device)]
-    scores = {"head": overlap(found["values"], own)} | with_outputs(found["values"], found, layer)
+    tops = LISTS.tops(model, _parts(trace, heads, chosen), options.k)
+    own = tops["heads"][(starts[layer] + head).to(tops["heads"].device)]
+    scores = {"head": overlap(tops["values"], own)} | with_outputs(tops["values"], tops, layer)
     size = (len(heads), max(map(len, heads)), len(RANKS))
     table = torch.full(size, torch.nan, dtype=torch.float64)
     rows: Numbers = {name: plain(table.index_put(chosen.at, x)) for name, x in scores.items()}
     return rows | {"best_attention": chosen.attention, "first_token": chosen.first_token}
 
 
-def gather(trace: Trace) -> dict[str, Part]:
+def gather(trace: Trace) -> dict[str, PassVectors]:
     """The outputs, the heads, and of each the values that stand out."""
     return _parts(trace, heads_at_last(trace), choose_values(trace, contribution=False))
 
 
-def _parts(trace: Trace, heads: Sequence[Tensor], chosen: Values) -> dict[str, Part]:
+def _parts(trace: Trace, heads: Sequence[Tensor], chosen: Values) -> dict[str, PassVectors]:
     ours = {
-        "heads": Part(torch.cat(list(heads)), owners(heads)),
-        "values": Part(chosen.vectors, chosen.at[0]),
+        "heads": PassVectors(torch.cat(list(heads)), owners(heads)),
+        "values": PassVectors(chosen.vectors, chosen.at[0]),
     }
     return outputs(trace) | ours
 
 
-LISTS = Lists("memories", ("residual", "heads", "attention"), gather)
+LISTS = ListReader("memories", ("residual", "heads", "attention"), gather)
 
 
 @dataclass(frozen=True)
@@ -180,11 +180,11 @@ def findings(
     options: Memories,
 ) -> list[Finding]:
     """The paper's claims, by rules that name no model."""
-    found = [_order(curves, best), _all_heads(heads), _start(curves)]
+    made = [_order(curves, best), _all_heads(heads), _start(curves)]
     if not options.contribution:
-        return found
+        return made
     ours = " (here attention times norm, which is not the paper's ranking)"
-    return [replace(f, claim=f.claim.removesuffix(".") + f"{ours}.") for f in found]
+    return [replace(f, claim=f.claim.removesuffix(".") + f"{ours}.") for f in made]
 
 
 def _order(curves: Curves, best: dict[str, float]) -> Finding:
@@ -240,7 +240,7 @@ def draw(curves: Curves, heads: Float[Tensor, "layers heads ranks"], options: Me
     for i, (rank, colour) in enumerate(zip(RANKS, COLOURS, strict=True)):
         dash = "dot" if rank == RANKS[-1] else "solid"
         lines.append(curve(curves[rank], rank, colour, dash=dash))
-        columns.append(Columns(range(len(by_index)), by_index[:, i].tolist(), rank, colour))
+        columns.append(StandingBars(range(len(by_index)), by_index[:, i].tolist(), rank, colour))
     head, height = Axis("head", whole=True), Axis(f"mean I_{options.k} with the head", zero=True)
     heat = Heat(heads[..., 0].T.tolist())
     return figures.panels(

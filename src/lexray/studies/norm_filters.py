@@ -35,7 +35,7 @@ from lexray.result.table import Table
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.vectors import members, multiply
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence
+from lexray.studies.shared.finding import Outcome
 from lexray.studies.shared.last_position import (
     Curves,
     average,
@@ -64,7 +64,7 @@ class NormFilters(PromptOptions):
     n: int = option(10, "So many falling and so many rising tokens of each layer.", min=1)
 
 
-def run(model: Model, options: NormFilters) -> Evidence:
+def run(model: Model, options: NormFilters) -> Outcome:
     require_next_token(model)
     require_more_tokens(model, 2 * options.n)
     norms = norms_of(model)
@@ -78,7 +78,7 @@ def run(model: Model, options: NormFilters) -> Evidence:
     bare = {norm: mean_changes(done, norm, "bare") for norm in norms}
     admitted = model.vocabulary.mask(model.space.n_rows)
     base = {"words": float(words[admitted].double().mean()), "random": 1 / n_tokens(model)}
-    return Evidence(
+    return Outcome(
         {"prompts": len(done), "n": options.n, "vocabulary": base, "measured": measured},
         (
             *(curves_table(measured[norm]["real"], norm) for norm in norms),
@@ -94,7 +94,7 @@ def run(model: Model, options: NormFilters) -> Evidence:
     )
 
 
-class Filter(NamedTuple):
+class NormStep(NamedTuple):
     """A norm of a block, and the names of what goes in and comes out in a trace."""
 
     norm: Norm
@@ -102,25 +102,25 @@ class Filter(NamedTuple):
     after: str
 
 
-def filters(block: Block) -> dict[str, Filter]:
+def filters(block: Block) -> dict[str, NormStep]:
     """The norms in front of a block's sub-blocks; one that both share counts once."""
     first, second = block.attention.pre_norm, block.ff.pre_norm
-    found = {} if first is None else {"ln_1": Filter(first, "resid_pre", "attn_in")}
+    norms = {} if first is None else {"ln_1": NormStep(first, "resid_pre", "attn_in")}
     if second is not None and not (block.parallel and second == first):
-        found["ln_2"] = Filter(second, "resid_pre" if block.parallel else "resid_mid", "mlp_in")
-    return found
+        norms["ln_2"] = NormStep(second, "resid_pre" if block.parallel else "resid_mid", "mlp_in")
+    return norms
 
 
 def norms_of(model: Model) -> list[str]:
     """The norms that all blocks have."""
     blocks = [filters(block) for block in model.architecture.blocks]
-    found = [norm for norm in NORMS if all(norm in block for block in blocks)]
-    if not found:
+    shared = [norm for norm in NORMS if all(norm in block for block in blocks)]
+    if not shared:
         raise LexrayError(
             f"{model.name} has no norms in front of its sub-blocks, which read the residual stream "
             "as it is; there is nothing to filter"
         )
-    return found
+    return shared
 
 
 def measure_prompt(model: Model, prompt: Prompt, options: NormFilters) -> Numbers:
@@ -166,18 +166,18 @@ def lists(
 ) -> Numbers:
     """The tokens that fall and rise most, by how much, how much probability moves in all, and
     how many of the n first tokens are new."""
-    found: dict[str, list[Tensor]] = defaultdict(list)
+    ends: dict[str, list[Tensor]] = defaultdict(list)
     for some in torch.split(torch.arange(len(before)), PAIRS_AT_ONCE):
         old, new = (probabilities(model, x[some], norm=norm) for x in (before, after))
         change = new - old
         for end, sign in zip(ENDS, (-1, 1), strict=True):
             best = (sign * change).topk(n, dim=1)
-            found[end].append(best.indices)
-            found[f"{end}_by"].append(sign * best.values)
-        found["moved"].append(change.abs().sum(1) / 2)
+            ends[end].append(best.indices)
+            ends[f"{end}_by"].append(sign * best.values)
+        ends["moved"].append(change.abs().sum(1) / 2)
         kept = members(new.topk(n, dim=1).indices, old.topk(n, dim=1).indices)
-        found["new"].append(1 - kept.float().mean(1))
-    return {name: torch.cat(parts).tolist() for name, parts in found.items()}
+        ends["new"].append(1 - kept.float().mean(1))
+    return {name: torch.cat(parts).tolist() for name, parts in ends.items()}
 
 
 def probabilities(
@@ -193,9 +193,9 @@ def probabilities(
         scores += step.bias
     if step.cap is not None:
         scores.div_(step.cap).tanh_().mul_(step.cap)
-    found = scores.softmax(1)
-    found[:, step.holes()] = 0
-    return found
+    shares = scores.softmax(1)
+    shares[:, step.holes()] = 0
+    return shares
 
 
 def usual_probabilities(model: Model, done: Sequence[Done]) -> Float[Tensor, "rows"]:

@@ -22,7 +22,7 @@ from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Level, Panel, Panels
 from lexray.space.topk.vectors import members
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, Finding, finding
+from lexray.studies.shared.finding import Finding, Outcome, finding
 from lexray.studies.shared.last_position import (
     Curves,
     Overlaps,
@@ -35,7 +35,7 @@ from lexray.studies.shared.last_position import (
     require_lists,
     rises,
 )
-from lexray.studies.shared.lists import Lists, Part
+from lexray.studies.shared.lists import ListReader, PassVectors
 from lexray.studies.shared.measures import n_tokens, sample, seed_generator
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Numbers, each_prompt
@@ -54,7 +54,7 @@ class OwnToken(Overlaps):
     positions: int = option(4, "How many positions of each prompt; 0 for all.", min=0)
 
 
-def run(model: Model, options: OwnToken) -> Evidence:
+def run(model: Model, options: OwnToken) -> Outcome:
     require_lists(model, options.k)
     done = each_prompt("own-token", model, options, lambda prompt: read(model, prompt, options))
     curves, listed = (
@@ -65,7 +65,7 @@ def run(model: Model, options: OwnToken) -> Evidence:
     standard = model.options.standardised
     told = (listed, options.k * random) if standard else (curves, random)
     what = f"share of lists of {options.k}" if standard else "mean probability"
-    return Evidence(
+    return Outcome(
         {
             "prompts": len(done),
             "random": random,
@@ -88,20 +88,20 @@ def read(model: Model, prompt: Prompt, options: OwnToken) -> Numbers:
     others = another(ids, positions, options.seed)
     lines = Selection(trace, trace.layers, positions).lines(["values"])
     targets = torch.tensor([[ids[i], other] for i, other in zip(positions, others, strict=True)])
-    found = project(
+    projected = project(
         model,
         torch.cat([line.vectors for line in lines]),
         1,
         targets.repeat(len(lines), 1),
     )
     layers = torch.tensor([line.layer for line in lines]).repeat_interleave(len(positions))
-    listed = found.target_ranks < options.k
+    listed = projected.target_ranks < options.k
     if model.options.standardised:
-        part = Part(torch.cat([line.vectors for line in lines]), layers)
+        part = PassVectors(torch.cat([line.vectors for line in lines]), layers)
         tops = LISTS.tops(model, {"values": part}, options.k)["values"]
         listed = members(targets.repeat(len(lines), 1).to(tops), tops)
     results: Numbers = {}
-    for kind, values in (("probability", found.target_probs), ("listed", listed)):
+    for kind, values in (("probability", projected.target_probs), ("listed", listed)):
         table = values.double().cpu()
         means = torch.stack([table[layers == layer].mean(0) for layer in trace.layers])
         if len(set(ids)) == 1:
@@ -110,14 +110,14 @@ def read(model: Model, prompt: Prompt, options: OwnToken) -> Numbers:
     return results
 
 
-def gather(trace: Trace) -> dict[str, Part]:
+def gather(trace: Trace) -> dict[str, PassVectors]:
     """The memory values of a text's last position."""
     lines = Selection(trace, trace.layers, (len(trace) - 1,)).lines(["values"])
     layers = torch.tensor([line.layer for line in lines])
-    return {"values": Part(torch.cat([line.vectors for line in lines]), layers)}
+    return {"values": PassVectors(torch.cat([line.vectors for line in lines]), layers)}
 
 
-LISTS = Lists("own-token", ("attention",), gather)
+LISTS = ListReader("own-token", ("attention",), gather)
 
 
 def another(ids: list[int], positions: tuple[int, ...], seed: int) -> list[int]:

@@ -20,7 +20,7 @@ from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Panel, Panels
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, Finding, finding
+from lexray.studies.shared.finding import Finding, Outcome, finding
 from lexray.studies.shared.last_position import (
     Curves,
     at_last,
@@ -41,7 +41,7 @@ SOME = 5
 """Fewer prompts of a kind tell nothing."""
 
 
-def run(model: Model, options: PromptOptions) -> Evidence:
+def run(model: Model, options: PromptOptions) -> Outcome:
     require_next_token(model)
     if all(prompt.answer is None for prompt in read_prompts(options.prompts)):
         raise LexrayError(
@@ -49,10 +49,10 @@ def run(model: Model, options: PromptOptions) -> Evidence:
             "'prompt' and 'answer'"
         )
     done = choose(model, options)
-    counts = {name: len(found) for name, found in done.items()}
-    kinds = {name: found for name, found in done.items() if found}
-    curves = {name: average([d.numbers["p"] for d in found]) for name, found in kinds.items()}
-    return Evidence(
+    counts = {name: len(prompts) for name, prompts in done.items()}
+    kinds = {name: prompts for name, prompts in done.items() if prompts}
+    curves = {name: average([d.numbers["p"] for d in prompts]) for name, prompts in kinds.items()}
+    return Outcome(
         {"prompts": counts, "probability": curves, "start": _starts(curves)},
         (curves_table(curves, "mean probability of the final prediction"),),
         tuple(findings(curves, counts)),
@@ -83,9 +83,9 @@ def follow(model: Model, prompt: Prompt) -> Numbers:
     trace = at_last(model, prompt, "residual", "logits")
     predicted = int(trace.logits[-1].argmax())
     X = at_least_float32(stack(trace, "resid_post").to(model.device))
-    found = project(model, X, 1, [predicted])
+    projected = project(model, X, 1, [predicted])
     right = None if prompt.answer is None else answers_rightly(model, prompt)
-    return {"token": predicted, "p": found.target_probs[:, 0].tolist(), "right": right}
+    return {"token": predicted, "p": projected.target_probs[:, 0].tolist(), "right": right}
 
 
 def start(values: list[float]) -> int:

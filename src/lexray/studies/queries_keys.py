@@ -39,7 +39,7 @@ from lexray.result.charts.axes import Axis
 from lexray.result.charts.panels import Panel, Panels
 from lexray.result.format import show_percent
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, Finding, finding
+from lexray.studies.shared.finding import Finding, Outcome, finding
 from lexray.studies.shared.last_position import (
     Curves,
     Overlaps,
@@ -50,8 +50,8 @@ from lexray.studies.shared.last_position import (
     plain,
     require_lists,
 )
-from lexray.studies.shared.lists import Lists, Part
-from lexray.studies.shared.looks import Looks, whole_W_K
+from lexray.studies.shared.lists import ListReader, PassVectors
+from lexray.studies.shared.looks import HeadLook, whole_W_K
 from lexray.studies.shared.measures import n_tokens, overlap
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.resume import Done, Numbers, each_prompt
@@ -78,7 +78,7 @@ class QueriesKeys(Overlaps):
     skip_first: bool = option(False, "Leave the first token's keys out, unless there are no more.")
 
 
-def run(model: Model, options: QueriesKeys) -> Evidence:
+def run(model: Model, options: QueriesKeys) -> Outcome:
     require_lists(model, options.k)
     done = each_prompt("queries-keys", model, options, lambda p: compare(model, p, options))
     methods = [m for m in METHODS if m in done[0].numbers["scores"]]
@@ -91,7 +91,7 @@ def run(model: Model, options: QueriesKeys) -> Evidence:
     chance = options.k / n_tokens(model)
     first = sum(d.numbers["first_token"] for d in done) / len(done)
     numbers = {"k": options.k, "prompts": len(done), "chance": chance, "first_token": first}
-    return Evidence(
+    return Outcome(
         numbers | {"scores": scores, "correlation": fits, "attended": attended},
         (
             *(curves_table(scores[m], f"mean I_{options.k}, {METHODS[m]}") for m in methods),
@@ -113,7 +113,7 @@ def _means(done: Sequence[Done], kind: str, method: str) -> Curves:
 
 
 def _flat(fits: Mapping[str, Curves]) -> Curves:
-    return {f"{METHODS[m]}, {name}": c for m, found in fits.items() for name, c in found.items()}
+    return {f"{METHODS[m]}, {name}": c for m, own in fits.items() for name, c in own.items()}
 
 
 def compare(model: Model, prompt: Prompt, options: QueriesKeys) -> Numbers:
@@ -123,9 +123,9 @@ def compare(model: Model, prompt: Prompt, options: QueriesKeys) -> Numbers:
     methods = readable(heads)
     layers = torch.tensor([head.layer for head in heads])
     parts, inverse = _parts(trace, heads)
-    found = LISTS.tops(model, parts, options.k)
-    at = inverse.to(found["streams"].device)
-    seen, last, other = found["streams"][at].view(-1, 3, options.k).unbind(1)
+    tops = LISTS.tops(model, parts, options.k)
+    at = inverse.to(tops["streams"].device)
+    seen, last, other = tops["streams"][at].view(-1, 3, options.k).unbind(1)
     alone = torch.tensor([head.other is None for head in heads])
 
     def by_layer(x: Float[Tensor, "n"]) -> list[float | None]:
@@ -134,14 +134,14 @@ def compare(model: Model, prompt: Prompt, options: QueriesKeys) -> Numbers:
         return result
 
     def share(of: str, with_: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
-        return overlap(found[f"right {of}"], with_)
+        return overlap(tops[f"right {of}"], with_)
 
     def against(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         return x.masked_fill(alone, nan)
 
     scores: dict[str, dict[str, list[float | None]]] = {}
     for m in methods:
-        lists = {"query": found[f"{m} query"], "key": found[f"{m} key"], "value": found["value"]}
+        lists = {"query": tops[f"{m} query"], "key": tops[f"{m} key"], "value": tops["value"]}
         scores[m] = {p: by_layer(overlap(lists[a], lists[b])) for p, (a, b) in PAIRS.items()}
         scores[m][SHUFFLED] = by_layer(_shuffle(lists["query"], lists["key"], layers))
     fitted = [{m: head.correlations(m) for m in methods} for head in heads]
@@ -164,45 +164,49 @@ def compare(model: Model, prompt: Prompt, options: QueriesKeys) -> Numbers:
     }
 
 
-def all_looks(trace: Trace, options: QueriesKeys) -> list[Looks]:
+def all_looks(trace: Trace, options: QueriesKeys) -> list[HeadLook]:
     """Every head at the last position."""
     heads = []
     for layer in trace.layers:
         W_K = whole_W_K(trace, layer)
         here = trace.weights.layers[layer].heads
         heads += [
-            Looks.of(trace[layer], head, W_K, skip_first=options.skip_first, seed=options.seed)
+            HeadLook.of(trace[layer], head, W_K, skip_first=options.skip_first, seed=options.seed)
             for head in here
         ]
     return heads
 
 
-def readable(heads: Sequence[Looks]) -> list[str]:
+def readable(heads: Sequence[HeadLook]) -> list[str]:
     """The ways of reading that all heads allow."""
     fits = all(head.W_K is not None for head in heads)
     return [m for m in METHODS if fits or m not in PADDED]
 
 
-def _parts(trace: Trace, heads: Sequence[Looks]) -> tuple[dict[str, Part], Int[Tensor, "n"]]:
+def _parts(
+    trace: Trace, heads: Sequence[HeadLook]
+) -> tuple[dict[str, PassVectors], Int[Tensor, "n"]]:
     """All that is read, and which of the streams belong to a head."""
     layers = torch.tensor([head.layer for head in heads])
     places, inverse = torch.unique(
         torch.tensor([(h.layer, p) for h in heads for p in h.places]), dim=0, return_inverse=True
     )
-    parts: dict[str, Part] = {}
+    parts: dict[str, PassVectors] = {}
     for m in readable(heads):
         side: Literal["writing", "reading"] = "writing" if m in PADDED else "reading"
         read = [head.readings(m) for head in heads]
         for i, name in enumerate(("query", "key")):
-            parts[f"{m} {name}"] = Part(torch.stack([r[i] for r in read]), layers, side)
+            parts[f"{m} {name}"] = PassVectors(torch.stack([r[i] for r in read]), layers, side)
     streams = torch.stack([trace[int(at)].resid_pre[int(p)] for at, p in places])
-    parts["streams"] = Part(streams, places[:, 0])
-    parts["value"] = Part(torch.stack([head.value() for head in heads]), layers)
+    parts["streams"] = PassVectors(streams, places[:, 0])
+    parts["value"] = PassVectors(torch.stack([head.value() for head in heads]), layers)
     return parts, inverse
 
 
 WHAT = ("residual", "attention")
-LISTS = Lists("queries-keys", WHAT, lambda t: _parts(t, all_looks(t, QueriesKeys()))[0], whole=True)
+LISTS = ListReader(
+    "queries-keys", WHAT, lambda t: _parts(t, all_looks(t, QueriesKeys()))[0], whole=True
+)
 
 
 def _shuffle(

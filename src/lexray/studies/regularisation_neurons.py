@@ -27,11 +27,11 @@ from torch import Tensor
 from lexray.model import fold
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Columns, Dots, Line, Panel, Panels
+from lexray.result.charts.panels import Curve, Dots, Panel, Panels, StandingBars
 from lexray.result.table import Table
 from lexray.studies.shared import figures
 from lexray.studies.shared.active import active_neurons
-from lexray.studies.shared.finding import Evidence
+from lexray.studies.shared.finding import Outcome
 from lexray.studies.shared.last_position import at_last, require_next_token
 from lexray.studies.shared.measures import require_more_tokens, rows_of, sample, seed_generator
 from lexray.studies.shared.prompts import Prompt
@@ -51,7 +51,7 @@ class Neurons(PromptOptions):
     absolute: bool = option(False, "By the size of the coefficient, whatever its sign.")
 
 
-def run(model: Model, options: Neurons) -> Evidence:
+def run(model: Model, options: Neurons) -> Outcome:
     require_next_token(model)
     require_more_tokens(model, LIST)
     done = each_prompt(
@@ -61,7 +61,7 @@ def run(model: Model, options: Neurons) -> Evidence:
     rogue = [always(done, "dimensions", layer) for layer in range(model.n_layers)]
     layers = describe(model, flags, rogue, options)
     numbers = {"prompts": len(done), "share": OFTEN, "layers": layers, "rogue_dimensions": rogue}
-    return Evidence(
+    return Outcome(
         numbers,
         (_flagged_table(layers), _layers_table(layers)),
         tuple(judge(layers, rogue, model.d_model, len(done))),
@@ -100,8 +100,8 @@ def observe(model: Model, prompt: Prompt, options: Neurons) -> Numbers:
 def always(done: Sequence[Done], name: str, layer: int) -> dict[int, float]:
     """What is in this list of more than 85 % of the prompts, and in what share of them."""
     counts = Counter(i for d in done for i in d.numbers[name][layer])
-    found = {i: n / len(done) for i, n in counts.items() if n / len(done) > OFTEN}
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+    shares = {i: n / len(done) for i, n in counts.items() if n / len(done) > OFTEN}
+    return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ def describe(
     X = torch.cat(
         [values(model, layer, at, flags[layer].negative) for layer, at in enumerate(places)]
     )
-    found = project(model, X, LIST)
-    table = measures(X) | {"entropy": found.entropy.cpu().double()}
-    lists = first_tokens(model, X) if model.options.standardised else found.top_ids
+    projected = project(model, X, LIST)
+    table = measures(X) | {"entropy": projected.entropy.cpu().double()}
+    lists = first_tokens(model, X) if model.options.standardised else projected.top_ids
     words, start, layers = function_words(model), 0, []
     for layer, at in enumerate(places):
         rows = slice(start, start + len(at))
@@ -260,7 +260,7 @@ def _layers_table(layers: Sequence[Mapping[str, Any]]) -> Table:
 def draw(layers: Sequence[Mapping[str, Any]]) -> Panels:
     """How many are flagged, and how they differ from the others of their layers."""
     x = [layer["layer"] for layer in layers]
-    counts = Columns(
+    counts = StandingBars(
         x, [len(layer["neurons"]) for layer in layers], "flagged", figures.MUTED, False
     )
     panels = [Panel("always active neurons", (counts,), figures.LAYER, Axis(zero=True))]
@@ -275,7 +275,7 @@ def draw(layers: Sequence[Mapping[str, Any]]) -> Panels:
             listed=True,
         )
         means = [layer["others"][name] for layer in layers]
-        others = Line(x, means, "others, mean", figures.OURS, dots=False)
+        others = Curve(x, means, "others, mean", figures.OURS, dots=False)
         panels.append(Panel(MEASURES[name], (points, others), figures.LAYER))
     return figures.panels(*panels)
 

@@ -18,14 +18,14 @@ from lexray.address import Address
 from lexray.find.related import Related, related
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Columns, Level, Panel, Panels
+from lexray.result.charts.panels import Level, Panel, Panels, StandingBars
 from lexray.result.format import show_percent
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, Finding, finding
+from lexray.studies.shared.finding import Finding, Outcome, finding
 from lexray.studies.shared.measures import n_tokens, require_more_tokens
-from lexray.studies.shared.study import ES, Options, Study, option
+from lexray.studies.shared.study import ES, Study, StudyOptions, option
 
 PUBLISHED = 0.05
 """GPT-2 medium, k = 100, overlap 0.15."""
@@ -33,40 +33,40 @@ LISTED = 200
 
 
 @dataclass(frozen=True)
-class RelatedPairs(Options):
+class RelatedPairs(StudyOptions):
     k: int = option(100, "Compare so many top tokens.", min=1)
     overlap: float = option(0.15, "The share of them that must be common.", min=0)
     read: Literal["key", "gate"] = option("key", "Compare the value with the key, or the gate.")
 
 
-def run(model: Model, options: RelatedPairs) -> Evidence:
+def run(model: Model, options: RelatedPairs) -> Outcome:
     require_more_tokens(model, options.k)
-    found = related(model, options.k, options.overlap, read=options.read)
-    layers = by_layer(model, found)
-    jaccard = sum(n.jaccard >= options.overlap for n in found.neurons) / max(1, found.n_neurons)
+    neurons = related(model, options.k, options.overlap, read=options.read)
+    layers = by_layer(model, neurons)
+    jaccard = sum(n.jaccard >= options.overlap for n in neurons.neurons) / max(1, neurons.n_neurons)
     shares = {
-        "share": found.share,
+        "share": neurons.share,
         "share_by_jaccard": jaccard,
         "expected_shared": options.k**2 / n_tokens(model),
     }
-    return Evidence(
+    return Outcome(
         {
-            "n_neurons": found.n_neurons,
+            "n_neurons": neurons.n_neurons,
             **shares,
             "published_share": PUBLISHED,
             "layers": layers,
-            "neurons": found.to_dict()["neurons"],
+            "neurons": neurons.to_dict()["neurons"],
         },
-        (_layers_table(layers), _neurons_table(found)),
+        (_layers_table(layers), _neurons_table(neurons)),
         (judge(shares, options),),
         lambda: draw(layers, options),
     )
 
 
-def by_layer(model: Model, found: Related) -> list[dict[str, Any]]:
+def by_layer(model: Model, neurons: Related) -> list[dict[str, Any]]:
     """How many there are in each layer, and of how many."""
-    counts = Counter(Address.parse(neuron.address).layer for neuron in found.neurons)
-    kind: Kind = "gate" if found.read == "gate" else "key"
+    counts = Counter(Address.parse(neuron.address).layer for neuron in neurons.neurons)
+    kind: Kind = "gate" if neurons.read == "gate" else "key"
     sizes = [sum(group.n for group in layer.groups(kind)) for layer in model.layers]
     return [
         {"layer": i, "related": counts[i], "neurons": n, "share": counts[i] / n if n else 0.0}
@@ -97,14 +97,16 @@ def _layers_table(layers: list[dict[str, Any]]) -> Table:
     return Table(columns, rows, "related neurons by layer", bars=frozenset({"share"}))
 
 
-def _neurons_table(found: Related) -> Table:
-    (table,) = found.tables()
-    return Table(table.columns, table.rows[:LISTED], f"the first {min(LISTED, len(found))} of them")
+def _neurons_table(neurons: Related) -> Table:
+    (table,) = neurons.tables()
+    return Table(
+        table.columns, table.rows[:LISTED], f"the first {min(LISTED, len(neurons))} of them"
+    )
 
 
 def draw(layers: list[dict[str, Any]], options: RelatedPairs) -> Panels:
     """The share by layer, with the paper's figure for the whole model."""
-    columns = Columns(
+    columns = StandingBars(
         [layer["layer"] for layer in layers],
         [layer["share"] for layer in layers],
         "this model",

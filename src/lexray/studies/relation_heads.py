@@ -31,14 +31,14 @@ from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Columns, Panel, Panels
+from lexray.result.charts.panels import Panel, Panels, StandingBars
 from lexray.result.table import Cell, Table
 from lexray.roles.relation import Relation, relations_of
 from lexray.roles.relations import relations
-from lexray.roles.tokens import Task, tasks_of
+from lexray.roles.tokens import TokenPairs, tasks_of
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, Finding, finding
-from lexray.studies.shared.study import Options, Study, option
+from lexray.studies.shared.finding import Finding, Outcome, finding
+from lexray.studies.shared.study import Study, StudyOptions, option
 from lexray.trace.trace import Trace
 from lexray.view import STANDARD, View
 
@@ -79,7 +79,7 @@ Shares = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class RelationHeads(Options):
+class RelationHeads(StudyOptions):
     relations: str = option(
         "capital;past;antonym;copy;first;last",
         "Which relations: names, files or typed pairs, with semicolons.",
@@ -90,7 +90,7 @@ class RelationHeads(Options):
     draws: int = option(3, "How often as many others are drawn.", min=1)
 
 
-def run(model: Model, options: RelationHeads) -> Evidence:
+def run(model: Model, options: RelationHeads) -> Outcome:
     tasks = _tasks(model, options)
     wanted = [task.relation for task in tasks]
     static = {name: _static(model.with_view(view), wanted) for name, view in VIEWS.items()}
@@ -101,26 +101,26 @@ def run(model: Model, options: RelationHeads) -> Evidence:
         ]
         for task in track(tasks, len(tasks), "what heads write")
     }
-    found = correlations(static, dynamic)
+    by_relation = correlations(static, dynamic)
     removed = {
         task.relation.name: without(model, task, static["standard"][task.relation.name], options)
         for task in track(tasks, len(tasks), "heads removed")
     }
-    return Evidence(
-        {"correlation": found, "accuracy": removed},
-        (_correlations_table(found), _removed_table(removed)),
-        tuple(findings(found, removed)),
-        lambda: draw(found, removed),
+    return Outcome(
+        {"correlation": by_relation, "accuracy": removed},
+        (_correlations_table(by_relation), _removed_table(removed)),
+        tuple(findings(by_relation, removed)),
+        lambda: draw(by_relation, removed),
         (f"{options.pairs} pairs at most", f"{options.remove} heads removed"),
     )
 
 
-def _tasks(model: Model, options: RelationHeads) -> list[Task]:
+def _tasks(model: Model, options: RelationHeads) -> list[TokenPairs]:
     """The first pairs of whole words of each relation."""
     names = [name for name in options.relations.split(";") if name.strip()]
     every = [task for task in tasks_of(model, relations_of(names)) if task.whole]
     kept = [
-        Task(
+        TokenPairs(
             Relation(
                 task.relation.name,
                 task.words[: options.pairs],
@@ -140,11 +140,11 @@ def _tasks(model: Model, options: RelationHeads) -> list[Task]:
 
 
 def _static(model: Model, wanted: Sequence[Relation]) -> dict[str, Shares]:
-    found = relations(model, list(wanted), shuffled=100)
-    return {tested.relation.name: tested.share[0] for tested in found.tested}
+    scores = relations(model, list(wanted), shuffled=100)
+    return {tested.relation.name: tested.share[0] for tested in scores.tested}
 
 
-def measure_written(model: Model, task: Task, template: str) -> dict[str, Shares]:
+def measure_written(model: Model, task: TokenPairs, template: str) -> dict[str, Shares]:
     """For each head the share of pairs whose target is among the best of what it writes."""
     prompts = [
         [*_before(model, template.format(word).removesuffix(word)), source]
@@ -173,11 +173,11 @@ def _traces(
     model: Model, prompts: list[list[int]], what: Sequence[str], edits: Edits | None = None
 ) -> list[Trace]:
     """The last position of every prompt, several in one pass."""
-    found: list[Trace] = []
+    traces: list[Trace] = []
     for start in range(0, len(prompts), PROMPTS_AT_ONCE):
         some = prompts[start : start + PROMPTS_AT_ONCE]
-        found += model.trace(some, what=what, positions=-1, special=False, edits=edits)
-    return found
+        traces += model.trace(some, what=what, positions=-1, special=False, edits=edits)
+    return traces
 
 
 def _before(model: Model, text: str) -> list[int]:
@@ -188,8 +188,8 @@ def _before(model: Model, text: str) -> list[int]:
 
 def _begin(model: Model) -> list[int]:
     """What the tokenizer puts first, if anything."""
-    found = model.vocabulary.encode("a", special=True)
-    return found[:1] if found and model.vocabulary.is_special(found[0]) else []
+    ids = model.vocabulary.encode("a", special=True)
+    return ids[:1] if ids and model.vocabulary.is_special(ids[0]) else []
 
 
 def among_best(
@@ -206,30 +206,30 @@ def among_best(
     some = side.only(torch.arange(0, len(side.rows), step)).project(rows)
     room = MARGIN * torch.maximum(some.abs().amax(1, keepdim=True), own.abs())
     still = ((some > own + room).sum(1) < k).nonzero()[:, 0]
-    found = torch.zeros(len(rows), dtype=torch.bool)
+    hits = torch.zeros(len(rows), dtype=torch.bool)
     for part in torch.split(still, ROWS_AT_ONCE):
         scores = side.project(rows[part])
         best = scores.gather(1, targets[part.cpu(), None].to(scores.device))
-        found[part.cpu()] = ((scores > best).sum(1) < k).cpu()
-    return found
+        hits[part.cpu()] = ((scores > best).sum(1) < k).cpu()
+    return hits
 
 
 def correlations(
     static: dict[str, dict[str, Shares]], dynamic: dict[str, list[dict[str, Shares]]]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """relation → view → the source alone; in context, with the attention on the source and free."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    by_relation: dict[str, dict[str, dict[str, float]]] = {}
     for name, templates in dynamic.items():
-        found[name] = {}
+        by_relation[name] = {}
         for view, scores in static.items():
             put = [correlation(scores[name], shares[PUT]) for shares in templates]
             free = [correlation(scores[name], shares[FREE]) for shares in templates[1:]]
-            found[name][view] = {
+            by_relation[name][view] = {
                 ALONE: put[0],
                 PUT: _mean(put[1:]),
                 FREE: _mean(free),
             }
-    return found
+    return by_relation
 
 
 def correlation(a: Shares, b: Shares) -> float:
@@ -244,7 +244,9 @@ def _mean(values: Sequence[float]) -> float:
     return sum(known) / len(known) if known else float("nan")
 
 
-def without(model: Model, task: Task, scores: Shares, options: RelationHeads) -> dict[str, float]:
+def without(
+    model: Model, task: TokenPairs, scores: Shares, options: RelationHeads
+) -> dict[str, float]:
     """Accuracy of the whole model, without the best heads, and without as many others."""
     random = Random(options.seed)
     heads = [str(head.address) for layer in model.layers for head in layer.heads]
@@ -263,15 +265,15 @@ def without(model: Model, task: Task, scores: Shares, options: RelationHeads) ->
     }
 
 
-def questions(model: Model, task: Task, random: Random) -> list[tuple[list[int], int]]:
+def questions(model: Model, task: TokenPairs, random: Random) -> list[tuple[list[int], int]]:
     """A few pairs, then a source: the tokens of the prompt, and the target."""
-    found = []
+    asked = []
     for i, (source, _) in enumerate(task.words):
         rest = [pair for j, pair in enumerate(task.words) if j != i]
         shown = random.sample(rest, min(SHOWN, len(rest)))
         text = "\n".join([*(f"{a} means {b}" for a, b in shown), f"{source} means"])
-        found.append((model.vocabulary.encode(text, special=True), task.targets[i]))
-    return found
+        asked.append((model.vocabulary.encode(text, special=True), task.targets[i]))
+    return asked
 
 
 def accuracy(model: Model, asked: Sequence[tuple[list[int], int]], removed: Sequence[str]) -> float:
@@ -284,15 +286,17 @@ def accuracy(model: Model, asked: Sequence[tuple[list[int], int]], removed: Sequ
 
 
 def findings(
-    found: dict[str, dict[str, dict[str, float]]], removed: dict[str, dict[str, float]]
+    by_relation: dict[str, dict[str, dict[str, float]]], removed: dict[str, dict[str, float]]
 ) -> list[Finding]:
     """The paper's claims, by rules that name no model."""
     able = [each for each in removed.values() if each["whole"] >= 0.2]
     lost = _mean([each["whole"] - each["without the best"] for each in able])
     others = _mean([each["whole"] - each["without others"] for each in able])
     return [
-        _predicts(found, PUT, "Static scores tell what heads write when they look at the source."),
-        _predicts(found, FREE, "They also tell what heads write where they look freely."),
+        _predicts(
+            by_relation, PUT, "Static scores tell what heads write when they look at the source."
+        ),
+        _predicts(by_relation, FREE, "They also tell what heads write where they look freely."),
         finding(
             "Removing the heads of a relation hurts it more than removing others.",
             "the mean loss of accuracy is larger, over relations of which a fifth is answered",
@@ -302,13 +306,15 @@ def findings(
     ]
 
 
-def _predicts(found: dict[str, dict[str, dict[str, float]]], mode: str, claim: str) -> Finding:
+def _predicts(
+    by_relation: dict[str, dict[str, dict[str, float]]], mode: str, claim: str
+) -> Finding:
     """Whether the best view's scores go along with what heads write, over all relations."""
-    means = {view: _mean([by[view][mode] for by in found.values()]) for view in VIEWS}
+    means = {view: _mean([by[view][mode] for by in by_relation.values()]) for view in VIEWS}
     said = ", ".join(f"{view} {value:.2f}" for view, value in means.items())
     best = max(means, key=lambda view: means[view] if means[view] == means[view] else -2)
     at = 0 if mode == PUT else 1
-    known = [f"{name} {PUBLISHED[name][at]}" for name in found if name in PUBLISHED]
+    known = [f"{name} {PUBLISHED[name][at]}" for name in by_relation if name in PUBLISHED]
     return finding(
         claim,
         "the mean correlation over relations is above 0.5 for the best view",
@@ -318,10 +324,10 @@ def _predicts(found: dict[str, dict[str, dict[str, float]]], mode: str, claim: s
     )
 
 
-def _correlations_table(found: dict[str, dict[str, dict[str, float]]]) -> Table:
+def _correlations_table(by_relation: dict[str, dict[str, dict[str, float]]]) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (name, view, *(value if value == value else None for value in values.values()))
-        for name, by in found.items()
+        for name, by in by_relation.items()
         for view, values in by.items()
     ]
     columns = ("relation", "view", ALONE, PUT, FREE)
@@ -335,18 +341,18 @@ def _removed_table(removed: dict[str, dict[str, float]]) -> Table:
 
 
 def draw(
-    found: dict[str, dict[str, dict[str, float]]], removed: dict[str, dict[str, float]]
+    by_relation: dict[str, dict[str, dict[str, float]]], removed: dict[str, dict[str, float]]
 ) -> Panels:
     colours = (figures.MUTED, figures.THIRD, figures.PUBLISHED, figures.OURS)
-    names = list(found)
+    names = list(by_relation)
     places = [float(i) for i in range(len(names))]
     bars = tuple(
-        Columns(places, [found[n][view][PUT] for n in names], view, colour)
+        StandingBars(places, [by_relation[n][view][PUT] for n in names], view, colour)
         for view, colour in zip(VIEWS, colours, strict=True)
     )
     kinds = ("whole", "without the best", "without others")
     accuracies = tuple(
-        Columns(places, [removed[n][kind] for n in names], kind, colour)
+        StandingBars(places, [removed[n][kind] for n in names], kind, colour)
         for kind, colour in zip(kinds, (figures.MUTED, figures.CONTROL, figures.THIRD), strict=True)
     )
     axis = Axis(", ".join(f"{i} {name}" for i, name in enumerate(names)), whole=True)

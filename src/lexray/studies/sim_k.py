@@ -26,13 +26,13 @@ from lexray.model.model import Model
 from lexray.model.vectors import VECTORS_AT_ONCE, VectorGroup
 from lexray.progress import track
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Columns, Panel, Panels
+from lexray.result.charts.panels import Panel, Panels, StandingBars
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
 from lexray.space.side import Side
 from lexray.space.space import space_of
 from lexray.studies.shared import figures
-from lexray.studies.shared.finding import Evidence, Finding, finding
+from lexray.studies.shared.finding import Finding, Outcome, finding
 from lexray.studies.shared.measures import (
     derange,
     jaccard,
@@ -42,7 +42,7 @@ from lexray.studies.shared.measures import (
     sample,
     seed_generator,
 )
-from lexray.studies.shared.study import ES, Options, Study, option
+from lexray.studies.shared.study import ES, Study, StudyOptions, option
 
 PAIRS: dict[str, tuple[Kind, Kind]] = {
     "FF key and value": ("key", "value"),
@@ -57,7 +57,7 @@ OURS = ("FF gate and value",)
 
 
 @dataclass(frozen=True)
-class SimK(Options):
+class SimK(StudyOptions):
     k: int = option(100, "Compare so many top tokens.", min=1)
     n: int = option(256, "How many pairs of each layer and kind; 0 for all.", min=0)
     absolute: bool = option(False, "Largest in absolute value, as the paper's code has it.")
@@ -68,15 +68,15 @@ Both = tuple[Float[Tensor, "n"], Float[Tensor, "n"]]
 Similar = dict[str, Any]
 
 
-def run(model: Model, options: SimK) -> Evidence:
+def run(model: Model, options: SimK) -> Outcome:
     require_more_tokens(model, options.k)
-    found: dict[str, dict[int, Both]] = {name: {} for name in PAIRS}
+    by_pair: dict[str, dict[int, Both]] = {name: {} for name in PAIRS}
     for layer in track(model.layers, model.n_layers, "sim-k"):
         for name, (a, b) in PAIRS.items():
             if (both := compare(layer, a, b, options)) is not None:
-                found[name][layer.index] = both
-    groups = {name: summary(parts) for name, parts in found.items() if parts}
-    return Evidence(
+                by_pair[name][layer.index] = both
+    groups = {name: summary(parts) for name, parts in by_pair.items() if parts}
+    return Outcome(
         {"k": options.k, "groups": groups},
         (_table(groups),),
         tuple(findings(groups)),
@@ -117,8 +117,8 @@ def tops_of(X: Float[Tensor, "n d_model"], side: Side, options: SimK) -> Int[Ten
     """The tokens by which each vector is known."""
     chunks = (side.top(part, options.k) for part in torch.split(X, VECTORS_AT_ONCE))
     if options.absolute:
-        return torch.cat([largest_ids(found, options.k) for found in chunks])
-    return torch.cat([found.top_ids for found in chunks])
+        return torch.cat([largest_ids(best, options.k) for best in chunks])
+    return torch.cat([best.top_ids for best in chunks])
 
 
 def summary(layers: dict[int, Both]) -> Similar:
@@ -144,21 +144,21 @@ def findings(groups: dict[str, Similar]) -> list[Finding]:
     ]
 
 
-def _finding(name: str, found: Similar | None) -> Finding:
+def _finding(name: str, similar: Similar | None) -> Finding:
     whose = " (our addition: the paper's models have no gates)" if name in OURS else ""
     claim = f"{name}: corresponding vectors are more alike than shuffled ones{whose}."
     rule = (
         "over all pairs the mean Jaccard index is higher than for shuffled ones by more than 3 "
         "standard errors, and it is higher in more than half of the layers"
     )
-    if found is None:
+    if similar is None:
         return finding(claim, rule, None, "this model has no such pairs")
-    a, s = found["mean_aligned"], found["mean_shuffled"]
-    won = sum(x > y for x, y in zip(found["aligned"], found["shuffled"], strict=True))
-    n = len(found["layers"])
-    holds = a - s > 3 * found["standard_error"] and won > n / 2
+    a, s = similar["mean_aligned"], similar["mean_shuffled"]
+    won = sum(x > y for x, y in zip(similar["aligned"], similar["shuffled"], strict=True))
+    n = len(similar["layers"])
+    holds = a - s > 3 * similar["standard_error"] and won > n / 2
     times = f", {a / s:.1f} times" if s > 0 else ""
-    error = f"the difference has a standard error of {found['standard_error']:.4f}"
+    error = f"the difference has a standard error of {similar['standard_error']:.4f}"
     said = f"{a:.4f} against {s:.4f}{times}; {error}; higher in {won} of {n} layers"
     return finding(claim, rule, holds, said)
 
@@ -166,9 +166,9 @@ def _finding(name: str, found: Similar | None) -> Finding:
 def _table(groups: dict[str, Similar]) -> Table:
     rows = tuple(
         (name, layer, aligned, shuffled)
-        for name, found in groups.items()
+        for name, similar in groups.items()
         for layer, aligned, shuffled in zip(
-            found["layers"], found["aligned"], found["shuffled"], strict=True
+            similar["layers"], similar["aligned"], similar["shuffled"], strict=True
         )
     )
     return Table(("pairs", "layer", "aligned", "shuffled"), rows, "mean Jaccard index")
@@ -181,13 +181,13 @@ def draw(groups: dict[str, Similar], k: int) -> Panels:
         Panel(
             title,
             (
-                Columns(found["layers"], found["aligned"], "aligned", figures.OURS),
-                Columns(found["layers"], found["shuffled"], "shuffled", figures.CONTROL),
+                StandingBars(similar["layers"], similar["aligned"], "aligned", figures.OURS),
+                StandingBars(similar["layers"], similar["shuffled"], "shuffled", figures.CONTROL),
             ),
             figures.LAYER,
             height,
         )
-        for title, found in groups.items()
+        for title, similar in groups.items()
     ]
     return figures.panels(*panels)
 

@@ -146,17 +146,17 @@ def _sizes(model: Anatomy) -> dict[str, int]:
 
 
 def _numbers(about: Fields, name: str, path: str | Path) -> list[int]:
-    found = about.get(name)
-    if not isinstance(found, list) or not all(type(i) is int for i in found):
+    numbers = about.get(name)
+    if not isinstance(numbers, list) or not all(type(i) is int for i in numbers):
         raise LexrayError(f"{path} is damaged: its {name} are no list of numbers")
-    return found
+    return numbers
 
 
 def _texts(about: Fields, name: str, path: str | Path) -> list[str]:
-    found = about.get(name)
-    if not isinstance(found, list) or not all(isinstance(x, str) for x in found):
+    texts = about.get(name)
+    if not isinstance(texts, list) or not all(isinstance(x, str) for x in texts):
         raise LexrayError(f"{path} is damaged: its {name} are no list of texts")
-    return found
+    return texts
 
 
 def _parts(

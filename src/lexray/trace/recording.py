@@ -134,8 +134,8 @@ class Recording:
         """What the embedding is the sum of ("token", "position", "token_type"), before its norm;
         as wide as the embedding, where that is made wider behind the norm (ALBERT)."""
         stem = "embed."
-        found = {name: x for (_, name), x in self.parts.items() if name.startswith(stem)}
-        parts = {name.removeprefix(stem): x for name, x in found.items()}
+        own = {name: x for (_, name), x in self.parts.items() if name.startswith(stem)}
+        parts = {name.removeprefix(stem): x for name, x in own.items()}
         edited = self.parts.get((0, "pre_edited"))
         if "token" not in parts:  # all that is left
             whole = self.embed if edited is None else self.embed - edited
@@ -202,10 +202,10 @@ class LayerTrace:
         return self.trace.weights.architecture.blocks[self.index]
 
     def _part(self, name: str) -> Tensor:
-        found = self.trace.parts.get((self.index, name))
-        if found is None:
+        part = self.trace.parts.get((self.index, name))
+        if part is None:
             raise not_kept(name, self.trace.what)
-        return found
+        return part
 
     def _residual(self, name: str, index: int) -> Tensor:
         if "residual" not in self.trace.what:
@@ -318,8 +318,8 @@ class LayerTrace:
         if norm is None:
             return written
         if norm.module is not None:
-            found = self._part(name)
-            return found if norm.factor == 1 else found * norm.factor
+            part = self._part(name)
+            return part if norm.factor == 1 else part * norm.factor
         return norm(written, self.trace.weights.checkpoint)
 
     # ------------------------------------------------------------------ mixers
@@ -406,7 +406,7 @@ class LayerTrace:
         did, all_share = self.experts, ff.spec.share
         assert did is not None
         weights = torch.ones_like(did.weights) if ff.spec.routing.on_input else did.weights
-        found = [
+        active = [
             ActiveFF(ff.experts[e], coefficients * weight, float(weight))
             for e, weight, coefficients in zip(
                 did.chosen[row].tolist(),
@@ -418,8 +418,8 @@ class LayerTrace:
         if ff.shared is not None and did.shared_coefficients is not None:
             weight = 1.0 if did.shared_weight is None else float(did.shared_weight[row])
             share = weight * all_share
-            found.append(ActiveFF(ff.shared, did.shared_coefficients[row] * share, share))
-        return found
+            active.append(ActiveFF(ff.shared, did.shared_coefficients[row] * share, share))
+        return active
 
     @property
     def mlp_write(self) -> Float[Tensor, "p d_model"]:

@@ -18,7 +18,7 @@ from lexray.effects.removals import Effects, effects
 from lexray.errors import LexrayError, Unknown, refuse_unknown
 from lexray.flow.build.build import build
 from lexray.flow.flow import Flow
-from lexray.flow.options import Measure, Options, Ranking
+from lexray.flow.options import BlockOptions, Measure, Ranking
 from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Token
 from lexray.trace.attribute.contributions import Contributions, contributions
@@ -249,7 +249,7 @@ class Trace(Recording):
         >>> trace.flow(keep=0.5, keep_by="target", merge_qk=True)
         """
         refuse_unknown("a flow graph", unknown, self.flow)
-        options = Options.check(
+        options = BlockOptions.check(
             heads=heads,
             memories=memories,
             neurons=neurons,

@@ -45,11 +45,11 @@ class Traces(list[Trace]):
         - `against`: likewise; the difference of the two logits is explained.
         """
         wanted, other = self._each(targets, "targets"), self._each(against, "against")
-        found = [
+        several = [
             trace.contributions(target, position, against=minus)
             for trace, target, minus in zip(self, wanted, other, strict=True)
         ]
-        return average(found, shown)
+        return average(several, shown)
 
     def lens(
         self, targets: Wanted | Sequence[Wanted] | None = None, position: int = -1
@@ -130,9 +130,9 @@ class MeanContributions(Result):
         return tuple(some[::-1][:n] if negative else some[:n])
 
     def __getitem__(self, component: str) -> Mean:
-        for found in self.components:
-            if found.component == component:
-                return found
+        for mean in self.components:
+            if mean.component == component:
+                return mean
         raise LexrayError(f"there is no component {component!r} in these contributions")
 
     def tables(self) -> list[Table]:
@@ -175,13 +175,13 @@ class MeanContributions(Result):
         return Panels(title, str(self.source), (panel,))
 
 
-def average(found: Sequence[Contributions], shown: int = 10) -> MeanContributions:
+def average(several: Sequence[Contributions], shown: int = 10) -> MeanContributions:
     """The mean of each component over several contributions of one model."""
     sums: dict[str, list[float]] = {}
     about: dict[str, tuple[str, int | None]] = {}
-    for number, one in enumerate(found):
+    for number, one in enumerate(several):
         for leaf in one:
-            row = sums.setdefault(leaf.component, [0.0] * len(found))
+            row = sums.setdefault(leaf.component, [0.0] * len(several))
             row[number] += leaf.contribution
             about[leaf.component] = leaf.kind, leaf.layer
     means = [
@@ -194,8 +194,8 @@ def average(found: Sequence[Contributions], shown: int = 10) -> MeanContribution
         1 + max((int(layer[1:]) for layer, _ in heads), default=-1),
         1 + max((int(head) for _, head in heads), default=-1),
     )
-    source, targets = found[0].source, tuple(one.target.shown for one in found)
-    return MeanContributions(source, len(found), targets, tuple(means), size, shown)
+    source, targets = several[0].source, tuple(one.target.shown for one in several)
+    return MeanContributions(source, len(several), targets, tuple(means), size, shown)
 
 
 def _moments(row: Sequence[float]) -> tuple[float, float]:

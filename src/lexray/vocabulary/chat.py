@@ -35,7 +35,7 @@ def is_chat(prompt: Any) -> bool:
 def find_template(asset: Callable[[str], Path | None], config: Mapping[str, Any]) -> str | None:
     """The template beside a tokenizer: a file of its own, or in `tokenizer_config.json`."""
     if path := asset(FILE):
-        return _checked(read_plain(path).decode("utf-8", "replace"))
+        return _check(read_plain(path).decode("utf-8", "replace"))
     return read_template(config.get("chat_template"))
 
 
@@ -44,10 +44,10 @@ def read_template(given: Any) -> str | None:
     if isinstance(given, list):
         named = {t.get("name"): t.get("template") for t in given if isinstance(t, Mapping)}
         given = named.get("default") or next(iter(named.values()), None)
-    return _checked(given) if isinstance(given, str) and given else None
+    return _check(given) if isinstance(given, str) and given else None
 
 
-def _checked(template: str) -> str:
+def _check(template: str) -> str:
     if len(template) > LONGEST:
         raise LexrayError(f"this model's chat template has {len(template):,} characters; none has")
     return template

@@ -177,11 +177,11 @@ class _Among(Filter):
 
     def _any_form(self, vocabulary: Vocabulary) -> list[int]:
         wanted = {_fold(token, vocabulary): token for token in self.tokens}
-        found: dict[str, list[int]] = {word: [] for word in wanted}
+        forms: dict[str, list[int]] = {word: [] for word in wanted}
         for i, text in enumerate(vocabulary.all_texts):
-            found.get(text.strip().casefold(), []).append(i)
-        vocabulary.ids(wanted[word] for word, ids in found.items() if not ids)
-        return [i for ids in found.values() for i in ids]
+            forms.get(text.strip().casefold(), []).append(i)
+        vocabulary.ids(wanted[word] for word, ids in forms.items() if not ids)
+        return [i for ids in forms.values() for i in ids]
 
     def describe(self) -> str:
         named = [_label(token) for token in self.tokens[:5]]
@@ -324,12 +324,12 @@ def _looks_like_path(source: str) -> bool:
 
 def _file_stamp(path: Path) -> str:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise LexrayError(f"the corpus {path} cannot be read: {error.strerror}") from error
     if not path.is_file():
         raise LexrayError(f"the corpus {path} is not a file: .txt and .jsonl, also .gz, are read")
-    return f"{path.resolve()} {found.st_mtime_ns} {found.st_size}"
+    return f"{path.resolve()} {status.st_mtime_ns} {status.st_size}"
 
 
 def _texts_of(path: Path) -> Iterator[str]:
@@ -369,8 +369,8 @@ def _strings(value: Any) -> Iterator[str]:
 def _load_counts(path: Path, n_ids: int) -> NDArray[np.int64] | None:
     """Cached counts; None if there are none, or if the file is damaged."""
     try:
-        with np.load(path, allow_pickle=False) as found:
-            counts = found["counts"]
+        with np.load(path, allow_pickle=False) as file:
+            counts = file["counts"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return None
     return counts if counts.dtype == np.int64 and counts.shape == (n_ids,) else None

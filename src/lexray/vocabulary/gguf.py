@@ -77,26 +77,26 @@ class GgufSource(TokenSource):
 
     def _strings(self, key: str) -> Sequence[str]:
         """A list of texts, empty where there is none."""
-        found = self._metadata.get(_key(key), ())
-        if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+        strings = self._metadata.get(_key(key), ())
+        if not isinstance(strings, Sequence) or isinstance(strings, (str, bytes)):
             raise LexrayError(f"{self.name}: {_key(key)} should be a list of texts")
-        return found
+        return strings
 
     def _numbers(self, key: str) -> NDArray[Any]:
         """A list of numbers, empty where there is none."""
-        found = np.asarray(self._metadata.get(_key(key), ()))
-        if found.ndim != 1 or (len(found) and found.dtype.kind not in "iufb"):
+        numbers = np.asarray(self._metadata.get(_key(key), ()))
+        if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iufb"):
             raise LexrayError(f"{self.name}: {_key(key)} should be a list of numbers")
-        return found
+        return numbers
 
     def _id(self, name: str) -> int | None:
         """A special token's id, if there is one among the tokens."""
-        found = self._fields.whole(_key(f"{name}_token_id"))
-        return found if found is not None and 0 <= found < len(self._strings("tokens")) else None
+        number = self._fields.whole(_key(f"{name}_token_id"))
+        return number if number is not None and 0 <= number < len(self._strings("tokens")) else None
 
     def _flag(self, key: str, default: bool) -> bool:
-        found = self._fields.flag(_key(key))
-        return default if found is None else found
+        flag = self._fields.flag(_key(key))
+        return default if flag is None else flag
 
     def _split_caveat(self) -> str | None:
         if self.kind != "gpt2" or self._pre in _SPLIT_OF:
@@ -219,8 +219,8 @@ class GgufSource(TokenSource):
         )
 
     def _unknown(self, default: int) -> int:
-        found = self._id("unknown")
-        return default if found is None else found
+        number = self._id("unknown")
+        return default if number is None else number
 
     def _byte_level_bpe(self) -> Tokenizer:
         whole = self._pre in _WHOLE_WORDS_FIRST
@@ -251,14 +251,14 @@ class GgufSource(TokenSource):
         pieces = {token: i for token, i in vocab.items() if i not in odd}
         if sum(len(token) ** 2 for token in pieces) > MOST_CUTS:
             raise LexrayError("its tokens are longer than tokens are")
-        found = [
+        merges = [
             (i if by_order else -scores[i], -cut, cut - len(token), token[:cut], token[cut:])
             for token, i in pieces.items()
             for cut in range(1, len(token))
             if token[:cut] in pieces and token[cut:] in pieces
         ]
-        found.sort(key=lambda merge: merge[:3])
-        return [merge[3:] for merge in found]
+        merges.sort(key=lambda merge: merge[:3])
+        return [merge[3:] for merge in merges]
 
     @cached_property
     def _charsmap(self) -> bytes:

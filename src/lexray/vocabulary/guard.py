@@ -90,10 +90,10 @@ def growth(description: Mapping[str, Any], where: str) -> int:
 def _growth(description: Mapping[str, Any], where: str) -> int:
     factor, once = 1, set()
     for stage in ("normalizer", "pre_tokenizer"):
-        found = list(steps(description.get(stage)))
-        if len(found) > MOST_STEPS:
-            raise LexrayError(f"{where} has {len(found)} steps in its {stage}; no tokenizer has")
-        for step in found:
+        parts = list(steps(description.get(stage)))
+        if len(parts) > MOST_STEPS:
+            raise LexrayError(f"{where} has {len(parts)} steps in its {stage}; no tokenizer has")
+        for step in parts:
             kind = str(step["type"])
             if kind in _ONCE:
                 once.add(kind)
@@ -208,7 +208,7 @@ def _repeats(description: Mapping[str, Any], where: str) -> int:
 
 def _inside(piece: Any, key: str, special: Fields) -> Mapping[str, Any]:
     """The special token that a piece of a template names."""
-    found = piece.get(key) if isinstance(piece, dict) else None
-    name = found.get("id") if isinstance(found, dict) else None
+    inner = piece.get(key) if isinstance(piece, dict) else None
+    name = inner.get("id") if isinstance(inner, dict) else None
     token = special.get(name) if isinstance(name, str) else None
     return token if isinstance(token, dict) else {}

@@ -42,8 +42,8 @@ def sentencepiece_source(
         raise LexrayError(f"{path} cannot be read as a SentencePiece model: {error}") from error
     if model.kind not in (UNIGRAM, BPE) or not model.pieces:
         raise LexrayError(f"{path} is no SentencePiece model of kind unigram or BPE")
-    found = asset(CONFIG)
-    family = text(read_json(found).get("model_type")) if found else None
+    about = asset(CONFIG)
+    family = text(read_json(about).get("model_type")) if about else None
     metadata = model.metadata() | {"general.architecture": family or ""}
     settings = Fields(config, "tokenizer_config.json")
     for key in ("add_bos_token", "add_eos_token"):
@@ -128,7 +128,7 @@ class _Model:
 
     def metadata(self) -> dict[str, Any]:
         tokens, scores, kinds = ([piece[i] for piece in self.pieces] for i in range(3))
-        found: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "tokenizer.ggml.model": "t5" if self.kind == UNIGRAM else "llama",
             "tokenizer.ggml.tokens": tokens,
             "tokenizer.ggml.scores": scores,
@@ -137,9 +137,9 @@ class _Model:
         }
         if self.charsmap and self.kind == UNIGRAM:
             charsmap = np.frombuffer(self.charsmap, np.uint8)
-            found["tokenizer.ggml.precompiled_charsmap"] = charsmap
+            metadata["tokenizer.ggml.precompiled_charsmap"] = charsmap
         ids = {name: i for name, i in self.ids.items() if 0 <= i < len(tokens)}
-        return found | {f"tokenizer.ggml.{name}_token_id": i for name, i in ids.items()}
+        return metadata | {f"tokenizer.ggml.{name}_token_id": i for name, i in ids.items()}
 
 
 def _piece(data: bytes) -> tuple[str, float, int]:

@@ -218,11 +218,11 @@ def rust_encode(
         refuse_growth(list(texts), factor)
         with rust("this text cannot be encoded"):  # letters the model has no token for, say
             if len(texts) == 1:
-                found = [tokenizer.encode(texts[0], add_special_tokens=special)]
+                encodings = [tokenizer.encode(texts[0], add_special_tokens=special)]
             else:
-                found = tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
+                encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
         ends = (list(before), list(after)) if special else ([], [])
-        return [ends[0] + one.ids + ends[1] for one in found]
+        return [ends[0] + one.ids + ends[1] for one in encodings]
 
     return encode
 

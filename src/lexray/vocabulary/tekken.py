@@ -83,10 +83,10 @@ class _Metadata(Mapping[str, Any]):
     def _merges(self) -> list[str]:
         """Every way to make a token of two earlier ones, in the order of the tokens."""
         rank = {token: i for i, token in reversed([*enumerate(self._ranks)])}
-        found = []
+        merges = []
         for i, token in enumerate(self._ranks):
             cuts = ((token[:n], token[n:]) for n in range(1, min(len(token), 256)))
             ways = [(a, b) for a, b in cuts if rank.get(a, i) < i and rank.get(b, i) < i]
             ways.sort(key=lambda way: (rank[way[0]], rank[way[1]]))
-            found += [f"{byte_letters(a)} {byte_letters(b)}" for a, b in ways]
-        return found
+            merges += [f"{byte_letters(a)} {byte_letters(b)}" for a, b in ways]
+        return merges

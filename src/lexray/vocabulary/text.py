@@ -173,11 +173,11 @@ class Spelling:
         if _kind(model) == "WordPiece":
             prefix = _text(model, "continuing_subword_prefix") or "##"
             return cls(continuation=prefix, drops_first_space=True)
-        found: dict[str, Any] = next((kind for part in parts if (kind := _spell(part))), {})
+        spelling: dict[str, Any] = next((kind for part in parts if (kind := _spell(part))), {})
         types = {part["type"] for part in stages[0]}
         fallback = bool(model.get("byte_fallback")) or "ByteFallback" in types
         return cls(
-            **found,
+            **spelling,
             byte_fallback=fallback,
             drops_first_space=any(_drops_space(part) for part in stages[0]),
         )

@@ -99,9 +99,9 @@ class Vocabulary:
 
         >>> Vocabulary.from_files(checkpoint.asset)
         """
-        found = cls._from_files(asset)
-        found._template = lambda: find_template(asset, config_of(asset))
-        return found
+        vocabulary = cls._from_files(asset)
+        vocabulary._template = lambda: find_template(asset, config_of(asset))
+        return vocabulary
 
     @classmethod
     def _from_files(cls, asset: Callable[[str], Path | None]) -> Vocabulary:
@@ -258,10 +258,10 @@ class Vocabulary:
         """
         if not isinstance(token, str):
             return self._check(operator.index(token))
-        found = self.find(token)
-        if found is None:
+        number = self.find(token)
+        if number is None:
             raise LexrayError(self._explain(token))
-        return found
+        return number
 
     def find(self, token: str) -> int | None:
         """The id of exactly this token, given as text or as it is shown; None if there is none.

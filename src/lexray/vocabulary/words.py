@@ -78,11 +78,11 @@ def _telling(vocabulary: Vocabulary, n: int) -> Bool[Tensor, "n"]:
     starts = [text[1:].casefold() for text in texts if text[:1] == " " and text[1:].isalpha()]
     spaced = len(starts) > FEW_STARTS * len(texts)
     begun = frozenset(starts)
-    found = torch.zeros(n, dtype=torch.bool)
+    marks = torch.zeros(n, dtype=torch.bool)
     for i, (text, data) in enumerate(zip(texts, vocabulary.all_bytes, strict=False)):
         whole = text.encode("utf-8", "surrogatepass") == data
-        found[i] = whole and not vocabulary.is_special(i) and _says(text, begun if spaced else None)
-    return found
+        marks[i] = whole and not vocabulary.is_special(i) and _says(text, begun if spaced else None)
+    return marks
 
 
 def _says(text: str, begun: frozenset[str] | None) -> bool:

@@ -34,7 +34,7 @@ class QueueFullError(LexrayError):
 
 
 @dataclass(eq=False)
-class Run:
+class Errand:
     """One piece of work."""
 
     id: str
@@ -73,10 +73,10 @@ class Desk:
     def __init__(self, origins: Mapping[str, Origin], kept: int = KEPT) -> None:
         self._origins, self._most = dict(origins), kept
         self._lock = threading.Condition()
-        self._waiting: list[Run] = []
-        self._runs: OrderedDict[str, Run] = OrderedDict()
-        self._by_key: dict[Hashable, Run] = {}
-        self._now: Run | None = None
+        self._waiting: list[Errand] = []
+        self._runs: OrderedDict[str, Errand] = OrderedDict()
+        self._by_key: dict[Hashable, Errand] = {}
+        self._now: Errand | None = None
         self._closed = False
         self._process: Any = None
         self._pipe: Any = None
@@ -84,33 +84,33 @@ class Desk:
         self._context = multiprocessing.get_context("spawn")
         self._stop = self._context.Event()
 
-    def find(self, key: Hashable) -> Run | None:
+    def find(self, key: Hashable) -> Errand | None:
         """What was asked for under this key, if it is still known and did not fail."""
         with self._lock:
             return self._by_key.get(key)
 
-    def __getitem__(self, run: str) -> Run:
+    def __getitem__(self, run: str) -> Errand:
         with self._lock:
             if run not in self._runs:
                 raise LexrayError("this run is not known any more; ask again")
             return self._runs[run]
 
-    def ahead(self, run: Run) -> int:
+    def ahead(self, run: Errand) -> int:
         """How many are before it."""
         with self._lock:
             if run not in self._waiting:
                 return 0
             return self._waiting.index(run) + (self._now is not None)
 
-    def submit(self, key: Hashable, work: Work, *, urgent: bool = False) -> Run:
+    def submit(self, key: Hashable, work: Work, *, urgent: bool = False) -> Errand:
         """A run, begun or known already; urgent ones go before others."""
         with self._lock:
-            if (found := self._by_key.get(key)) is not None:
-                found.wanted += 1
-                return found
+            if (job := self._by_key.get(key)) is not None:
+                job.wanted += 1
+                return job
             if len(self._waiting) >= WAITING:
                 raise QueueFullError(f"{WAITING} runs wait already; try again when some are done")
-            run = Run(secrets.token_urlsafe(9), key, work, urgent, wanted=1)
+            run = Errand(secrets.token_urlsafe(9), key, work, urgent, wanted=1)
             self._by_key[key] = self._runs[run.id] = run
             at = sum(each.urgent for each in self._waiting) if urgent else len(self._waiting)
             self._waiting.insert(at, run)
@@ -127,11 +127,11 @@ class Desk:
             self._drop(run)
             del self._runs[run.id]
 
-    def _drop(self, run: Run) -> None:
+    def _drop(self, run: Errand) -> None:
         if self._by_key.get(run.key) is run:
             del self._by_key[run.key]
 
-    def cancel(self, run: Run, *, gently: bool = False) -> None:
+    def cancel(self, run: Errand, *, gently: bool = False) -> None:
         """One who wanted a run wants it no longer; when nobody does, it ends wherever it is.
 
         `gently`: what is running already goes on, for whoever comes back to the page: to end it
@@ -173,7 +173,7 @@ class Desk:
                 if run.ended.is_set() and run.result is None:
                     self._drop(run)
 
-    def _do(self, run: Run) -> None:
+    def _do(self, run: Errand) -> None:
         try:
             self._ensure_process()
             self._pipe.send((0, run.work))
@@ -183,7 +183,7 @@ class Desk:
             if run.state == "running":
                 run.finish("failed", words="the worker ended: there may be too little memory")
 
-    def _listen(self, run: Run) -> None:
+    def _listen(self, run: Errand) -> None:
         asked: float | None = None
         while not run.ended.is_set():
             if self._pipe.poll(TICK):
@@ -197,7 +197,7 @@ class Desk:
                     self._end_process()
                     run.finish("cancelled")
 
-    def _hear(self, run: Run, kind: str, payload: Any) -> None:
+    def _hear(self, run: Errand, kind: str, payload: Any) -> None:
         if kind == "progress":
             run.progress = payload
         elif kind == "done":

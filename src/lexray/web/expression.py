@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True)
-class Step:
+class Access:
     """An item, an attribute, or a call of a method."""
 
     kind: Literal["item", "get", "call"]
@@ -34,11 +34,11 @@ class Step:
     def apply(self, value: Any, scope: Mapping[str, Any]) -> Any:
         if self.kind == "item":
             return value[self.key]
-        found = getattr(value, str(self.key))
+        attribute = getattr(value, str(self.key))
         if self.kind == "get":
-            return found
+            return attribute
         given = (_value(each, scope) for each in self.args)
-        return found(*given, **{key: _value(each, scope) for key, each in self.options})
+        return attribute(*given, **{key: _value(each, scope) for key, each in self.options})
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ class Expression:
     """A name and steps from it; put together by pages, never parsed from a text."""
 
     root: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Access, ...] = ()
 
     def item(self, key: str | int) -> Expression:
-        return self._and(Step("item", key))
+        return self._and(Access("item", key))
 
     def get(self, attribute: str) -> Expression:
-        return self._and(Step("get", attribute))
+        return self._and(Access("get", attribute))
 
     def call(self, method: str, *args: Any, **options: Any) -> Expression:
         """A method with arguments, which may be expressions."""
         kept = tuple(tuple(each) if isinstance(each, list) else each for each in args)
-        return self._and(Step("call", method, kept, tuple(options.items())))
+        return self._and(Access("call", method, kept, tuple(options.items())))
 
-    def _and(self, step: Step) -> Expression:
+    def _and(self, step: Access) -> Expression:
         return Expression(self.root, (*self.steps, step))
 
     @property
@@ -77,12 +77,12 @@ class Expression:
     @property
     def names(self) -> set[str]:
         """The names it uses."""
-        found = {self.root}
+        names = {self.root}
         for step in self.steps:
             for value in (*step.args, *(value for _, value in step.options)):
                 if isinstance(value, Expression):
-                    found |= value.names
-        return found
+                    names |= value.names
+        return names
 
 
 def name(text: str) -> Expression:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lexray.result.page import linked_page
 from lexray.web.library import Library
 from lexray.web.markup import Child, Markup, el, join
-from lexray.web.sheet import VIEWS, Place
+from lexray.web.sheet import VIEWS, Viewpoint
 
 SHEETS = ("/static/theme.css", "/static/app.css")
 MODULES = ("/static/app.js",)
@@ -29,7 +29,7 @@ def whole_page(
     main: Child,
     *,
     library: Library,
-    place: Place | None = None,
+    place: Viewpoint | None = None,
     tab: str = "",
     modules: Sequence[str] = (),
     sheets: Sequence[str] = (),
@@ -49,7 +49,7 @@ def whole_page(
     )
 
 
-def _bar(library: Library, place: Place | None, tab: str) -> Markup:
+def _bar(library: Library, place: Viewpoint | None, tab: str) -> Markup:
     if place is None:
         return el("header", el("a", _mark(), "lexray", href="/", class_="brand"), class_="bar")
     served = place.served
@@ -90,7 +90,7 @@ def _bar(library: Library, place: Place | None, tab: str) -> Markup:
     )
 
 
-def _models(library: Library, place: Place) -> Markup:
+def _models(library: Library, place: Viewpoint) -> Markup:
     if len(library) == 1:
         return el("a", place.served.title, href=place.link("map"), class_="model")
     options = [
@@ -112,11 +112,11 @@ def _mark() -> Markup:
     )
 
 
-def views(place: Place, *path: str | int, **query: object) -> Markup:
+def views(place: Viewpoint, *path: str | int, **query: object) -> Markup:
     """Standard or raw: the same page, read the other way."""
     ways = []
     for view in VIEWS:
-        there = Place(place.served, view, place.offset)
+        there = Viewpoint(place.served, view, place.offset)
         here = "true" if view == place.view else None
         ways.append(el("a", view, href=there.link(*path, **query), aria_current=here))
     return el("span", *ways, class_="switch", title="how parameters are read")

@@ -103,7 +103,7 @@ class Guard:
             return
         self.running += 1
         try:
-            await self.app(scope, _bounded(receive), _with_headers(send))
+            await self.app(scope, _bound(receive), _with_headers(send))
         except TooLargeError:
             answer = _say(f"at most {LARGEST_BODY:,} bytes are taken", 413)
             await answer(scope, receive, _with_headers(send))
@@ -172,10 +172,10 @@ def _bearer(headers: Headers) -> str | None:
 
 def _cookie(headers: Headers, name: str) -> str | None:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return None
-    return None if found is None else found.value
+    return None if cookie is None else cookie.value
 
 
 def _say(words: str, status: int) -> Response:
@@ -186,7 +186,7 @@ class TooLargeError(Exception):
     """A body that goes on and on."""
 
 
-def _bounded(receive: Receive) -> Receive:
+def _bound(receive: Receive) -> Receive:
     seen = 0
 
     async def bounded() -> Message:

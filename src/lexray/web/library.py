@@ -77,18 +77,18 @@ class Library:
     def of(cls, origins: Sequence[Origin]) -> Library:
         """Each under a name of its own, as short as can be."""
         taken: set[str] = set(TAKEN)
-        found: dict[str, Served] = {}
+        served: dict[str, Served] = {}
         for given in origins:
             atlas = find_atlas(given.source)
             origin = given if atlas is None else replace(given, source=atlas.manifest.source)
-            if atlas is not None and origin.source in found:
-                found[origin.source].atlas = atlas
+            if atlas is not None and origin.source in served:
+                served[origin.source].atlas = atlas
                 continue
             slug = _free(slug_of(origin.source), taken)
             taken.add(slug)
-            key = origin.source if origin.source not in found else slug
-            found[key] = Served(slug, origin, atlas)
-        return cls(list(found.values()))
+            key = origin.source if origin.source not in served else slug
+            served[key] = Served(slug, origin, atlas)
+        return cls(list(served.values()))
 
     def __getitem__(self, slug: str) -> Served:
         for each in self.served:

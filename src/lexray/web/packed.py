@@ -35,7 +35,7 @@ class PackedLens(Packed):
 
 
 @dataclass(frozen=True)
-class Drawn(Packed):
+class Drawing(Packed):
     """What a module of ours draws."""
 
     module: str
@@ -55,10 +55,10 @@ def _(result: Lens) -> PackedLens:
 
 
 @pack.register
-def _(result: AttentionPatterns) -> Drawn:
-    return Drawn(result.to_dict(), "attention", result.page_data())
+def _(result: AttentionPatterns) -> Drawing:
+    return Drawing(result.to_dict(), "attention", result.page_data())
 
 
 @pack.register
-def _(result: Flow) -> Drawn:
-    return Drawn(result.to_dict(), "flow", page_data(result))
+def _(result: Flow) -> Drawing:
+    return Drawing(result.to_dict(), "flow", page_data(result))

@@ -19,24 +19,24 @@ class Query:
     values: Mapping[str, str]
 
     def text(self, name: str, longest: int = LONGEST) -> str:
-        found = self.values.get(name, "")
-        if len(found) > longest:
+        text = self.values.get(name, "")
+        if len(text) > longest:
             raise LexrayError(
-                f"{name} has {len(found):,} letters; at most {longest:,} are taken here"
+                f"{name} has {len(text):,} letters; at most {longest:,} are taken here"
             )
-        return found
+        return text
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
         text = self.text(name, 12)
         if not text:
             return default
         try:
-            found = int(text)
+            number = int(text)
         except ValueError:
             raise LexrayError(f"{name}={text!r} is no whole number") from None
-        if not least <= found <= most:
-            raise LexrayError(f"{name}={found} is out of bounds: {least} to {most}")
-        return found
+        if not least <= number <= most:
+            raise LexrayError(f"{name}={number} is out of bounds: {least} to {most}")
+        return number
 
     def choice(self, name: str, allowed: Sequence[str]) -> str:
         """One of the allowed values, the first by default."""
@@ -48,10 +48,10 @@ class Query:
     def words(self, name: str, most: int) -> list[str]:
         """Words divided by commas or new lines; spaces inside stay, `·` stands for one."""
         parts = self.text(name).replace("\n", ",").split(",")
-        found = [part.replace("·", " ") for part in parts if part.strip(" ")]
-        if len(found) > most:
-            raise LexrayError(f"{name} has {len(found)} words; at most {most} are taken here")
-        return found
+        words = [part.replace("·", " ") for part in parts if part.strip(" ")]
+        if len(words) > most:
+            raise LexrayError(f"{name} has {len(words)} words; at most {most} are taken here")
+        return words
 
 
 def link(path: Sequence[str | int], **query: object) -> str:

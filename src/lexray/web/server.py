@@ -17,18 +17,18 @@ from starlette.routing import Route
 from lexray.errors import LexrayError
 from lexray.result.page import dump_json
 from lexray.web.answers import Answers, BusyError, wait_for
-from lexray.web.desk import Desk, QueueFullError, Run
+from lexray.web.desk import Desk, Errand, QueueFullError
 from lexray.web.files import static_file
 from lexray.web.frame import plain_page, whole_page
 from lexray.web.guard import Door, Guard
 from lexray.web.library import Library, NotServedError
 from lexray.web.markup import el
-from lexray.web.packed import Drawn
+from lexray.web.packed import Drawing
 from lexray.web.pages.book import NoPageError, open_sheet
 from lexray.web.pages.map import show_map, show_shelf
 from lexray.web.pages.search import address_in
 from lexray.web.query import Query
-from lexray.web.sheet import Content, Failed, Place, Section, Sheet, other_name, twin
+from lexray.web.sheet import Content, Failed, Section, Sheet, Viewpoint, other_name, twin
 from lexray.web.show.sheets import show_section, show_sheet
 from lexray.web.worker import Evaluation
 
@@ -74,7 +74,7 @@ class App:
             if form == "part":
                 return HTMLResponse(part)
             if form == "draw":
-                if not isinstance(content, Drawn):
+                if not isinstance(content, Drawing):
                     raise LexrayError("this is not drawn, or not worked out yet")
                 return _json(content.page)
             main = el("div", el("h1", sheet.title), part, class_="sections alone")
@@ -150,7 +150,7 @@ class App:
 
     # ------------------------------------------------------------------ runs
 
-    def _begin(self, sheet: Sheet, section: Section) -> Run:
+    def _begin(self, sheet: Sheet, section: Section) -> Errand:
         place = sheet.place
         others = tuple(
             (other_name(each), each.slug)
@@ -196,12 +196,12 @@ def _parse(request: Request) -> tuple[str, list[str], str]:
     return request.path_params["slug"], [part for part in path.split("/") if part], form
 
 
-def _key(place: Place, section: Section) -> tuple[str, ...]:
+def _key(place: Viewpoint, section: Section) -> tuple[str, ...]:
     given = (f"{key} = {call.text}" for key, call in section.given)
     return place.served.slug, place.view, str(place.offset), section.call.text, *given
 
 
-def _work(place: Place, section: Section) -> Callable[[], Any]:
+def _work(place: Viewpoint, section: Section) -> Callable[[], Any]:
     def work() -> Any:
         import lexray
 
@@ -219,8 +219,8 @@ def _settle(future: Future[Any]) -> Content | None:
         return None
     error = future.exception()
     if error is None:
-        found: Content = future.result()
-        return found
+        content: Content = future.result()
+        return content
     if isinstance(error, LexrayError):
         return Failed(str(error))
     raise error

@@ -31,7 +31,7 @@ class Content(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class Viewpoint:
     """Which model is looked at, and how it is read: what every link carries on."""
 
     served: Served
@@ -39,7 +39,7 @@ class Place:
     offset: int = 0
 
     @classmethod
-    def of(cls, served: Served, query: Query) -> Place:
+    def of(cls, served: Served, query: Query) -> Viewpoint:
         return cls(served, query.choice("view", VIEWS), query.number("offset", 0, -512, 512))
 
     def link(self, *path: str | int, **query: object) -> str:
@@ -119,7 +119,7 @@ class Sheet:
 
     kind: str
     title: str
-    place: Place
+    place: Viewpoint
     path: tuple[str | int, ...]
     """Under the model's own."""
     sections: Sequence[Section]

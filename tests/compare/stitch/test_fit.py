@@ -10,7 +10,7 @@ import torch
 from scipy.linalg import orthogonal_procrustes
 from torch import Tensor
 
-from lexray.compare.stitch.fit import Sums, count_tokens, expect_tokens, fit_maps, shuffle, weigh
+from lexray.compare.stitch.fit import FitSums, count_tokens, expect_tokens, fit_maps, shuffle, weigh
 from lexray.compare.stitch.stitch import Stitched, encode, stitch
 from lexray.errors import LexrayError
 from lexray.model.model import Model
@@ -136,7 +136,7 @@ def test_folders_of_earlier_versions_open(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_fitted_is_said() -> None:
-    sums = Sums(3, 2)
+    sums = FitSums(3, 2)
     sums.add(torch.ones(4, 3), torch.ones(4, 2), torch.ones(4))
     with pytest.raises(LexrayError, match="one and the same"):
         sums.solve()

@@ -26,7 +26,7 @@ from lexray.compare.stitch.stitch import Stitched, encode, stitch
 from lexray.compare.stitch.sweep import VARIANTS, Example, sweep, wilson
 from lexray.errors import LexrayError
 from lexray.model.model import Model
-from lexray.result.charts.panels import Line
+from lexray.result.charts.panels import Curve
 from tests.families import zoo
 from tests.families.span import STAND_INS
 from tests.saved import save, words, write_tokenizer
@@ -406,7 +406,7 @@ def test_a_sweep_counts_what_one_by_one_counts(tuned: Model, tmp_path: Path) -> 
     assert [p.right for p in found.ceilings] == [own]
     assert {len(t.rows) for t in found.csv_tables()} == {6}
     (panel,) = found.plot().panels
-    lines = [series for series in panel.series if isinstance(series, Line)]
+    lines = [series for series in panel.series if isinstance(series, Curve)]
     assert {line.name: list(line.y) for line in lines} == {
         str(recipe): [p.accuracy for p in found.of(str(recipe))] for recipe in recipes
     }

@@ -16,7 +16,7 @@ from lexray.families import Norm
 from lexray.flow import EdgeKind, Flow, NodeKind
 from lexray.flow.build.draft import Draft, Sketch
 from lexray.flow.graph import Node
-from lexray.flow.options import Options
+from lexray.flow.options import BlockOptions
 from lexray.model.model import Model
 from lexray.trace.trace import Trace
 from lexray.view import RAW, STANDARD, View
@@ -78,7 +78,7 @@ def test_every_sum_is_what_its_parts_come_to(name: str) -> None:
     close(torch.stack([total(draft, id) for id in expected]), whole)
 
 
-def check_sums(name: str, options: Options, position: int) -> None:
+def check_sums(name: str, options: BlockOptions, position: int) -> None:
     trace = traced(name)
     draft = drafted(name, options, position)
     expected = expected_sums(trace, position)
@@ -94,8 +94,8 @@ def test_sums_stay_true_when_much_is_left_out(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("options", [NOTHING, Options(keep=0.5), Options(by="absolute")])
-def test_sums_stay_true_however_much_is_left_out(name: str, options: Options) -> None:
+@pytest.mark.parametrize("options", [NOTHING, BlockOptions(keep=0.5), BlockOptions(by="absolute")])
+def test_sums_stay_true_however_much_is_left_out(name: str, options: BlockOptions) -> None:
     check_sums(name, options, 4)
 
 
@@ -139,7 +139,7 @@ def through_gain(x: Tensor, norm: Norm, model: Model) -> Tensor:
     return x if gain is None else x * gain.double()
 
 
-def check_readings(name: str, options: Options) -> None:
+def check_readings(name: str, options: BlockOptions) -> None:
     model, graph, draft = traced(name).model, graphed(name, options), drafted(name, options)
     sketches = list(draft.sketches.values())
     assert [node.id for node in graph.nodes] == [sketch.id for sketch in sketches]
@@ -429,7 +429,7 @@ def test_what_a_type_checker_would_refuse_is_explained_too(
     options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(LexrayError, match=re.escape(said)):
-        Options.check(**options)
+        BlockOptions.check(**options)
 
 
 def test_what_was_not_kept_is_said() -> None:

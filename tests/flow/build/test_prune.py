@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lexray.flow.build.build import find_pulls
 from lexray.flow.build.prune import Shown, choose, fewest, largest
-from lexray.flow.options import Options
+from lexray.flow.options import BlockOptions
 from lexray.flow.summary import summarise
 from lexray.trace.attribute.step import Moment
 from lexray.trace.attribute.walk import pulls
@@ -24,7 +24,7 @@ LAST = len(IDS) - 1
 
 
 def choose_all(
-    trace: Trace, layers: Sequence[int], position: int, target: int, options: Options
+    trace: Trace, layers: Sequence[int], position: int, target: int, options: BlockOptions
 ) -> dict[int, Shown]:
     """What is shown of each block."""
     moment = Moment.of(trace, position)
@@ -56,7 +56,7 @@ def test_the_largest_are_positive_and_in_order(values: list[float], n: int | Non
 @spanning
 def test_counts_are_the_original_way(name: str) -> None:
     trace = traced(name)
-    options = Options(heads=2, memories=1, neurons=(3, 2))
+    options = BlockOptions(heads=2, memories=1, neurons=(3, 2))
     for layer, chosen in choose_all(trace, trace.layers, LAST, 0, options).items():
         x = trace[layer]
         lengths = x.head_out[LAST].norm(dim=1)
@@ -84,7 +84,9 @@ def test_counts_are_the_original_way(name: str) -> None:
 
 def test_the_papers_way_ranks_by_the_coefficients_size() -> None:
     trace = traced("gpt2")
-    (chosen,) = choose_all(trace, [1], LAST, 0, Options(neurons=(3, 2), by="absolute")).values()
+    (chosen,) = choose_all(
+        trace, [1], LAST, 0, BlockOptions(neurons=(3, 2), by="absolute")
+    ).values()
     assert trace[1].coefficients is not None
     best = trace[1].coefficients[LAST].abs().topk(5).indices.tolist()
     assert [i for _, i in chosen.neurons] == best
@@ -98,7 +100,7 @@ def test_the_papers_way_ranks_by_the_coefficients_size() -> None:
 )
 def test_what_is_kept_carries_the_share_of_every_sum(name: str, share: float, by: str) -> None:
     trace, target = traced(name), 5
-    options = Options(keep=share, keep_by=by)  # type: ignore[arg-type]
+    options = BlockOptions(keep=share, keep_by=by)  # type: ignore[arg-type]
     full, draft = drafted(name, ALL), drafted(name, options, target=target)
     pull = pulls(Moment.of(trace, LAST), target, trace.layers)
     for id in draft.addends:
@@ -123,7 +125,7 @@ def test_what_is_kept_carries_the_share_of_every_sum(name: str, share: float, by
 
 def test_counts_are_ceilings_beside_a_share() -> None:
     trace = traced("gpt2")
-    options = Options(keep=1.0, heads=1, memories=2, neurons=(2, 1))
+    options = BlockOptions(keep=1.0, heads=1, memories=2, neurons=(2, 1))
     for chosen in choose_all(trace, trace.layers, LAST, 0, options).values():
         assert len(chosen.memories) == 1
         assert all(len(positions) == 2 for positions in chosen.memories.values())
@@ -165,4 +167,4 @@ def test_only_reachable_layers_are_needed_for_the_targets_share() -> None:
     trace = traced("gpt2").model.trace(IDS, layers=[0])
     moment = Moment.of(trace, LAST)
     step, pull = moment.step(0), pulls(moment, 3, [0])[0]
-    assert choose(step, Options(keep=0.5, keep_by="target"), pull).neurons
+    assert choose(step, BlockOptions(keep=0.5, keep_by="target"), pull).neurons

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lexray.space import TopPairs, top_pairs
 from lexray.space.topk import scan
-from lexray.space.topk.pairs import Sign, Standing
+from lexray.space.topk.pairs import SearchState, Sign
 from lexray.space.topk.scan import Tiling
 from tests.space.topk.test_pairs import (
     SIGNS,
@@ -33,7 +33,7 @@ def end_after(tiles: int, A: Tensor, B: Tensor, k: int, sign: Sign) -> TopPairs:
     """The search, ended when it has been seen so often."""
     left = tiles
 
-    def watch(_: Standing) -> bool:
+    def watch(_: SearchState) -> bool:
         nonlocal left
         left -= 1
         return left >= 0
@@ -86,10 +86,10 @@ def test_hostile_factors(both: tuple[Tensor, Tensor], k: int, sign: Sign, tiles:
 @pytest.mark.slow
 def test_a_search_that_goes_on_is_exact_and_tells_how_far_it_is() -> None:
     A, B = gaussian(150, 8, 2), gaussian(150, 8, 3)
-    seen: list[Standing] = []
+    seen: list[SearchState] = []
     limits: list[float] = []
 
-    def watch(standing: Standing) -> bool:
+    def watch(standing: SearchState) -> bool:
         seen.append(standing)
         found = standing.found()
         check(found, A, B, 20, "largest")

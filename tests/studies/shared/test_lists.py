@@ -10,7 +10,7 @@ import torch
 
 from lexray.studies import find
 from lexray.studies.attention_output import LISTS, gather
-from lexray.studies.shared.lists import PIECES, Lists, Part, pieces
+from lexray.studies.shared.lists import PIECES, ListReader, PassVectors, pieces
 from lexray.trace.read.project import project
 from tests.studies.recorded import TEXT, K, logits, model, prompts_file
 from tests.vocabulary.vocabularies import worded
@@ -48,9 +48,9 @@ def test_standard_lists_are_standardised_by_place(
 def test_readers_and_writers_are_told_apart() -> None:
     raw = model("llama")
     X = torch.randn(4, raw.d_model, generator=torch.Generator().manual_seed(0))
-    lists = Lists("x", ("residual",), lambda trace: {})
+    lists = ListReader("x", ("residual",), lambda trace: {})
     where = torch.zeros(4, dtype=torch.long)
-    parts = {"reads": Part(X, where, "reading"), "writes": Part(X, where)}
+    parts = {"reads": PassVectors(X, where, "reading"), "writes": PassVectors(X, where)}
     found = lists.tops(raw, parts, K)
     assert torch.equal(found["reads"], project(raw, X, K, side="reading").top_ids)
     assert torch.equal(found["writes"], project(raw, X, K).top_ids)

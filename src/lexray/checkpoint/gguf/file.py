@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lexray.checkpoint.base import Box, Checkpoint, file_marks
 from lexray.checkpoint.gguf.dequantise import unpack_into
-from lexray.checkpoint.gguf.header import Entry, Header, Metadata, integer
+from lexray.checkpoint.gguf.header import GGUFSpan, Header, Metadata, integer
 from lexray.checkpoint.mapped import Mapped
 from lexray.checkpoint.plain import is_plain
 from lexray.errors import LexrayError
@@ -46,7 +46,7 @@ class GGUFFile:
         return out
 
 
-def block_range(entry: Entry, box: Box) -> tuple[int, int]:
+def block_range(entry: GGUFSpan, box: Box) -> tuple[int, int]:
     """The blocks of each row which hold the columns of `box`."""
     left, right = box[-1] if box else (0, 1)
     return left // entry.kind.block, -(-right // entry.kind.block)
@@ -83,10 +83,10 @@ class GGUFCheckpoint(Checkpoint):
                 "split.tensors.count": len(self._where),
             }
             for key, value in expected.items():
-                found = integer(file.metadata, key, str(file.path))
-                if found not in (None, value) and (key, found) != ("split.count", 0):
+                said = integer(file.metadata, key, str(file.path))
+                if said not in (None, value) and (key, said) != ("split.count", 0):
                     raise LexrayError(
-                        f"{file.path}: {key} should be {value}, not {found}; the parts of a split "
+                        f"{file.path}: {key} should be {value}, not {said}; the parts of a split "
                         "model must lie in one folder and keep their names (…-00001-of-00003.gguf)"
                     )
 
@@ -114,7 +114,7 @@ class GGUFCheckpoint(Checkpoint):
     def names(self) -> Collection[str]:
         return self._where.keys()
 
-    def info(self, name: str) -> Entry:
+    def info(self, name: str) -> GGUFSpan:
         if name not in self._where:
             raise self.missing(name)
         return self._where[name].entries[name]

@@ -47,7 +47,7 @@ MAX_AXES = 4
 
 
 @dataclass(frozen=True)
-class Entry(TensorInfo):
+class GGUFSpan(TensorInfo):
     """A tensor in a file: its first and last byte in the file, and how they are to be read."""
 
     start: int
@@ -246,7 +246,7 @@ class Header:
         self._skip(at - self.end)
         return starts
 
-    def _entries(self, n_tensors: int) -> dict[str, Entry]:
+    def _entries(self, n_tensors: int) -> dict[str, GGUFSpan]:
         self._expect(n_tensors, "tensors", MAX_NAMES, 24)
         specs = [
             (self._name(), self._shape(), self._number("<I"), self._number("<Q"))
@@ -257,7 +257,7 @@ class Header:
         if alignment < 1 or alignment & (alignment - 1):
             raise self._fail(f"general.alignment is {alignment}, not a power of two")
         begin = -(-self.end // alignment) * alignment
-        entries: dict[str, Entry] = {}
+        entries: dict[str, GGUFSpan] = {}
         for name, shape, number, offset in specs:
             if name in entries:
                 raise self._fail(f"the tensor {name!r} occurs twice")
@@ -273,7 +273,7 @@ class Header:
             raise self._fail(f"a tensor with {axes} axes before byte {self.end}")
         return tuple(self._number("<Q") for _ in range(axes))[::-1]
 
-    def _entry(self, name: str, shape: tuple[int, ...], number: int, start: int) -> Entry:
+    def _entry(self, name: str, shape: tuple[int, ...], number: int, start: int) -> GGUFSpan:
         kind = quantisation(number)
         if kind is None:
             raise LexrayError(
@@ -286,9 +286,9 @@ class Header:
         stop = start + values // kind.block * kind.size
         if stop > self._size:
             raise self._fail(f"{name} should end at byte {stop}")
-        return Entry(shape, torch.float32, start, stop, kind, stored=kind.name)
+        return GGUFSpan(shape, torch.float32, start, stop, kind, stored=kind.name)
 
-    def _refuse_overlaps(self, entries: dict[str, Entry]) -> None:
+    def _refuse_overlaps(self, entries: dict[str, GGUFSpan]) -> None:
         ordered = sorted((entry.start, entry.stop, name) for name, entry in entries.items())
         for (_, stop, one), (start, _, other) in pairwise(ordered):
             if start < stop:

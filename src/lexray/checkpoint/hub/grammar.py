@@ -24,8 +24,8 @@ _LONGEST_PART = 200
 
 def split_id(text: str) -> tuple[str, str | None]:
     """A repository's id, and the GGUF file that may stand behind it."""
-    found = _GGUF_FILE.fullmatch(text)
-    return (found[1], found[2]) if found else (text, None)
+    match = _GGUF_FILE.fullmatch(text)
+    return (match[1], match[2]) if match else (text, None)
 
 
 def looks_like_hub_id(text: str) -> bool:

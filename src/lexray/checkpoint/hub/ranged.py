@@ -255,9 +255,9 @@ _REFUSALS = {
 def _total(response: Any, span: Span, where: str) -> int:
     """The file's size from `Content-Range`, which must be the range that was asked for."""
     answer = response.headers.get("Content-Range", "")
-    found = re.fullmatch(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", answer.strip())
-    if found:
-        first, last, total = map(int, found.groups())
+    match = re.fullmatch(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", answer.strip())
+    if match:
+        first, last, total = map(int, match.groups())
         if (first, last + 1) == (span[0], min(span[1], total)):
             return total
     raise LexrayError(

@@ -151,13 +151,13 @@ class RangeCache:
     def pieces(self, spans: Sequence[Span]) -> list[Piece]:
         """What is held of the sorted `spans`, and more around it."""
         stops = [stop for _, stop in spans]
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for start, stop in self.held():
             at = bisect_right(stops, start)
             if at < len(spans) and spans[at][0] < stop:
                 data = self._load(start, stop)
-                found += [(start, data)] if data is not None else []
-        return found
+                pieces += [(start, data)] if data is not None else []
+        return pieces
 
     def _load(self, start: int, stop: int) -> bytes | None:
         assert self._blob is not None

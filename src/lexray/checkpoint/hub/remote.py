@@ -31,7 +31,7 @@ from lexray.checkpoint.hub.repository import (
 )
 from lexray.checkpoint.plain import read_json
 from lexray.checkpoint.safetensors import (
-    Entry,
+    TensorSpan,
     header_length,
     parse_header,
     parse_metadata,
@@ -144,7 +144,7 @@ class RemoteCheckpoint(Checkpoint):
             return None
         return self._repository.download(filename)
 
-    def _find(self, name: str) -> tuple[RemoteShard, Entry]:
+    def _find(self, name: str) -> tuple[RemoteShard, TensorSpan]:
         filename = SAFETENSORS if self._index is None else self._index.get(name)
         if filename is None:
             raise self.missing(name)
@@ -192,7 +192,7 @@ def _index(repository: Repository) -> dict[str, str] | None:
     )
 
 
-def _spans(entry: Entry, shape: tuple[int, ...], box: Box) -> list[Span]:
+def _spans(entry: TensorSpan, shape: tuple[int, ...], box: Box) -> list[Span]:
     """Where in its file the part of a tensor, seen in this shape, is, in order."""
     parts = runs(shape, entry.dtype.itemsize, box)
     return [(entry.start + at, entry.start + at + length) for at, length in parts]
@@ -209,7 +209,7 @@ class RemoteShard:
         self._lock = threading.Lock()
 
     @property
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, TensorSpan]:
         """Its tensors."""
         with self._lock:
             return self._entries
@@ -220,7 +220,7 @@ class RemoteShard:
         return "_entries" in self.__dict__
 
     @cached_property
-    def _entries(self) -> dict[str, Entry]:
+    def _entries(self) -> dict[str, TensorSpan]:
         size = self._identify().size
         return parse_header(self._header(size), size, self._where)
 

@@ -197,10 +197,10 @@ def authorization(token: Token) -> dict[str, str]:
     """The header that shows `token`, or the one that is logged in, to the Hub."""
     if token is False or (token is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN):
         return {}
-    found = token if isinstance(token, str) else get_token()
-    if token is True and not found:
+    held = token if isinstance(token, str) else get_token()
+    if token is True and not held:
         raise _explain_refusal("the model", "to be opened with a token, but none is logged in:")
-    return {"Authorization": f"Bearer {found}"} if found else {}
+    return {"Authorization": f"Bearer {held}"} if held else {}
 
 
 def endpoint() -> str:
@@ -282,8 +282,8 @@ def _list_parts(repository: Repository, gguf: str) -> list[str]:
 
 def _ggufs(repository: Repository) -> list[str]:
     """Its GGUF files, of split ones the first parts."""
-    found = (name for name in repository.files if name.endswith(".gguf"))
-    return sorted({part_names(name)[0] for name in found})
+    ggufs = (name for name in repository.files if name.endswith(".gguf"))
+    return sorted({part_names(name)[0] for name in ggufs})
 
 
 def _weights(repository: Repository) -> list[str]:

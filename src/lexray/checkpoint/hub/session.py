@@ -197,9 +197,9 @@ def _shorten_waits(response: Any) -> None:
         headers["RateLimit"] = _RATE_LIMIT_TIME.sub(_shorter, limit)
 
 
-def _shorter(found: re.Match[str]) -> str:
-    seconds = LONGEST_WAIT if len(found[2]) > 4 else min(int(found[2]), LONGEST_WAIT)
-    return f"{found[1]}{seconds}"
+def _shorter(match: re.Match[str]) -> str:
+    seconds = LONGEST_WAIT if len(match[2]) > 4 else min(int(match[2]), LONGEST_WAIT)
+    return f"{match[1]}{seconds}"
 
 
 def _check_length(response: Any, bounds: Bounds) -> None:

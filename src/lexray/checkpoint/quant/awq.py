@@ -15,7 +15,7 @@ import torch
 from lexray.checkpoint.base import Checkpoint
 from lexray.checkpoint.quant.code import Code
 from lexray.checkpoint.quant.method import FLOATS, Method, Roles, expect, join
-from lexray.checkpoint.quant.packed import Grid, Matrix, Packed, broken, matrix
+from lexray.checkpoint.quant.packed import PackedWeight, ScaledCodes, StoredMatrix, broken, matrix
 
 ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in a word the n-th of eight outputs lies."""
@@ -39,7 +39,7 @@ class AWQ(Method):
         endings = {"codes": ".qweight", "scale": ".scales", "zero": ".qzeros"}
         return join(names, ".qweight", endings)
 
-    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
         info = {role: checkpoint.info(tensor) for role, tensor in roles.items()}
         for role in ("codes", "zero"):
             expect(roles[role], info[role], (torch.int32,))
@@ -51,33 +51,37 @@ class AWQ(Method):
         n_out, n_in, n_groups = 8 * columns, rows, info["scale"].shape[0]
         each = self._each(name, n_in, n_groups)
         code = Code(4, 4, order=ORDER)
-        return Grid(
+        return ScaledCodes(
             name,
             (n_out, n_in),
             f"AWQ 4-bit, groups of {each}",
-            Matrix(roles["codes"], (n_out, n_in), code, True, True).check(info["codes"].shape),
-            Matrix(roles["scale"], (n_out, n_groups), flipped=True).check(info["scale"].shape),
+            StoredMatrix(roles["codes"], (n_out, n_in), code, True, True).check(
+                info["codes"].shape
+            ),
+            StoredMatrix(roles["scale"], (n_out, n_groups), flipped=True).check(
+                info["scale"].shape
+            ),
             (1, each),
-            zero=Matrix(roles["zero"], (n_out, n_groups), code, True, True).check(
+            zero=StoredMatrix(roles["zero"], (n_out, n_groups), code, True, True).check(
                 info["zero"].shape
             ),
         )
 
-    def _gemv(self, name: str, roles: Roles, shape: tuple[int, int], width: int) -> Packed:
+    def _gemv(self, name: str, roles: Roles, shape: tuple[int, int], width: int) -> PackedWeight:
         """Scales and zero points have columns to spare."""
         n_out, n_in = shape
         each = self._said() or n_in
         if each < 1 or -(-n_in // each) > width or width % 8:
             raise broken(name, f"{n_in} inputs in groups of {each} need more than {width} scales")
         code = Code(4, 4)
-        return Grid(
+        return ScaledCodes(
             name,
             shape,
             f"AWQ 4-bit (gemv), groups of {each}",
-            Matrix(roles["codes"], shape, code),
-            Matrix(roles["scale"], (n_out, width)),
+            StoredMatrix(roles["codes"], shape, code),
+            StoredMatrix(roles["scale"], (n_out, width)),
             (1, each),
-            zero=Matrix(roles["zero"], (n_out, width), code),
+            zero=StoredMatrix(roles["zero"], (n_out, width), code),
         )
 
     def _said(self) -> int | None:

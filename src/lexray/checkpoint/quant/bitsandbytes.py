@@ -24,7 +24,15 @@ from lexray.checkpoint.plain import parse_json
 from lexray.checkpoint.quant.code import Code
 from lexray.checkpoint.quant.flat import Window, look
 from lexray.checkpoint.quant.method import Method, Roles, expect, join
-from lexray.checkpoint.quant.packed import Grid, Matrix, Packed, Piece, Shape, broken, matrix
+from lexray.checkpoint.quant.packed import (
+    PackedWeight,
+    ScaledCodes,
+    Shape,
+    StoredMatrix,
+    StoredPart,
+    broken,
+    matrix,
+)
 
 STATE = re.compile(r"(?P<weight>.+)\.quant_state\.bitsandbytes__(?P<kind>nf4|fp4)")
 LONGEST_STATE = 1 << 14
@@ -40,11 +48,11 @@ class BitsAndBytes(Method):
 
     def claim(self, names: Collection[str]) -> dict[str, Roles]:
         endings = {"codes": ".weight", "scale": ".SCB"}
-        found = join(names, ".SCB", endings, {"layout": ".weight_format"})
+        claims = join(names, ".SCB", endings, {"layout": ".weight_format"})
         for name in names:
             if match := STATE.fullmatch(name):
-                found[match["weight"]] = self._roles(match["weight"], name, names)
-        return found
+                claims[match["weight"]] = self._roles(match["weight"], name, names)
+        return claims
 
     def _roles(self, weight: str, state: str, names: Collection[str]) -> Roles:
         roles = {"codes": weight, "state": state}
@@ -56,29 +64,29 @@ class BitsAndBytes(Method):
             raise broken(weight, f"{state} is there, but {missing or 'the weight'} is not")
         return roles
 
-    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
         return (_four_bits if "state" in roles else _eight_bits)(name, roles, checkpoint)
 
 
-def _eight_bits(name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+def _eight_bits(name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
     codes = expect(name, checkpoint.info(roles["codes"]), (torch.int8,))
     scale = expect(roles["scale"], checkpoint.info(roles["scale"]), (torch.float32,))
     shape = matrix(name, codes.shape)
     if "layout" in roles and int(checkpoint.read_unchecked(roles["layout"]).sum()) != 0:
         raise broken(name, "its rows are interleaved for a kind of GPU (weight_format)")
-    return Grid(
+    return ScaledCodes(
         name,
         shape,
         "bitsandbytes int8, a scale per row",
-        Matrix(roles["codes"], shape),
-        Matrix(roles["scale"], (shape[0], 1)).check(scale.shape),
+        StoredMatrix(roles["codes"], shape),
+        StoredMatrix(roles["scale"], (shape[0], 1)).check(scale.shape),
         (1, shape[1]),
         constant=PER_ROW,
     )
 
 
 @dataclass(frozen=True)
-class FourBits(Packed):
+class FourBits(PackedWeight):
     """Codes of four bits in blocks over the flattened weight."""
 
     name: str
@@ -97,22 +105,24 @@ class FourBits(Packed):
         aligned = width % self.block == 0 and width % (2 * self.unit) == 0
         return look(self.shape, box, aligned)
 
-    def pieces(self, box: Box) -> dict[str, Piece]:
+    def pieces(self, box: Box) -> dict[str, StoredPart]:
         window = self._window(box)
-        found = {
-            "codes": Piece(self.roles["codes"], *window.grid(2 * self.unit)),
-            "absmax": Piece(self.roles["absmax"], *window.grid(self.block)),
-            "quant_map": Piece(self.roles["quant_map"], (16,), ((0, 16),)),
+        pieces = {
+            "codes": StoredPart(self.roles["codes"], *window.grid(2 * self.unit)),
+            "absmax": StoredPart(self.roles["absmax"], *window.grid(self.block)),
+            "quant_map": StoredPart(self.roles["quant_map"], (16,), ((0, 16),)),
         }
         if self.nested:
             count = -(-prod(self.shape) // self.block)
             first, last = self._nested(window)
             size = -(-count // self.nested)
-            found["nested_absmax"] = Piece(
+            pieces["nested_absmax"] = StoredPart(
                 self.roles["nested_absmax"], (size,), ((first, last + 1),)
             )
-            found["nested_quant_map"] = Piece(self.roles["nested_quant_map"], (256,), ((0, 256),))
-        return found
+            pieces["nested_quant_map"] = StoredPart(
+                self.roles["nested_quant_map"], (256,), ((0, 256),)
+            )
+        return pieces
 
     def _nested(self, window: Window) -> tuple[int, int]:
         """The first and the last scale of scales."""
@@ -125,9 +135,9 @@ class FourBits(Packed):
         window = self._window(box)
         code = Code(4, self.unit, order=tuple(i ^ 1 for i in range(2 * self.unit)))
         numbers = code.unpack(read["codes"], *window.columns).int()
-        found = read["quant_map"].float()[numbers]
+        values = read["quant_map"].float()[numbers]
         absmax = self._absmax(read, window)
-        return window.cut(found.mul_(absmax[:, window.blocks(self.block)]), box)
+        return window.cut(values.mul_(absmax[:, window.blocks(self.block)]), box)
 
     def _absmax(self, read: Mapping[str, Tensor], window: Window) -> Tensor:
         if not self.nested:
@@ -138,7 +148,7 @@ class FourBits(Packed):
         return read["nested_quant_map"].float()[read["absmax"].int()] * scale + self.offset
 
 
-def _four_bits(name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+def _four_bits(name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
     state = _state(name, roles["state"], checkpoint)
     shape = matrix(name, tuple(_sizes(name, state.listing("shape"))))
     kind, block = state.text("quant_type"), state.whole("blocksize") or 0
@@ -183,10 +193,10 @@ def _state(name: str, tensor: str, checkpoint: Checkpoint) -> Fields:
     if len(info.shape) != 1 or not 0 < info.shape[0] <= LONGEST_STATE:
         raise broken(name, f"{tensor} is no text")
     raw = checkpoint.read_unchecked(tensor).cpu().numpy().tobytes()
-    found = parse_json(raw, f"{tensor} is no text: it")
-    if not isinstance(found, dict):
+    state = parse_json(raw, f"{tensor} is no text: it")
+    if not isinstance(state, dict):
         raise broken(name, f"{tensor} is no JSON object")
-    return Fields(found, tensor)
+    return Fields(state, tensor)
 
 
 def _sizes(name: str, shape: list[object]) -> list[int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lexray.checkpoint.base import Box, Checkpoint, TensorInfo
 from lexray.checkpoint.quant.find import SETTINGS, find_method
 from lexray.checkpoint.quant.method import Method, Roles
-from lexray.checkpoint.quant.packed import Packed
+from lexray.checkpoint.quant.packed import PackedWeight
 from lexray.errors import LexrayError
 
 PIECE = 1 << 22
@@ -37,7 +37,7 @@ class QuantisedCheckpoint(Checkpoint):
                 f"of its tensors is stored so (their names would end in {' or '.join(method.marks)}"
                 "); if its weights were de-quantised, take quantization_config out of config.json"
             )
-        self._packed: dict[str, Packed] = {}
+        self._packed: dict[str, PackedWeight] = {}
         used = {part for roles in self._weights.values() for part in roles.values()}
         self._names = dict.fromkeys(
             name for name in base.names() if name not in used and not method.hides(name)
@@ -89,7 +89,7 @@ class QuantisedCheckpoint(Checkpoint):
         )
         return self.info(name) if known and not self.base.remote else None
 
-    def _pack(self, name: str) -> Packed:
+    def _pack(self, name: str) -> PackedWeight:
         if name not in self._packed:
             roles: Roles = self._weights[name]
             try:

@@ -67,20 +67,20 @@ class Code:
             return torch.empty(*raw.shape[:-1], stop - start)
         numbers, _ = self.group
         skipped = start % numbers
-        found = self._numbers(raw)[..., skipped : skipped + stop - start]
+        codes = self._numbers(raw)[..., skipped : skipped + stop - start]
         if self.table is not None:
             table = torch.tensor(self.table, dtype=torch.float32)
-            return table[found.int()]
+            return table[codes.int()]
         if self.wraps:
-            return ((found.int() + self.offset) & ((1 << self.bits) - 1)).float()
-        return found.float().add_(self.offset)
+            return ((codes.int() + self.offset) & ((1 << self.bits) - 1)).float()
+        return codes.float().add_(self.offset)
 
     def _numbers(self, raw: Tensor) -> Tensor:
         if self.loose or self.order is not None:
-            found = _fields(_words(raw, self.unit), self.bits, 8 * self.unit // self.bits)
+            numbers = _fields(_words(raw, self.unit), self.bits, 8 * self.unit // self.bits)
             if self.order is not None:
-                found = found[..., torch.tensor(self.order)]
-            return found.flatten(-2)
+                numbers = numbers[..., torch.tensor(self.order)]
+            return numbers.flatten(-2)
         octets = _octets(raw)
         if self.bits == 8:
             return octets

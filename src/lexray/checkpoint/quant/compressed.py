@@ -22,10 +22,10 @@ from lexray.checkpoint.quant.code import E2M3, FP4, POWERS, Code
 from lexray.checkpoint.quant.fp8 import blocks_said
 from lexray.checkpoint.quant.method import FLOATS, FP8, Method, Roles, expect, join
 from lexray.checkpoint.quant.packed import (
-    Grid,
-    Matrix,
-    Packed,
+    PackedWeight,
+    ScaledCodes,
     Shape,
+    StoredMatrix,
     broken,
     grid_of,
     matrix,
@@ -95,9 +95,9 @@ class CompressedTensors(Method):
                     ranks.append((rank, weights))
         if not ranks:
             raise broken(name, "no group of the config's config_groups speaks of it")
-        return min(ranks, key=lambda found: found[0])[1]
+        return min(ranks, key=lambda rank: rank[0])[1]
 
-    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
         said = self._weights(name)
         bits, kind = said.whole("num_bits") or 8, said.text("type") or "int"
         codes = checkpoint.info(roles["codes"])
@@ -108,40 +108,42 @@ class CompressedTensors(Method):
         if codes.dtype in WEIGHTS and (codes.dtype == torch.int8) == (kind == "int"):
             shape = matrix(name, codes.shape)
             words = "int8" if kind == "int" else str(codes.dtype)[6:].removesuffix("fn")
-            return self._scaled(name, roles, checkpoint, Matrix(roles["codes"], shape), words, said)
+            return self._scaled(
+                name, roles, checkpoint, StoredMatrix(roles["codes"], shape), words, said
+            )
         stored = str(codes.dtype).removeprefix("torch.")
         raise broken(name, f"it is stored as {stored}, where the config says {kind} of {bits} bits")
 
     def _packed(
         self, name: str, roles: Roles, checkpoint: Checkpoint, bits: int, said: Fields
-    ) -> Packed:
+    ) -> PackedWeight:
         if not 1 <= bits <= 8:
             raise broken(name, f"no words hold codes of {bits} bits")
-        found = matrix(name, checkpoint.info(roles["codes"]).shape)
-        shape = self._true_shape(name, roles, checkpoint, found)
+        layout = matrix(name, checkpoint.info(roles["codes"]).shape)
+        shape = self._true_shape(name, roles, checkpoint, layout)
         code = next(
             (
                 code
                 for code in (Code(bits, 4), Code(bits, 4, loose=True))
-                if code.width(shape[-1]) == found[-1]
+                if code.width(shape[-1]) == layout[-1]
             ),
             None,
         )
-        if code is None or shape[:-1] != found[:-1]:
-            raise broken(name, f"{found} words cannot hold {shape} codes of {bits} bits")
+        if code is None or shape[:-1] != layout[:-1]:
+            raise broken(name, f"{layout} words cannot hold {shape} codes of {bits} bits")
         code = replace(code, offset=-(1 << bits - 1))
-        stored = Matrix(roles["codes"], shape, code)
+        stored = StoredMatrix(roles["codes"], shape, code)
         return self._scaled(name, roles, checkpoint, stored, f"{bits}-bit", said)
 
-    def _true_shape(self, name: str, roles: Roles, checkpoint: Checkpoint, found: Shape) -> Shape:
+    def _true_shape(self, name: str, roles: Roles, checkpoint: Checkpoint, stored: Shape) -> Shape:
         if "shape" not in roles:
             raise broken(name, "it has no weight_shape beside its codes")
         info = expect(roles["shape"], checkpoint.info(roles["shape"]), (torch.int64, torch.int32))
-        if info.shape != (len(found),):
-            raise broken(name, f"{roles['shape']} should have {len(found)} sizes")
+        if info.shape != (len(stored),):
+            raise broken(name, f"{roles['shape']} should have {len(stored)} sizes")
         sizes = tuple(int(n) for n in checkpoint.read_unchecked(roles["shape"]))
-        if min(sizes) < 1 or prod(sizes) > 32 * prod(found):
-            raise broken(name, f"{roles['shape']} says {sizes}, which {found} words cannot hold")
+        if min(sizes) < 1 or prod(sizes) > 32 * prod(stored):
+            raise broken(name, f"{roles['shape']} says {sizes}, which {stored} words cannot hold")
         return sizes
 
     def _scaled(
@@ -149,10 +151,10 @@ class CompressedTensors(Method):
         name: str,
         roles: Roles,
         checkpoint: Checkpoint,
-        codes: Matrix,
+        codes: StoredMatrix,
         words: str,
         said: Fields,
-    ) -> Packed:
+    ) -> PackedWeight:
         scale = expect(roles["scale"], checkpoint.info(roles["scale"]), (*FLOATS, torch.uint8))
         shape = codes.shape
         block = [*said.listing("block_structure"), *[None] * 2][:2]
@@ -164,7 +166,7 @@ class CompressedTensors(Method):
         if scale.dtype == torch.uint8:
             scales = replace(scales, code=POWERS)
         how = blocks_said(shape, high, wide)
-        return Grid(
+        return ScaledCodes(
             name,
             shape,
             f"{words}{how}{', act-order' if 'groups' in roles else ''}",
@@ -184,28 +186,32 @@ class CompressedTensors(Method):
         return roles["groups"]
 
     def _zero(
-        self, roles: Roles, checkpoint: Checkpoint, codes: Matrix, size: Shape
-    ) -> Matrix | None:
+        self, roles: Roles, checkpoint: Checkpoint, codes: StoredMatrix, size: Shape
+    ) -> StoredMatrix | None:
         """Zero points: plain, or packed like the codes, along the rows."""
         if "zero" not in roles:
             return None
         info = checkpoint.info(roles["zero"])
         if codes.code.bits and info.dtype == torch.int32:
-            return Matrix(roles["zero"], size, codes.code, rows_packed=True).check(info.shape)
+            return StoredMatrix(roles["zero"], size, codes.code, rows_packed=True).check(info.shape)
         expect(roles["zero"], info, (torch.int8, *FP8))
-        return Matrix(roles["zero"], size).check(info.shape)
+        return StoredMatrix(roles["zero"], size).check(info.shape)
 
-    def _small_floats(self, name: str, roles: Roles, checkpoint: Checkpoint, bits: int) -> Packed:
+    def _small_floats(
+        self, name: str, roles: Roles, checkpoint: Checkpoint, bits: int
+    ) -> PackedWeight:
         """MXFP4, MXFP6 (powers of two per 32) and NVFP4 (8-bit floats per 16, and one for all)."""
-        found = matrix(name, checkpoint.info(roles["codes"]).shape)
-        shape = (*found[:-1], found[-1] * 8 // bits)
+        stored = matrix(name, checkpoint.info(roles["codes"]).shape)
+        shape = (*stored[:-1], stored[-1] * 8 // bits)
         code = FP4 if bits == 4 else Code(6, table=E2M3)
-        return small_floats(name, roles, checkpoint, Matrix(roles["codes"], shape, code), True)
+        return small_floats(
+            name, roles, checkpoint, StoredMatrix(roles["codes"], shape, code), True
+        )
 
 
 def small_floats(
-    name: str, roles: Roles, checkpoint: Checkpoint, codes: Matrix, divides: bool
-) -> Packed:
+    name: str, roles: Roles, checkpoint: Checkpoint, codes: StoredMatrix, divides: bool
+) -> PackedWeight:
     """Floats of 4 or 6 bits in groups; with 8-bit scales comes a `factor` that multiplies those, or
     divides them."""
     scale = checkpoint.info(roles["scale"])
@@ -222,9 +228,9 @@ def small_floats(
     if "factor" in roles:
         factor = expect(roles["factor"], checkpoint.info(roles["factor"]), FLOATS)
         factors = [(*one_factor(name, codes.shape, roles["factor"], factor.shape), divides)]
-    scales = Matrix(roles["scale"], expected)
+    scales = StoredMatrix(roles["scale"], expected)
     words = "NVFP4" if nvidia else f"MXFP{codes.code.bits}"
-    return Grid(
+    return ScaledCodes(
         name,
         codes.shape,
         f"{words}, groups of {each}",

@@ -50,11 +50,11 @@ def known_methods() -> list[str]:
 def hint_at(names: Collection[str]) -> str:
     """Which formats the names of tensors look like, for a checkpoint whose config says nothing."""
     marks = [(m.title, mark) for m in METHODS for mark in m.marks]
-    found = {title for title, mark in marks if any(name.endswith(mark) for name in names)}
-    if not found:
+    titles = {title for title, mark in marks if any(name.endswith(mark) for name in names)}
+    if not titles:
         return ""
     return (
-        f"its tensors look like those of {' or '.join(sorted(found))}, which lexray reads where "
+        f"its tensors look like those of {' or '.join(sorted(titles))}, which lexray reads where "
         "the quantization_config of config.json (or quantize_config.json) says so: download that "
         "too"
     )
@@ -68,15 +68,15 @@ def _settings(checkpoint: Checkpoint) -> dict[str, Any] | None:
         return None
     for inside in (config, config.get("text_config")):
         for key in SETTINGS:
-            found = inside.get(key) if isinstance(inside, dict) else None
-            if isinstance(found, dict) and found:
-                return found
+            settings = inside.get(key) if isinstance(inside, dict) else None
+            if isinstance(settings, dict) and settings:
+                return settings
     for filename, method in QUANTISED.items():
         path = checkpoint.asset(filename)
         if path is not None:
-            found = read_json(path)
-            inner = found.get("quantization")
-            return {"quant_method": method} | (inner if isinstance(inner, dict) else found)
+            settings = read_json(path)
+            inner = settings.get("quantization")
+            return {"quant_method": method} | (inner if isinstance(inner, dict) else settings)
     return None
 
 

@@ -43,19 +43,19 @@ class Window:
         """The block of each column that is read, counted from the first of these blocks."""
         return torch.arange(*self.columns) // each - self.columns[0] // each
 
-    def cut(self, found: Tensor, box: Box) -> Tensor:
+    def cut(self, values: Tensor, box: Box) -> Tensor:
         """The wanted part of the rows and columns that were read."""
         *front, rows, columns = box
         sizes = [stop - start for start, stop in front]
         if self.aligned:
-            found = found.view(*sizes, -1, found.shape[-1])
+            values = values.view(*sizes, -1, values.shape[-1])
             left = columns[0] - self.columns[0]
         else:
-            found = found.view(*sizes, -1, self.shape[-1])
+            values = values.view(*sizes, -1, self.shape[-1])
             left = columns[0]
         above = rows[0] if len(box) > 2 and prod(sizes) > 1 else 0
         high, wide = rows[1] - rows[0], columns[1] - columns[0]
-        return found[..., above : above + high, left : left + wide]
+        return values[..., above : above + high, left : left + wide]
 
 
 def look(shape: Shape, box: Box, aligned: bool) -> Window:

@@ -15,7 +15,14 @@ import torch
 from lexray.checkpoint.base import Checkpoint
 from lexray.checkpoint.quant.code import FP4, PLAIN, POWERS
 from lexray.checkpoint.quant.method import FLOATS, FP8, Method, Roles, expect
-from lexray.checkpoint.quant.packed import Grid, Matrix, Packed, broken, grid_of, matrix
+from lexray.checkpoint.quant.packed import (
+    PackedWeight,
+    ScaledCodes,
+    StoredMatrix,
+    broken,
+    grid_of,
+    matrix,
+)
 
 ENDINGS = ("_scale_inv", "_scale")
 
@@ -30,7 +37,7 @@ class Float8(Method):
     def claim(self, names: Collection[str]) -> dict[str, Roles]:
         return claim_scaled(names)
 
-    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
         said = self.settings.listing("weight_block_size")
         block = (said[0], said[1]) if len(said) == 2 and {*map(type, said)} == {int} else None
         return pack_scaled(name, roles, checkpoint, block)
@@ -38,20 +45,20 @@ class Float8(Method):
 
 def claim_scaled(names: Collection[str]) -> dict[str, Roles]:
     """Weights beside which a tensor of the same name with `_scale_inv` or `_scale` lies."""
-    found: dict[str, Roles] = {}
+    claims: dict[str, Roles] = {}
     for ending in ENDINGS:
         for name in names:
             codes = name.removesuffix(ending)
             if name.endswith(ending) and codes in names:
-                found.setdefault(codes, {"codes": codes, "scale": name})
+                claims.setdefault(codes, {"codes": codes, "scale": name})
             elif name.endswith(f".weight{ending}"):
                 raise broken(codes, f"{name} is there, but {codes} is not")
-    return found
+    return claims
 
 
 def pack_scaled(
     name: str, roles: Roles, checkpoint: Checkpoint, block: tuple[int, int] | None = None
-) -> Packed:
+) -> PackedWeight:
     """8-bit floats (or pairs of 4-bit ones, in bytes) times the scales beside them."""
     codes, scale = checkpoint.info(roles["codes"]), checkpoint.info(roles["scale"])
     expect(roles["codes"], codes, (*FP8, torch.int8))
@@ -59,12 +66,12 @@ def pack_scaled(
     shape = matrix(name, codes.shape)
     halves = codes.dtype == torch.int8
     shape = (*shape[:-1], 2 * shape[-1]) if halves else shape
-    stored = Matrix(roles["codes"], shape, FP4 if halves else PLAIN).check(codes.shape)
+    stored = StoredMatrix(roles["codes"], shape, FP4 if halves else PLAIN).check(codes.shape)
     words = "FP4" if halves else str(codes.dtype).removeprefix("torch.").removesuffix("fn")
     scales, (high, wide) = grid_of(name, shape, roles["scale"], scale.shape, block)
     if scale.dtype == torch.uint8:
         scales = replace(scales, code=POWERS)
-    return Grid(
+    return ScaledCodes(
         name, shape, f"{words}{blocks_said(shape, high, wide)}", stored, scales, (high, wide)
     )
 

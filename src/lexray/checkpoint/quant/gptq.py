@@ -16,7 +16,7 @@ import torch
 from lexray.checkpoint.base import Checkpoint
 from lexray.checkpoint.quant.code import Code
 from lexray.checkpoint.quant.method import FLOATS, Method, Roles, expect, join
-from lexray.checkpoint.quant.packed import Grid, Matrix, Packed, broken, matrix
+from lexray.checkpoint.quant.packed import PackedWeight, ScaledCodes, StoredMatrix, broken, matrix
 
 BITS = (2, 3, 4, 8)
 VERSIONS = {"gptq": 1, "gptq_v2": 0}
@@ -46,7 +46,7 @@ class GPTQ(Method):
         endings = {"codes": ".qweight", "scale": ".scales", "zero": ".qzeros"}
         return join(names, ".qweight", endings, {"groups": ".g_idx"})
 
-    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
         info = {role: checkpoint.info(tensor) for role, tensor in roles.items()}
         for role in ("codes", "zero"):
             expect(roles[role], info[role], (torch.int32,))
@@ -58,14 +58,18 @@ class GPTQ(Method):
         )
         each = self._each(name, n_in, n_groups)
         codes = Code(bits, 4)
-        return Grid(
+        return ScaledCodes(
             name,
             (n_out, n_in),
             f"GPTQ {bits}-bit, groups of {each}{', act-order' if self.scattered else ''}",
-            Matrix(roles["codes"], (n_out, n_in), codes, flipped=True).check(info["codes"].shape),
-            Matrix(roles["scale"], (n_out, n_groups), flipped=True).check(info["scale"].shape),
+            StoredMatrix(roles["codes"], (n_out, n_in), codes, flipped=True).check(
+                info["codes"].shape
+            ),
+            StoredMatrix(roles["scale"], (n_out, n_groups), flipped=True).check(
+                info["scale"].shape
+            ),
             (1, each),
-            zero=Matrix(
+            zero=StoredMatrix(
                 roles["zero"],
                 (n_out, n_groups),
                 Code(bits, 4, offset=self.added, wraps=True),

@@ -19,7 +19,7 @@ from torch import Tensor
 from lexray.checkpoint.base import Box, Checkpoint
 from lexray.checkpoint.quant.flat import Window, look
 from lexray.checkpoint.quant.method import FLOATS, Method, Roles, expect, join
-from lexray.checkpoint.quant.packed import Packed, Piece, Shape, broken, matrix
+from lexray.checkpoint.quant.packed import PackedWeight, Shape, StoredPart, broken, matrix
 
 PACKINGS = {"8bit_u8": 8, "4bit_u8": 4, "3bit_32": 3, "2bit_u8": 2, "1bit_u8": 1}
 WORDS = (
@@ -41,7 +41,7 @@ class HQQ(Method):
         allowed = {word: f".{word}" for word in (*WORDS, "scale", "zero") if word not in needed}
         return join(names, ".W_q", needed, allowed)
 
-    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
         said = {word: _small(name, roles[word], checkpoint) for word in WORDS if word in roles}
         if any(said.get(word, [0])[0] for word in ("quant_scale", "quant_zero", "view_as_float")):
             raise broken(name, "its scales are quantised themselves, or its codes seen as floats")
@@ -55,7 +55,7 @@ class HQQ(Method):
         each = int(said.get("group_size", [0])[0]) or shape[axis]
         if each < 1 or n % each:
             raise broken(name, f"{shape} cannot be divided into groups of {each}")
-        found = HQQWeight(
+        weight = HQQWeight(
             name,
             shape,
             f"HQQ {PACKINGS[packing]}-bit, groups of {each}",
@@ -64,8 +64,8 @@ class HQQ(Method):
             each,
             axis,
         )
-        found.check(checkpoint)
-        return found
+        weight.check(checkpoint)
+        return weight
 
 
 def _small(name: str, tensor: str, checkpoint: Checkpoint) -> list[float]:
@@ -73,14 +73,14 @@ def _small(name: str, tensor: str, checkpoint: Checkpoint) -> list[float]:
     info = checkpoint.info(tensor)
     if not 0 < prod(info.shape) <= LONGEST:
         raise broken(name, f"{tensor} of shape {info.shape} describes nothing")
-    found = checkpoint.read_unchecked(tensor).double().flatten()
-    if not bool(found.isfinite().all()):
+    values = checkpoint.read_unchecked(tensor).double().flatten()
+    if not bool(values.isfinite().all()):
         raise broken(name, f"{tensor} is no number")
-    return [float(x) for x in found]
+    return [float(x) for x in values]
 
 
 @dataclass(frozen=True)
-class HQQWeight(Packed):
+class HQQWeight(PackedWeight):
     """A weight whose parts share bytes."""
 
     name: str
@@ -134,14 +134,14 @@ class HQQWeight(Packed):
         width = self.shape[-1] if aligned else 1
         high = self.units // width
         start, stop = window.rows if aligned else window.columns
-        found: list[tuple[int, Box, Shape]] = []
+        slots: list[tuple[int, Box, Shape]] = []
         for slot in range(self.parts):
             first, last = max(start, slot * high), min(stop, (slot + 1) * high)
             if first < last:
                 span = (first - slot * high, last - slot * high)
                 box: Box = (span, window.columns) if aligned else ((0, 1), span)
-                found.append((slot, box, (high, width) if aligned else (1, high)))
-        return found
+                slots.append((slot, box, (high, width) if aligned else (1, high)))
+        return slots
 
     def _groups(self, window: Window) -> tuple[Shape, Box]:
         """The scales to read; of interleaved groups all rows."""
@@ -153,15 +153,15 @@ class HQQWeight(Packed):
             return (period // width, width), ((0, period // width), window.columns)
         return (1, period), ((0, 1), (0, period))
 
-    def pieces(self, box: Box) -> dict[str, Piece]:
+    def pieces(self, box: Box) -> dict[str, StoredPart]:
         window = self._window(box)
-        found = {
-            f"codes {slot}": Piece(self.roles["codes"], shape, part)
+        pieces = {
+            f"codes {slot}": StoredPart(self.roles["codes"], shape, part)
             for slot, part, shape in self._slots(window)
         }
         for role in ("scale", "zero"):
-            found[role] = Piece(self.roles[role], *self._groups(window))
-        return found
+            pieces[role] = StoredPart(self.roles[role], *self._groups(window))
+        return pieces
 
     def values(self, read: Mapping[str, Tensor], box: Box) -> Tensor:
         window = self._window(box)
@@ -169,9 +169,9 @@ class HQQWeight(Packed):
         for slot, _, _ in self._slots(window):
             shift = self.bits * (self.parts - 1 - slot)
             codes.append((read[f"codes {slot}"].int() >> shift) & mask)
-        found = torch.cat(codes, 0 if window.aligned else 1).float()
+        values = torch.cat(codes, 0 if window.aligned else 1).float()
         scale, zero = (self._spread(read[role].float(), window) for role in ("scale", "zero"))
-        return window.cut(found.sub_(zero).mul_(scale), box)
+        return window.cut(values.sub_(zero).mul_(scale), box)
 
     def _spread(self, groups: Tensor, window: Window) -> Tensor:
         if self.axis == 1:

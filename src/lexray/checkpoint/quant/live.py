@@ -89,35 +89,35 @@ def find_live(
     module: nn.Module, tensors: Mapping[str, Tensor]
 ) -> tuple[dict[str, LiveWeight], set[str]]:
     """The quantised weights of a module, and the tensors that are only parts of them."""
-    found, hidden = _own(module, tensors)
+    weights, hidden = _own(module, tensors)
     kept = dict(tensors) | _bitsandbytes(module)
     name, settings = type(module).__name__, _settings(module)
     if settings is None:
-        return found, hidden
-    known = {k: plain(v) for k, v in kept.items() if k not in found and k not in hidden}
+        return weights, hidden
+    known = {k: plain(v) for k, v in kept.items() if k not in weights and k not in hidden}
     method = find_method(Tensors(name, known, {SETTINGS[0]: settings}))
     if isinstance(method, AS_FILES):
         inside = Tensors(name, known, {})
         claimed = method.claim(known)
         if claimed:
             whole = QuantisedCheckpoint(inside, method)
-            found |= {weight: Kept(whole, weight) for weight in claimed}
+            weights |= {weight: Kept(whole, weight) for weight in claimed}
             parts = {part for roles in claimed.values() for part in roles.values()}
             hidden |= parts | {n for n in known if method.hides(n)}
-    elif not found and _has_odd(tensors):
+    elif not weights and _has_odd(tensors):
         raise LexrayError(
             f"a {name} whose layers are quantised by {method_name(settings)} cannot be read in "
             "memory, where they are arranged for their kernels; open its files instead"
         )
-    return found, hidden
+    return weights, hidden
 
 
 def _settings(module: nn.Module) -> dict[str, Any] | None:
     """What a module's config says of its quantisation."""
-    found: Any = getattr(getattr(module, "config", None), SETTINGS[0], None)
-    if hasattr(found, "to_dict"):
-        found = found.to_dict()
-    return found if isinstance(found, dict) and found else None
+    settings: Any = getattr(getattr(module, "config", None), SETTINGS[0], None)
+    if hasattr(settings, "to_dict"):
+        settings = settings.to_dict()
+    return settings if isinstance(settings, dict) and settings else None
 
 
 def _has_odd(tensors: Mapping[str, Tensor]) -> bool:
@@ -135,7 +135,7 @@ def plain(tensor: Tensor) -> Tensor:
 
 def _bitsandbytes(module: nn.Module) -> dict[str, Tensor]:
     """The states of bitsandbytes' parameters under the names that they have in files."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for path, part in module.named_modules(remove_duplicate=False):
         for name, weight in part._parameters.items():
             stem = f"{path}.{name}" if path else name
@@ -147,29 +147,29 @@ def _bitsandbytes(module: nn.Module) -> dict[str, Tensor]:
                         "CPU; open the model before its first run, or open its files"
                     )
                 packed = state.as_dict(packed=True)
-                found |= {f"{stem}.{key}": value for key, value in packed.items()}
+                tensors |= {f"{stem}.{key}": value for key, value in packed.items()}
             scale = getattr(weight, "SCB", None)
             scale = getattr(getattr(part, "state", None), "SCB", None) if scale is None else scale
             if isinstance(scale, Tensor) and type(weight).__name__ == "Int8Params":
-                found[f"{path}.SCB"] = scale
-    return found
+                tensors[f"{path}.SCB"] = scale
+    return tensors
 
 
 def _own(
     module: nn.Module, tensors: Mapping[str, Tensor]
 ) -> tuple[dict[str, LiveWeight], set[str]]:
     """Tensors of torchao and layers of HQQ."""
-    found: dict[str, LiveWeight] = {}
+    weights: dict[str, LiveWeight] = {}
     hidden: set[str] = set()
     for name, tensor in tensors.items():
         kind = type(tensor)
         if kind.__module__.startswith("torchao.") and hasattr(tensor, "dequantize"):
-            found[name] = Own(tuple(tensor.shape), f"torchao {kind.__name__}", tensor.dequantize)
+            weights[name] = Own(tuple(tensor.shape), f"torchao {kind.__name__}", tensor.dequantize)
     for path, part in module.named_modules():
         layer: Any = part
         if type(part).__name__ == "HQQLinear" and type(part).__module__.startswith("hqq."):
             shape = tuple(int(n) for n in layer.meta["shape"])
             words = f"HQQ {layer.meta['nbits']}-bit"
-            found[f"{path}.weight"] = Own(shape, words, layer.dequantize)
+            weights[f"{path}.weight"] = Own(shape, words, layer.dequantize)
             hidden |= {n for n in tensors if n.startswith(f"{path}.") and n != f"{path}.bias"}
-    return found, hidden
+    return weights, hidden

@@ -10,7 +10,7 @@ import torch
 
 from lexray.checkpoint.base import Checkpoint, TensorInfo
 from lexray.checkpoint.fields import Fields, brief
-from lexray.checkpoint.quant.packed import Packed, broken
+from lexray.checkpoint.quant.packed import PackedWeight, broken
 from lexray.errors import LexrayError
 
 Roles = dict[str, str]
@@ -45,7 +45,7 @@ class Method(ABC):
         """Each weight that is stored in this way, under its plain name, and its tensors."""
 
     @abstractmethod
-    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
         """How a weight is read; looks at headers, and at small tensors that describe it."""
 
     def hides(self, name: str) -> bool:
@@ -82,7 +82,7 @@ def join(
     `needed` and `allowed` are the endings of the tensors by role; one that is needed and missing is
     an error, as then nothing else would make sense of the rest.
     """
-    found: dict[str, Roles] = {}
+    claims: dict[str, Roles] = {}
     for name in names:
         if not name.endswith(key):
             continue
@@ -93,8 +93,8 @@ def join(
         for role, ending in (allowed or {}).items():
             if stem + ending in names:
                 roles[role] = stem + ending
-        found[stem + plain] = roles
-    return found
+        claims[stem + plain] = roles
+    return claims
 
 
 def expect(name: str, info: TensorInfo, dtypes: Iterable[torch.dtype]) -> TensorInfo:
@@ -102,6 +102,6 @@ def expect(name: str, info: TensorInfo, dtypes: Iterable[torch.dtype]) -> Tensor
     known = tuple(dtypes)
     if info.dtype not in known:
         words = " or ".join(str(dtype).removeprefix("torch.") for dtype in known)
-        found = str(info.dtype).removeprefix("torch.")
-        raise broken(name, f"it is stored as {found}, where {words} is expected")
+        stored = str(info.dtype).removeprefix("torch.")
+        raise broken(name, f"it is stored as {stored}, where {words} is expected")
     return info

@@ -17,7 +17,7 @@ from lexray.checkpoint.base import Checkpoint
 from lexray.checkpoint.fields import Fields
 from lexray.checkpoint.quant.code import E2M1, PLAIN, POWERS, Code
 from lexray.checkpoint.quant.method import FLOATS, Method, Roles, expect, join
-from lexray.checkpoint.quant.packed import Grid, Matrix, Packed, broken, matrix
+from lexray.checkpoint.quant.packed import PackedWeight, ScaledCodes, StoredMatrix, broken, matrix
 
 BITS = (2, 3, 4, 5, 6, 8)
 MODES = {"affine": (64, 4), "mxfp4": (32, 4), "mxfp8": (32, 8), "nvfp4": (16, 4)}
@@ -41,11 +41,11 @@ class MLX(Method):
         if mode not in MODES:
             raise self.refuse("mode", f"of which lexray reads {', '.join(MODES)}")
         each, bits = settings.whole("group_size"), settings.whole("bits")
-        found = each or MODES[mode][0], bits or MODES[mode][1]
-        fitting = found[1] in BITS if mode == "affine" else found == MODES[mode]
-        if not fitting or not 1 <= found[0] <= 1 << 20:
-            raise self.refuse("bits", f"in groups of {found[0]}, which mode {mode} does not have")
-        return mode, *found
+        layout = each or MODES[mode][0], bits or MODES[mode][1]
+        fitting = layout[1] in BITS if mode == "affine" else layout == MODES[mode]
+        if not fitting or not 1 <= layout[0] <= 1 << 20:
+            raise self.refuse("bits", f"in groups of {layout[0]}, which mode {mode} does not have")
+        return mode, *layout
 
     def _of(self, name: str) -> tuple[str, int, int]:
         """The same for one module, which the config may give settings of its own."""
@@ -55,7 +55,7 @@ class MLX(Method):
             return self._read(Fields(own, self.where, f"quantization.{module}."))
         return self.default
 
-    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
         mode, each, bits = self._of(name)
         codes, scale = checkpoint.info(roles["codes"]), checkpoint.info(roles["scale"])
         expect(roles["codes"], codes, (torch.uint32,))
@@ -75,7 +75,7 @@ class MLX(Method):
         if (bias is None) != small:
             raise broken(name, f"in mode {mode} it should have {'no' if small else 'its'} biases")
         words = f"MLX {bits}-bit" if mode == "affine" else f"MLX {mode}"
-        return Grid(
+        return ScaledCodes(
             name,
             shape,
             f"{words}, groups of {each}",
@@ -85,16 +85,16 @@ class MLX(Method):
             bias=None if bias is None else self._bias(bias, checkpoint, scales),
         )
 
-    def _bias(self, bias: str, checkpoint: Checkpoint, scales: Matrix) -> Matrix:
+    def _bias(self, bias: str, checkpoint: Checkpoint, scales: StoredMatrix) -> StoredMatrix:
         info = expect(bias, checkpoint.info(bias), FLOATS)
-        return Matrix(bias, scales.shape).check(info.shape)
+        return StoredMatrix(bias, scales.shape).check(info.shape)
 
     def _matrices(
         self, mode: str, bits: int, shape: tuple[int, ...], roles: Roles, scale: tuple[int, ...]
-    ) -> tuple[Matrix, Matrix]:
+    ) -> tuple[StoredMatrix, StoredMatrix]:
         table = {"affine": None, "mxfp8": E4M3}.get(mode, E2M1)
         steps = {"affine": PLAIN, "nvfp4": Code(8, table=E4M3)}.get(mode, POWERS)
         return (
-            Matrix(roles["codes"], shape, Code(bits, 4, table=table)),
-            Matrix(roles["scale"], scale, steps),
+            StoredMatrix(roles["codes"], shape, Code(bits, 4, table=table)),
+            StoredMatrix(roles["scale"], scale, steps),
         )

@@ -16,7 +16,7 @@ from lexray.checkpoint.quant.code import FP4
 from lexray.checkpoint.quant.compressed import small_floats
 from lexray.checkpoint.quant.fp8 import pack_scaled
 from lexray.checkpoint.quant.method import Method, Roles, join
-from lexray.checkpoint.quant.packed import Matrix, Packed, matrix
+from lexray.checkpoint.quant.packed import PackedWeight, StoredMatrix, matrix
 from lexray.errors import LexrayError
 
 ALGORITHMS = (
@@ -44,10 +44,10 @@ class ModelOpt(Method):
         endings = {"codes": ".weight", "scale": ".weight_scale"}
         return join(names, ".weight_scale", endings, {"factor": ".weight_scale_2"})
 
-    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
         codes = checkpoint.info(roles["codes"])
         if codes.dtype != torch.uint8:
             return pack_scaled(name, roles, checkpoint)
-        found = matrix(name, codes.shape)
-        stored = Matrix(roles["codes"], (*found[:-1], 2 * found[-1]), FP4)
+        packed = matrix(name, codes.shape)
+        stored = StoredMatrix(roles["codes"], (*packed[:-1], 2 * packed[-1]), FP4)
         return small_floats(name, roles, checkpoint, stored, divides=False)

@@ -13,7 +13,7 @@ import torch
 from lexray.checkpoint.base import Checkpoint
 from lexray.checkpoint.quant.code import FP4, POWERS
 from lexray.checkpoint.quant.method import Method, Roles, expect, join
-from lexray.checkpoint.quant.packed import Grid, Matrix, Packed, broken
+from lexray.checkpoint.quant.packed import PackedWeight, ScaledCodes, StoredMatrix, broken
 
 BLOCK = 32
 
@@ -27,7 +27,7 @@ class MXFP4(Method):
         endings = {"codes": "_blocks", "scale": "_scales"}
         return join(names, "_blocks", endings, plain="")
 
-    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
         codes = expect(roles["codes"], checkpoint.info(roles["codes"]), (torch.uint8,))
         scale = expect(roles["scale"], checkpoint.info(roles["scale"]), (torch.uint8,))
         if len(codes.shape) != 4 or codes.shape[-1] != BLOCK // 2 or 0 in codes.shape:
@@ -36,12 +36,12 @@ class MXFP4(Method):
             raise broken(name, f"blocks of shape {codes.shape} have scales of shape {scale.shape}")
         experts, n_out, n_blocks, _ = codes.shape
         own = (experts, n_out, n_blocks * BLOCK)
-        return Grid(
+        return ScaledCodes(
             name,
             (experts, own[2], n_out),
             f"MXFP4, groups of {BLOCK}",
-            Matrix(roles["codes"], own, FP4).check(codes.shape),
-            Matrix(roles["scale"], (experts, n_out, n_blocks), POWERS),
+            StoredMatrix(roles["codes"], own, FP4).check(codes.shape),
+            StoredMatrix(roles["scale"], (experts, n_out, n_blocks), POWERS),
             (1, BLOCK),
             turned=True,
         )

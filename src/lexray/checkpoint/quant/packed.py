@@ -1,8 +1,8 @@
 """A tensor that is stored as others: codes, their scales, sometimes zero points.
 
-Nothing here reads. A `Packed` says which parts of which stored tensors hold a part of the weight
-(`pieces`), and makes the weight of them (`values`): so what a slice costs is known beforehand, and
-no more is read than its blocks.
+Nothing here reads. A `PackedWeight` says which parts of which stored tensors hold a part of the
+weight (`pieces`), and makes the weight of them (`values`): so what a slice costs is known
+beforehand, and no more is read than its blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Piece:
+class StoredPart:
     """A part of a stored tensor, seen in `shape`."""
 
     name: str
@@ -31,7 +31,7 @@ class Piece:
     box: Box
 
 
-class Packed(ABC):
+class PackedWeight(ABC):
     """A weight that is stored as other tensors."""
 
     name: str
@@ -40,7 +40,7 @@ class Packed(ABC):
     """How it is stored, in a few words."""
 
     @abstractmethod
-    def pieces(self, box: Box) -> dict[str, Piece]:
+    def pieces(self, box: Box) -> dict[str, StoredPart]:
         """What has to be read for a part of the weight, by its role."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ def matrix(name: str, shape: Shape, least: int = 2) -> Shape:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class StoredMatrix:
     """A stored matrix, or a stack of them; `shape` is (…, rows, columns) once it is unpacked."""
 
     name: str
@@ -88,13 +88,13 @@ class Matrix:
             columns = self.code.width(columns)
         return (*front, columns, rows) if self.flipped else (*front, rows, columns)
 
-    def check(self, found: Shape) -> Matrix:
+    def check(self, shape: Shape) -> StoredMatrix:
         """Raises unless what is stored has as many entries as it should."""
-        if prod(found) != prod(self.layout) or prod(found) == 0:
-            raise broken(self.name, f"it has the shape {found}, where {self.layout} is expected")
+        if prod(shape) != prod(self.layout) or prod(shape) == 0:
+            raise broken(self.name, f"it has the shape {shape}, where {self.layout} is expected")
         return self
 
-    def piece(self, box: Box) -> Piece:
+    def piece(self, box: Box) -> StoredPart:
         *front, rows, columns = box
         sizes = self.layout[-1:-3:-1] if self.flipped else self.layout[-2:]
         if self.rows_packed:
@@ -102,30 +102,30 @@ class Matrix:
         else:
             columns = self.code.span(*columns, sizes[1])
         last = (columns, rows) if self.flipped else (rows, columns)
-        return Piece(self.name, self.layout, (*front, *last))
+        return StoredPart(self.name, self.layout, (*front, *last))
 
     def unpack(self, raw: Tensor, box: Box) -> Tensor:
         """Its values inside `box` as float32."""
         packed_last = raw if self.flipped == self.rows_packed else raw.mT
-        found = self.code.unpack(packed_last, *box[-2 if self.rows_packed else -1])
-        return found.mT if self.rows_packed else found
+        values = self.code.unpack(packed_last, *box[-2 if self.rows_packed else -1])
+        return values.mT if self.rows_packed else values
 
 
 @dataclass(frozen=True)
-class Grid(Packed):
+class ScaledCodes(PackedWeight):
     """Codes times scales, one scale for each block of rows and columns: nearly every format."""
 
     name: str
     shape: Shape
     stored: str
-    codes: Matrix
-    scale: Matrix
+    codes: StoredMatrix
+    scale: StoredMatrix
     """One entry per block."""
     block: tuple[int, int] = (1, 1)
     """Rows and columns of a block."""
-    zero: Matrix | None = None
+    zero: StoredMatrix | None = None
     """What is subtracted from the codes; with one entry per block, as `bias`."""
-    bias: Matrix | None = None
+    bias: StoredMatrix | None = None
     """What is added once they are scaled."""
     factors: tuple[tuple[str, Shape, bool], ...] = ()
     """Numbers for the whole tensor (or one for each of a stack), by which it is multiplied or, if
@@ -153,39 +153,39 @@ class Grid(Packed):
             across = (0, self.scale.shape[-1])
         return (*front, (rows[0] // high, -(-rows[1] // high)), across)
 
-    def pieces(self, box: Box) -> dict[str, Piece]:
+    def pieces(self, box: Box) -> dict[str, StoredPart]:
         box = self._own(box)
         blocks = self._blocks(box)
-        found = {"codes": self.codes.piece(box)}
+        pieces = {"codes": self.codes.piece(box)}
         for role in ("scale", "zero", "bias"):
-            part: Matrix | None = getattr(self, role)
+            part: StoredMatrix | None = getattr(self, role)
             if part is not None:
-                found[role] = part.piece(blocks)
+                pieces[role] = part.piece(blocks)
         if self.groups is not None:
-            found["groups"] = Piece(self.groups, (self.codes.shape[-1],), (box[-1],))
+            pieces["groups"] = StoredPart(self.groups, (self.codes.shape[-1],), (box[-1],))
         for i, (name, shape, _) in enumerate(self.factors):
-            found[f"factor {i}"] = Piece(name, shape, box[:1] if shape else ())
-        return found
+            pieces[f"factor {i}"] = StoredPart(name, shape, box[:1] if shape else ())
+        return pieces
 
     def values(self, read: Mapping[str, Tensor], box: Box) -> Tensor:
         box = self._own(box)
         blocks = self._blocks(box)
-        found = self.codes.unpack(read["codes"], box)
+        values = self.codes.unpack(read["codes"], box)
         rows = torch.arange(*box[-2]) // self.block[0] - blocks[-2][0]
         columns = self._columns(read.get("groups"), box, blocks)
 
-        def spread(part: Matrix, role: str) -> Tensor:
+        def spread(part: StoredMatrix, role: str) -> Tensor:
             small = part.unpack(read[role], blocks)
             wide = small if len(columns) == 1 == small.shape[-1] else small[..., columns]
             return wide if len(rows) == small.shape[-2] else wide[..., rows, :]
 
         if self.zero is not None:
-            found = found.sub_(spread(self.zero, "zero"))
-        found = found.mul_(self._scaled(spread(self.scale, "scale"), read))
+            values = values.sub_(spread(self.zero, "zero"))
+        values = values.mul_(self._scaled(spread(self.scale, "scale"), read))
         if self.bias is not None:
-            found = found.add_(spread(self.bias, "bias"))
-        found = found if self.constant == 1.0 else found.mul_(self.constant)
-        return found.mT if self.turned else found
+            values = values.add_(spread(self.bias, "bias"))
+        values = values if self.constant == 1.0 else values.mul_(self.constant)
+        return values.mT if self.turned else values
 
     def _scaled(self, scale: Tensor, read: Mapping[str, Tensor]) -> Tensor:
         for i, (_, shape, divides) in enumerate(self.factors):
@@ -208,23 +208,23 @@ class Grid(Packed):
 
 
 def grid_of(
-    name: str, shape: Shape, scale: str, found: Shape, block: tuple[int, int] | None = None
-) -> tuple[Matrix, tuple[int, int]]:
+    name: str, shape: Shape, scale: str, stored: Shape, block: tuple[int, int] | None = None
+) -> tuple[StoredMatrix, tuple[int, int]]:
     """The scales of a weight as a matrix with one entry per block, and a block's rows and columns.
 
-    `found` is the shape of the stored scales: one for each of a stack, one per row, or a grid. A
+    `stored` is the shape of the stored scales: one for each of a stack, one per row, or a grid. A
     single row or column of scales belongs to all rows or columns; `block` is what the config says,
     and is needed only where the last block is smaller than the others.
     """
     *front, rows, columns = shape
-    if prod(found) == prod(front) and len(found) < 3:
+    if prod(stored) == prod(front) and len(stored) < 3:
         size: Shape = (*front, 1, 1)
-    elif found == (*front, rows):
-        size = (*found, 1)
-    elif len(found) == len(shape) and found[:-2] == tuple(front):
-        size = found
+    elif stored == (*front, rows):
+        size = (*stored, 1)
+    elif len(stored) == len(shape) and stored[:-2] == tuple(front):
+        size = stored
     else:
-        raise broken(name, f"{scale} of shape {found} cannot scale a tensor of shape {shape}")
+        raise broken(name, f"{scale} of shape {stored} cannot scale a tensor of shape {shape}")
     sizes = []
     for n, count, said in zip((rows, columns), size[-2:], block or (0, 0), strict=True):
         if count == 1:
@@ -234,14 +234,14 @@ def grid_of(
         elif count and n % count == 0:
             sizes.append(n // count)
         else:
-            raise broken(name, f"{scale} of shape {found} does not divide {shape} into blocks")
-    return Matrix(scale, size), (sizes[0], sizes[1])
+            raise broken(name, f"{scale} of shape {stored} does not divide {shape} into blocks")
+    return StoredMatrix(scale, size), (sizes[0], sizes[1])
 
 
-def one_factor(name: str, shape: Shape, factor: str, found: Shape) -> tuple[str, Shape]:
+def one_factor(name: str, shape: Shape, factor: str, stored: Shape) -> tuple[str, Shape]:
     """A number for the whole tensor, or one for each of a stack, and how it is laid out."""
-    if prod(found) == 1:
+    if prod(stored) == 1:
         return factor, ()
-    if len(shape) == 3 and prod(found) == shape[0]:
+    if len(shape) == 3 and prod(stored) == shape[0]:
         return factor, (shape[0],)
-    raise broken(name, f"{factor} of shape {found} should be one number")
+    raise broken(name, f"{factor} of shape {stored} should be one number")

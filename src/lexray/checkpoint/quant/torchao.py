@@ -21,7 +21,15 @@ from lexray.checkpoint.quant.code import FP4, Code
 from lexray.checkpoint.quant.compressed import small_floats
 from lexray.checkpoint.quant.fp8 import blocks_said, pack_scaled
 from lexray.checkpoint.quant.method import FLOATS, FP8, Method, Roles, expect
-from lexray.checkpoint.quant.packed import Grid, Matrix, Packed, Shape, broken, grid_of, matrix
+from lexray.checkpoint.quant.packed import (
+    PackedWeight,
+    ScaledCodes,
+    Shape,
+    StoredMatrix,
+    broken,
+    grid_of,
+    matrix,
+)
 from lexray.errors import LexrayError
 
 CODES = re.compile(r"(?P<module>.+)\._(?P<weight>\w+?)_qdata")
@@ -45,15 +53,15 @@ class TorchAO(Method):
 
     def claim(self, names: Collection[str]) -> dict[str, Roles]:
         self._texts: dict[str, str] = {}
-        found: dict[str, Roles] = {}
+        claims: dict[str, Roles] = {}
         for name in names:
             if match := CODES.fullmatch(name):
                 stem = name.removesuffix("qdata")
                 roles = {role: stem + part for role, part in PARTS.items() if stem + part in names}
-                found[f"{match['module']}.{match['weight']}"] = {"codes": name, **roles}
-        return found
+                claims[f"{match['module']}.{match['weight']}"] = {"codes": name, **roles}
+        return claims
 
-    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+    def pack(self, name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
         kind, said = self._describe(name, roles, checkpoint)
         if "scale" not in roles:
             raise broken(name, "its scales are missing")
@@ -81,10 +89,10 @@ class TorchAO(Method):
         text = self._texts.get(name)
         if text is None:
             raise broken(name, "the header of its file does not say which class of torchao it is")
-        found = parse_json(text.encode(errors="replace"), f"what the header says of {name}")
-        if not isinstance(found, dict):
+        description = parse_json(text.encode(errors="replace"), f"what the header says of {name}")
+        if not isinstance(description, dict):
             raise broken(name, "what the header says of it is no JSON object")
-        fields = Fields(found, f"the header's words on {name}")
+        fields = Fields(description, f"the header's words on {name}")
         return fields.text("_type") or "", fields.object("_data")
 
 
@@ -97,23 +105,23 @@ def _block(said: Fields) -> tuple[int, int] | None:
 
 def _whole_bytes(
     name: str, roles: Roles, checkpoint: Checkpoint, block: tuple[int, int] | None
-) -> Packed:
+) -> PackedWeight:
     codes = expect(roles["codes"], checkpoint.info(roles["codes"]), (torch.int8,))
     scale = expect(roles["scale"], checkpoint.info(roles["scale"]), FLOATS)
     shape = matrix(name, codes.shape)
-    found = scale.shape if scale.shape not in ((), (1,)) else (1, 1)
-    scales, (high, wide) = grid_of(name, shape, roles["scale"], found, block)
+    sizes = scale.shape if scale.shape not in ((), (1,)) else (1, 1)
+    scales, (high, wide) = grid_of(name, shape, roles["scale"], sizes, block)
     zero = None
     if "zero" in roles:
         info = expect(
             roles["zero"], checkpoint.info(roles["zero"]), (torch.int8, torch.int32, *FLOATS)
         )
         zero = replace(scales, name=roles["zero"]).check(info.shape)
-    return Grid(
+    return ScaledCodes(
         name,
         shape,
         f"torchao int8{blocks_said(shape, high, wide)}",
-        Matrix(roles["codes"], shape),
+        StoredMatrix(roles["codes"], shape),
         scales,
         (high, wide),
         zero=zero,
@@ -122,7 +130,7 @@ def _whole_bytes(
 
 def _four_bits(
     name: str, roles: Roles, checkpoint: Checkpoint, block: tuple[int, int] | None
-) -> Packed:
+) -> PackedWeight:
     """Signed codes, two per byte; scales and what is added have a row per group."""
     codes = expect(roles["codes"], checkpoint.info(roles["codes"]), (torch.int8, torch.uint8))
     scale = expect(roles["scale"], checkpoint.info(roles["scale"]), FLOATS)
@@ -132,23 +140,23 @@ def _four_bits(
         raise broken(name, "the header does not say how large its groups are, or zeros are missing")
     groups = (*front, rows, -(-shape[-1] // block[1]))
     bias = expect(roles["zero"], checkpoint.info(roles["zero"]), FLOATS)
-    return Grid(
+    return ScaledCodes(
         name,
         shape,
         f"torchao 4-bit, groups of {block[1]}",
-        Matrix(roles["codes"], shape, Code(4, table=tuple(map(float, SIGNED)))),
-        Matrix(roles["scale"], groups, flipped=True).check(scale.shape),
+        StoredMatrix(roles["codes"], shape, Code(4, table=tuple(map(float, SIGNED)))),
+        StoredMatrix(roles["scale"], groups, flipped=True).check(scale.shape),
         (1, block[1]),
-        bias=Matrix(roles["zero"], groups, flipped=True).check(bias.shape),
+        bias=StoredMatrix(roles["zero"], groups, flipped=True).check(bias.shape),
     )
 
 
-def _small(name: str, roles: Roles, checkpoint: Checkpoint) -> Packed:
+def _small(name: str, roles: Roles, checkpoint: Checkpoint) -> PackedWeight:
     """MXFP8, MXFP4 and NVFP4."""
     codes = checkpoint.info(roles["codes"])
     if codes.dtype in FP8:
         return pack_scaled(name, roles, checkpoint)
     expect(roles["codes"], codes, (torch.uint8,))
     shape = matrix(name, codes.shape)
-    stored = Matrix(roles["codes"], (*shape[:-1], 2 * shape[-1]), FP4)
+    stored = StoredMatrix(roles["codes"], (*shape[:-1], 2 * shape[-1]), FP4)
     return small_floats(name, roles, checkpoint, stored, divides=False)

@@ -68,13 +68,17 @@ def align(
     aligned = []
     for kind in kinds:
         spaces = [kernels.of(kind), *([] if no_control else [FEATURES])]
-        found = [
+        correlations = [
             Similarity(space, S, constant)
             for space, (S, constant) in zip(
                 SPACES, similarities(a, b, kind, spaces, HELD), strict=False
             )
         ]
-        aligned.append(GroupAlignment(kind, found[0], found[1] if len(found) > 1 else None))
+        aligned.append(
+            GroupAlignment(
+                kind, correlations[0], correlations[1] if len(correlations) > 1 else None
+            )
+        )
     return Alignment(a.space.source(""), b.space.source(""), tokens, tuple(aligned), no_control)
 
 

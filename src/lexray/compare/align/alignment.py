@@ -42,7 +42,7 @@ class GroupAlignment:
 
 
 @dataclass(frozen=True)
-class Summary(Result):
+class AlignmentSummary(Result):
     """One table."""
 
     table: Table
@@ -75,10 +75,10 @@ class Alignment(Result, Sequence[GroupAlignment]):
         """By kind or group name ("key", "keys"), or by number."""
         if not isinstance(group, str):
             return self.groups[group]
-        for found in self.groups:
-            if group == found.kind or GROUPS.get(group) == found.kind:  # type: ignore[call-overload]
-                return found
-        there = ", ".join(found.kind for found in self.groups)
+        for one in self.groups:
+            if group == one.kind or GROUPS.get(group) == one.kind:  # type: ignore[call-overload]
+                return one
+        there = ", ".join(one.kind for one in self.groups)
         raise LexrayError(f"no group {group!r} was aligned; there are {there}")
 
     def __iter__(self) -> Iterator[GroupAlignment]:
@@ -93,7 +93,7 @@ class Alignment(Result, Sequence[GroupAlignment]):
         return [self.summary.table, *(self._table(group) for group in self.groups)]
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> AlignmentSummary:
         """The share on the diagonal in both spaces, a line for each group."""
         columns = ("group", "embedding space", "feature space", "by chance", "gap", "gap, features")
         rows = tuple(
@@ -108,7 +108,7 @@ class Alignment(Result, Sequence[GroupAlignment]):
             for group in self.groups
         )
         title = f"Layers of {self.a.model} and {self.b.model}: share assigned on the diagonal"
-        return Summary(Table(columns, rows, title, self.note))
+        return AlignmentSummary(Table(columns, rows, title, self.note))
 
     @property
     def note(self) -> str:

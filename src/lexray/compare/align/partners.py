@@ -27,7 +27,7 @@ from torch import Tensor
 from lexray.address import Address, Matrix
 from lexray.choice import Some, choose
 from lexray.compare.align.align import KINDS, blocks
-from lexray.compare.align.partnership import Part, Partner, Partners
+from lexray.compare.align.partnership import Partner, PartnerPart, Partners
 from lexray.compare.align.tokens import shared_tokens
 from lexray.compare.open import Given, open_as_papers_do
 from lexray.errors import LexrayError
@@ -87,7 +87,7 @@ def partners(
     left = comparison.left(at.layer)
     if not one_to_one:
         left = [[rows[index : index + 1] for rows in part] for part in left]
-    found: list[tuple[float, str, list[float]]] = []
+    hits: list[tuple[float, str, list[float]]] = []
     for layer in track(searched, len(searched), f"comparing {wanted} with {b.name}"):
         names = comparison.names(b, layer)
         if one_to_one:
@@ -96,8 +96,8 @@ def partners(
         scores = grid.abs().mean(0)
         places = _match(scores, index) if one_to_one else _best(scores[0], n)
         row = grid[:, index if one_to_one else 0]
-        found += [(float(row[:, j].abs().mean()), names[j], row[:, j].tolist()) for j in places]
-    found.sort(key=lambda hit: -hit[0])
+        hits += [(float(row[:, j].abs().mean()), names[j], row[:, j].tolist()) for j in places]
+    hits.sort(key=lambda hit: -hit[0])
     return Partners(
         a.space.source(wanted, filter),
         b.space.source("", filter),
@@ -107,7 +107,7 @@ def partners(
         tuple(comparison.read(a, wanted, [1.0] * len(comparison.parts), tokens, filter)),
         tuple(
             Partner(name, score, tuple(comparison.read(b, name, signed, tokens, filter)))
-            for score, name, signed in found[:n]
+            for score, name, signed in hits[:n]
         ),
     )
 
@@ -137,7 +137,7 @@ class Comparison(ABC):
     @abstractmethod
     def read(
         self, model: Model, name: str, signed: list[float], k: int, filter: Filter | None
-    ) -> Iterator[Part]:
+    ) -> Iterator[PartnerPart]:
         """Each part as tokens; those of the negated part where the similarity is negative."""
 
 
@@ -153,12 +153,12 @@ class Vectors(Comparison):
         self._whole = len(kinds) > 1
 
     def names(self, model: Model, layer: int) -> list[str]:
-        found = [
+        names = [
             group.address_of(i)
             for group in model.layers[layer].groups(self._kinds[0])
             for i in range(group.n)
         ]
-        return [name.rpartition(".")[0] for name in found] if self._whole else found
+        return [name.rpartition(".")[0] for name in names] if self._whole else names
 
     def left(self, layer: int) -> Prepared:
         return [
@@ -179,15 +179,15 @@ class Vectors(Comparison):
 
     def read(
         self, model: Model, name: str, signed: list[float], k: int, filter: Filter | None
-    ) -> Iterator[Part]:
+    ) -> Iterator[PartnerPart]:
         for kind, value in zip(self._kinds, signed, strict=True):
             reading: Reading = model[f"{name}.{kind}" if self._whole else name].top(
                 k, filter=filter
             )
-            yield Part(kind, value, reading)
+            yield PartnerPart(kind, value, reading)
 
 
-class Heads(Comparison):
+class HeadCandidates(Comparison):
     """Heads by their matrices."""
 
     measure = "cosine"
@@ -232,12 +232,12 @@ class Heads(Comparison):
 
     def read(
         self, model: Model, name: str, signed: list[float], k: int, filter: Filter | None
-    ) -> Iterator[Part]:
+    ) -> Iterator[PartnerPart]:
         head: Head = model[name.partition(".")[0]]
         for matrix, value in zip(self._matrices, signed, strict=True):
             sign = "largest" if value >= 0 else "smallest"
             pairs: Pairs = Circuit(head, matrix).top(k, sign=sign, filter=filter)  # type: ignore[arg-type]
-            yield Part(matrix, value, pairs)
+            yield PartnerPart(matrix, value, pairs)
 
 
 def _traces(
@@ -253,9 +253,9 @@ def _traces(
 
 def _comparison(a: Model, b: Model, target: Any, at: Address, kernels: Kernels) -> Comparison:
     if isinstance(target, Head):
-        return Heads(a, b, kernels, ("VO", "QK"))
+        return HeadCandidates(a, b, kernels, ("VO", "QK"))
     if isinstance(target, Circuit):
-        return Heads(a, b, kernels, (target.matrix,))
+        return HeadCandidates(a, b, kernels, (target.matrix,))
     if isinstance(target, Vector) and target.kind in KINDS:
         if not any(True for _ in b.groups(target.kind)):
             raise LexrayError(f"{b.name} has no {target.kind} vectors to compare {at} with")

@@ -14,7 +14,7 @@ from lexray.result.table import Cell, Result, Table
 
 
 @dataclass(frozen=True)
-class Part:
+class PartnerPart:
     """One part of a head or neuron: how like the target's it is, and what it reads as."""
 
     name: str
@@ -47,7 +47,7 @@ class Partner:
     address: str
     score: float
     """The mean absolute similarity of its parts."""
-    parts: tuple[Part, ...]
+    parts: tuple[PartnerPart, ...]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Partners(Result):
     shared: SharedTokens
     measure: str
     one_to_one: bool
-    target: tuple[Part, ...]
+    target: tuple[PartnerPart, ...]
     partners: tuple[Partner, ...]
 
     def __len__(self) -> int:

@@ -79,8 +79,8 @@ def shared_tokens(a: Model, b: Model, filter: Filter | None = None) -> SharedTok
     if len(pairs) < LEAST:
         raise LexrayError(_different(a, b, sizes, len(pairs)))
     described = "" if filter is None else filter.describe()
-    found = torch.tensor(pairs)
-    return SharedTokens(found[:, 0].clone(), found[:, 1].clone(), sizes, described)
+    both = torch.tensor(pairs)
+    return SharedTokens(both[:, 0].clone(), both[:, 1].clone(), sizes, described)
 
 
 def _embedded_ids(model: Model) -> list[int]:

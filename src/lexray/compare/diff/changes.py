@@ -55,7 +55,7 @@ class Change:
         return f"{self.address} {said}" if said else self.address
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "address": self.address,
             "group": self.group,
             "layer": self.layer,
@@ -65,15 +65,15 @@ class Change:
             "legibility": self.legibility,
         }
         if self.token is not None:
-            found["of"] = self.token.to_dict()
+            entry["of"] = self.token.to_dict()
         if self.label:
-            found["label"] = self.label
+            entry["label"] = self.label
         if self.group in ("VO", "QK"):
-            return found | {
+            return entry | {
                 "pairs": [pair.to_dict() for pair in self.pairs],
                 "bottom_pairs": [pair.to_dict() for pair in self.bottom_pairs],
             }
-        return found | {
+        return entry | {
             "top": [scored.to_dict() for scored in self.top],
             "bottom": [scored.to_dict() for scored in self.bottom],
         }
@@ -144,14 +144,14 @@ class Changes:
     @property
     def layers(self) -> list[int | None]:
         """The columns of the table of sizes; None is what belongs to no layer."""
-        found = {size.layer for size in self.sizes}
-        numbers = sorted(layer for layer in found if layer is not None)
-        return [*numbers, *([None] if None in found else [])]
+        known = {size.layer for size in self.sizes}
+        numbers = sorted(layer for layer in known if layer is not None)
+        return [*numbers, *([None] if None in known else [])]
 
     @property
     def groups(self) -> list[DiffGroup]:
-        found = {size.group for size in self.sizes}
-        return [group for group in GROUPS if group in found]
+        known = {size.group for size in self.sizes}
+        return [group for group in GROUPS if group in known]
 
     def size(self, group: DiffGroup, layer: int | None) -> Size | None:
         return next((s for s in self.sizes if (s.group, s.layer) == (group, layer)), None)

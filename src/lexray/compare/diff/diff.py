@@ -111,9 +111,9 @@ def _sentiment(
     """ES App. D's count over the most moved vectors of each group."""
     stacks = {}
     for group in ("keys", "gates", "values", "Q", "K", "V", "O"):
-        found = [c for c in ledger.candidates(group) if c.vector is not None][:MOST_MOVED]
-        if found:
-            moved = torch.stack([c.vector for c in found if c.vector is not None])
-            before = torch.stack([c.old for c in found if c.old is not None])
-            stacks[group] = (found[0].kind, moved, before)
+        candidates = [c for c in ledger.candidates(group) if c.vector is not None][:MOST_MOVED]
+        if candidates:
+            moved = torch.stack([c.vector for c in candidates if c.vector is not None])
+            before = torch.stack([c.old for c in candidates if c.old is not None])
+            stacks[group] = (candidates[0].kind, moved, before)
     return count_words(reader, lexicon, stacks, filter=filter, seed=seed)

@@ -55,7 +55,7 @@ def product_norm(A: Float[Tensor, "n m"], B: Float[Tensor, "n2 m"]) -> float:
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedFactors:
     """A head's two factors before, and how each moved; None where it did not."""
 
     before: tuple[Float[Tensor, "r d_model"], Float[Tensor, "r d_model"]]
@@ -87,7 +87,7 @@ class HeadChanges:
             self._read[name] = self.two.delta(*self._stacks[name])
         return self._read[name]
 
-    def measure(self, head: int, matrix: Matrix) -> Moved | None:
+    def measure(self, head: int, matrix: Matrix) -> MovedFactors | None:
         """How a head's circuit moved; None if it did not, or if a part of it is missing."""
         ends = [self._name(head, side) for side in SIDES[matrix]]
         if not all(name in self._stacks for name in ends):
@@ -103,7 +103,7 @@ class HeadChanges:
         ]
         after = [x if d is None else x + d.dense for x, d in zip(before, deltas, strict=True)]
         if not turned:
-            return Moved(
+            return MovedFactors(
                 (before[0], before[1]),
                 (None if deltas[0] is None else deltas[0].dense,
                  None if deltas[1] is None else deltas[1].dense),
@@ -112,7 +112,7 @@ class HeadChanges:
         moves = [b - a if bool((b - a).any()) else None for a, b in zip(old, new, strict=True)]
         if moves == [None, None]:
             return None
-        return Moved((old[0], old[1]), (moves[0], moves[1]))
+        return MovedFactors((old[0], old[1]), (moves[0], moves[1]))
 
     def _name(self, head: int, side: Literal["Q", "K", "V", "O"]) -> str:
         h = self.two.base.layers[self.layer].heads[head]
@@ -162,7 +162,7 @@ class ChangedPairs:
 
 
 def read_pairs(
-    two: Two, reader: Model, moved: Moved, circuit: Circuit, k: int, filter: Filter | None
+    two: Two, reader: Model, moved: MovedFactors, circuit: Circuit, k: int, filter: Filter | None
 ) -> ChangedPairs:
     """The exact top pairs of a circuit's change, in the embedding of `reader`.
 
@@ -183,10 +183,10 @@ def read_pairs(
             for kind, X in zip(circuit.kinds, (product.P, product.Q), strict=True)
         )
     signs: tuple[Sign, Sign] = ("largest", "smallest")
-    found = [top_pairs(A, B, max(k, WINDOW), sign=sign) for sign in signs]
-    ends = [_pairs(reader, one.rows, one.cols, one.values, ids) for one in found]
+    best = [top_pairs(A, B, max(k, WINDOW), sign=sign) for sign in signs]
+    ends = [_pairs(reader, one.rows, one.cols, one.values, ids) for one in best]
     typical = product_norm(A, B) / (len(A) * len(B)) ** 0.5
-    largest = max((abs(float(one.values[0])) for one in found if len(one.values)), default=0.0)
+    largest = max((abs(float(one.values[0])) for one in best if len(one.values)), default=0.0)
     legible, reads = (
         max(_legibility(measure, pairs, circuit.kinds) for pairs in ends)
         for measure in (space.legibility, partial(readable, space))
@@ -216,9 +216,9 @@ def _legibility(
     """The mean of the rows' and the columns'."""
     sides = [p.row for p in pairs], [p.col for p in pairs]
     lists = [list(dict.fromkeys(token.id for token in side)) for side in sides]
-    found = [
+    scores = [
         float(measure(torch.tensor([ids]), kind)[0])
         for ids, kind in zip(lists, kinds, strict=True)
         if ids
     ]
-    return sum(found) / max(1, len(found))
+    return sum(scores) / max(1, len(scores))

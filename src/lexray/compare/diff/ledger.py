@@ -84,7 +84,7 @@ class Ledger:
             return
         best = moved.topk(min(self.keep, int((moved > 0).sum()))).indices
         rows, old = delta.rows(best), delta.before[best]
-        found = [
+        candidates = [
             Candidate(
                 stack.address(i if tokens is None else int(tokens[i])),
                 stack.group,
@@ -99,7 +99,7 @@ class Ledger:
             )
             for j, i in enumerate(best.tolist())
         ]
-        self._wait(lengths, found, moved)
+        self._wait(lengths, candidates, moved)
 
     def add_circuits(
         self, group: DiffGroup, layer: int, heads: dict[str, tuple[float, float]], n: int
@@ -112,10 +112,10 @@ class Ledger:
         moved = torch.tensor([m for m, _ in heads.values()])
         lengths = torch.tensor([b for _, b in heads.values()])
         self._count(layer, group, moved, lengths)
-        found = [
+        candidates = [
             Candidate(address, group, layer, None, m, b, 0.0) for address, (m, b) in heads.items()
         ]
-        self._wait(lengths, found, moved)
+        self._wait(lengths, candidates, moved)
 
     def add_new(self, candidates: Iterable[Candidate]) -> None:
         """Rows that the base lacks: as if they had moved by all of their length."""
@@ -152,8 +152,8 @@ class Ledger:
 
     def median(self, group: DiffGroup) -> float:
         """What is usual among those of the group that moved, as a share."""
-        found = self.shares.get(group)
-        return float(torch.cat(found).median()) if found else 1.0
+        shares = self.shares.get(group)
+        return float(torch.cat(shares).median()) if shares else 1.0
 
     def candidates(self, group: DiffGroup) -> list[Candidate]:
         """The farthest moved first."""
@@ -169,9 +169,9 @@ class Ledger:
         total.n_moved += int((moved > 0).sum())
         total.n += len(moved)
 
-    def _wait(self, lengths: Tensor, found: list[Candidate], moved: Tensor) -> None:
-        if found:
-            self._waiting.append((float(lengths.square().mean().sqrt()), found, moved))
+    def _wait(self, lengths: Tensor, candidates: list[Candidate], moved: Tensor) -> None:
+        if candidates:
+            self._waiting.append((float(lengths.square().mean().sqrt()), candidates, moved))
 
     def _push(self, candidate: Candidate) -> None:
         heap = self.best.setdefault(candidate.group, [])

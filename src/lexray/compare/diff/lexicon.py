@@ -80,21 +80,21 @@ class Lexicon:
         if has_json_lines(path):
             return cls.from_reviews(path, vocabulary=vocabulary)
         try:
-            found = parse_json(read_plain(path), str(path))
+            parsed = parse_json(read_plain(path), str(path))
         except LexrayError as error:
             raise LexrayError(
                 f"cannot read the lexicon {path}: {error}; give reviews as .jsonl or .jsonl.gz "
                 'with the fields "label" and "text", or JSON with "praise" and "blame"'
             ) from error
-        return cls._parse(found, str(path))
+        return cls._parse(parsed, str(path))
 
     @classmethod
-    def _parse(cls, found: Any, name: str) -> Lexicon:
-        lists = [found.get(side, []) if isinstance(found, dict) else [] for side in SIDES]
+    def _parse(cls, parsed: Any, name: str) -> Lexicon:
+        lists = [parsed.get(side, []) if isinstance(parsed, dict) else [] for side in SIDES]
         if not all(isinstance(x, list) and x for x in lists):
             raise LexrayError(f'{name} should hold two lists of words, "praise" and "blame"')
         praise, blame = (frozenset(str(word).casefold() for word in x) for x in lists)
-        return cls(praise, blame, str(found.get("made", name)))
+        return cls(praise, blame, str(parsed.get("made", name)))
 
     @classmethod
     def from_reviews(
@@ -145,8 +145,8 @@ class Lexicon:
         return cls(frozenset(praise), frozenset(blame), made)
 
     def to_json(self) -> str:
-        found = {"made": self.made, "praise": sorted(self.praise), "blame": sorted(self.blame)}
-        return json.dumps(found, ensure_ascii=False, indent=1)
+        entry = {"made": self.made, "praise": sorted(self.praise), "blame": sorted(self.blame)}
+        return json.dumps(entry, ensure_ascii=False, indent=1)
 
     def side(self, token: Token) -> str:
         """praise, blame, or nothing."""
@@ -314,8 +314,8 @@ def count_words(
         side = space.whole(kind)
 
         def share(X: Tensor, side: Any = side) -> float:
-            found = side.top(X, k, ids)
-            ends = torch.cat([found.top_ids, found.bottom_ids], 1).cpu()
+            best = side.top(X, k, ids)
+            ends = torch.cat([best.top_ids, best.bottom_ids], 1).cpu()
             return float(mask[ends].float().mean())
 
         own = share(moved)

@@ -63,12 +63,12 @@ def _measure_layer(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...], laye
         if matrix in groups:
             number = len(two.base.layers[layer].heads)
             if number == len(two.tuned.layers[layer].heads):
-                found = {
+                circuits = {
                     f"L{layer}H{i}.{matrix}": (moved.product.size, moved.size_before)
                     for i in range(number)
                     if (moved := heads.measure(i, matrix)) is not None
                 }
-                ledger.add_circuits(matrix, layer, found, number)
+                ledger.add_circuits(matrix, layer, circuits, number)
     ledger.close()
 
 

@@ -34,8 +34,8 @@ FEW = 8
 
 
 def lengths(X: Float[Tensor, "n width"]) -> Float[Tensor, "n"]:
-    found: Tensor = torch.linalg.vector_norm(X, dim=1)
-    return found
+    norms: Tensor = torch.linalg.vector_norm(X, dim=1)
+    return norms
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ class Two:
         linear = t.linear
         if self.lora is None or linear is None or linear.expert is not None:
             return None
-        if self.touches(*t.tensors[1:]) or (found := self.lora.factors(linear.weight)) is None:
+        if self.touches(*t.tensors[1:]) or (own := self.lora.factors(linear.weight)) is None:
             return None
-        A, B, scale = (self.tuned.place(found[0]), self.tuned.place(found[1]), found[2])
+        A, B, scale = (self.tuned.place(own[0]), self.tuned.place(own[1]), own[2])
         at = t.at or ALL
         rows, columns = linear.index(*((at, ALL) if t.writes else (ALL, at)))
         left, right = at_least_float32(B)[rows], at_least_float32(A)[:, columns]
@@ -139,11 +139,11 @@ class Two:
 
     def row_factors(self, t: Stack) -> tuple[Tensor, Tensor] | None:
         """The same for the rows of a tensor as it is stored: an embedding."""
-        found = None if self.lora is None else self.lora.factors(t.tensors[0])
-        if found is None:
+        own = None if self.lora is None else self.lora.factors(t.tensors[0])
+        if own is None:
             return None
-        A, B = (at_least_float32(self.tuned.place(x)) for x in found[:2])
-        return found[2] * B, A
+        A, B = (at_least_float32(self.tuned.place(x)) for x in own[:2])
+        return own[2] * B, A
 
     def rounding(self, b: Stack, t: Stack) -> tuple[Round, Round]:
         """Both tensors as the coarser of their dtypes has them: rounding is no change."""
@@ -196,17 +196,17 @@ class Two:
             model.vocabulary.all_bytes[:n]
             for model, n in ((self.base, n_base), (self.tuned, n_tuned))
         )
-        found = [i if i < len(theirs) and theirs[i] == x else -1 for i, x in enumerate(ours)]
+        places = [i if i < len(theirs) and theirs[i] == x else -1 for i, x in enumerate(ours)]
         free: dict[bytes, list[int]] = {}
-        for j in sorted(set(range(len(theirs))) - set(found), reverse=True):
+        for j in sorted(set(range(len(theirs))) - set(places), reverse=True):
             free.setdefault(theirs[j], []).append(j)
-        for i, j in enumerate(found):
+        for i, j in enumerate(places):
             if j < 0 and free.get(ours[i]):
-                found[i] = free[ours[i]].pop()
+                places[i] = free[ours[i]].pop()
         nameless = [i if i < n_tuned else -1 for i in range(len(ours), n_base)]
         if len(theirs) > len(ours):
             nameless = [-1] * len(nameless)
-        return torch.tensor(found + nameless, dtype=torch.long)
+        return torch.tensor(places + nameless, dtype=torch.long)
 
     def describe_tokens(self) -> None:
         """Notes what the two vocabularies do not share."""

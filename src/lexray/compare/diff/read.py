@@ -59,8 +59,12 @@ class Reader:
         read: list[_Read] = []
         names = list(self.ledger.best)
         for group in track(names, len(names), "reading what moved"):
-            found = self.ledger.candidates(group)
-            read += self._circuits(group, found) if group in CIRCUITS else self._vectors(found)
+            candidates = self.ledger.candidates(group)
+            read += (
+                self._circuits(group, candidates)
+                if group in CIRCUITS
+                else self._vectors(candidates)
+            )
         read.sort(key=lambda one: (-one.telling, one.candidate.address))
         chosen = set(range(min(n, len(read))))
         for group in names:
@@ -87,22 +91,22 @@ class Reader:
         ids = space.list_ids(self.filter)
         if kind is None:  # a bias of the logits: its entries are scores already
             scores = X if ids is None else X[:, ids.to(X.device)]
-            found = _both_ends(scores, max(self.k, WINDOW), ids)
+            best = _both_ends(scores, max(self.k, WINDOW), ids)
         else:
             whole = space.whole(kind)
-            scores, found = whole.project(X), whole.top(X, max(self.k, WINDOW), ids)
+            scores, best = whole.project(X), whole.top(X, max(self.k, WINDOW), ids)
             scores = scores if ids is None else scores[:, ids.to(scores.device)]
         mean, deviation = scores.mean(1), scores.std(1, unbiased=False).clamp(min=1e-30)
         most = torch.maximum(scores.amax(1) - mean, mean - scores.amin(1))
         peaks = (most / deviation).tolist()
-        ends = found.top_ids, found.bottom_ids
+        ends = best.top_ids, best.bottom_ids
         legible = torch.stack([space.legibility(ids, kind) for ids in ends]).amax(0).tolist()
         reads = torch.stack([readable(space, ids, kind) for ids in ends]).amax(0).tolist()
         for i, candidate in enumerate(block):
             telling = self._telling(candidate, peaks[i], reads[i])
-            yield _Read(candidate, telling, legible[i], partial(self._tokens, found, i))
+            yield _Read(candidate, telling, legible[i], partial(self._tokens, best, i))
 
-    def _tokens(self, found: TopVectors, i: int) -> dict[str, Any]:
+    def _tokens(self, best: TopVectors, i: int) -> dict[str, Any]:
         token = self.reader.space.token
         return {
             end: tuple(
@@ -112,8 +116,8 @@ class Reader:
                 )
             )
             for end, ids, values in (
-                ("top", found.top_ids, found.top_values),
-                ("bottom", found.bottom_ids, found.bottom_values),
+                ("top", best.top_ids, best.top_values),
+                ("bottom", best.bottom_ids, best.bottom_values),
             )
         }
 
@@ -125,10 +129,10 @@ class Reader:
             heads = HeadChanges(self.two, candidate.layer, stacks)
             moved = heads.measure(circuit.head.index, circuit.matrix)
             assert moved is not None
-            found = read_pairs(self.two, self.reader, moved, circuit, self.k, self.filter)
-            telling = self._telling(candidate, sqrt(found.peak), found.reads)
-            ends = {"pairs": found.top, "bottom_pairs": found.bottom}
-            yield _Read(candidate, telling, found.legibility, partial(dict, ends))
+            pairs = read_pairs(self.two, self.reader, moved, circuit, self.k, self.filter)
+            telling = self._telling(candidate, sqrt(pairs.peak), pairs.reads)
+            ends = {"pairs": pairs.top, "bottom_pairs": pairs.bottom}
+            yield _Read(candidate, telling, pairs.legibility, partial(dict, ends))
 
     def _stacks(self, layer: int) -> dict[str, tuple[Stack, Stack]]:
         """Where the parts of a layer are, in both models: found once, nothing is read."""
@@ -156,8 +160,8 @@ class Reader:
 
 def _both_ends(scores: Float[Tensor, "n e"], k: int, ids: Int[Tensor, "e"] | None) -> TopVectors:
     """The k largest and smallest of each row, with token ids."""
-    found = []
+    ends = []
     for descending in (True, False):
         order = scores.argsort(dim=1, descending=descending, stable=True)[:, :k]
-        found += [scores.gather(1, order), order if ids is None else ids.to(order.device)[order]]
-    return TopVectors(*found)
+        ends += [scores.gather(1, order), order if ids is None else ids.to(order.device)[order]]
+    return TopVectors(*ends)

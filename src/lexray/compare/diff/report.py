@@ -36,41 +36,41 @@ TITLES: dict[DiffGroup, str] = {
 }
 
 
-def page(found: Changes) -> str:
+def page(diff: Changes) -> str:
     """The whole file."""
-    body = f"{_header(found)}\n{heat_map(found)}\n{_sentiment(found)}\n{_changes(found)}"
+    body = f"{_header(diff)}\n{heat_map(diff)}\n{_sentiment(diff)}\n{_changes(diff)}"
     script = read_asset("lexray.compare.diff", "report.js")
-    return shell.page(found.title, f"<main>\n{body}\n</main>", scripts=[shell.Script(script)])
+    return shell.page(diff.title, f"<main>\n{body}\n</main>", scripts=[shell.Script(script)])
 
 
-def fragment(found: Changes) -> str:
+def fragment(diff: Changes) -> str:
     """The same for a notebook, without the search."""
-    parts = (_header(found), heat_map(found), _sentiment(found), _table(found))
+    parts = (_header(diff), heat_map(diff), _sentiment(diff), _table(diff))
     return shell.fragment("\n".join(parts))
 
 
-def _header(found: Changes) -> str:
-    notes = "".join(f"<li>{escape(note)}</li>" for note in found.notes)
-    source = escape(f"{found.source}, in the {found.through} model's embedding")
+def _header(diff: Changes) -> str:
+    notes = "".join(f"<li>{escape(note)}</li>" for note in diff.notes)
+    source = escape(f"{diff.source}, in the {diff.through} model's embedding")
     return (
-        f"<header><h1><span>{escape(found.base)}</span> <i>→</i> "
-        f"<span>{escape(found.tuned)}</span></h1>"
-        f'<p class="lead">{escape(found.summary)}</p><p class="note">{source}</p>'
+        f"<header><h1><span>{escape(diff.base)}</span> <i>→</i> "
+        f"<span>{escape(diff.tuned)}</span></h1>"
+        f'<p class="lead">{escape(diff.summary)}</p><p class="note">{source}</p>'
         + (f'<ul class="note">{notes}</ul>' if notes else "")
         + "</header>"
     )
 
 
-def heat_map(found: Changes) -> str:
+def heat_map(diff: Changes) -> str:
     """Groups by layers, the colour by the share that moved, on a logarithmic scale."""
-    layers, groups = found.layers, found.groups
-    shares = [s.relative for s in found.sizes if s.relative]
+    layers, groups = diff.layers, diff.groups
+    shares = [s.relative for s in diff.sizes if s.relative]
     largest = max(shares, default=1.0)
     names = "".join(f"<th>{'model' if x is None else x}</th>" for x in layers)
     numbered = len(layers) <= NUMBERED
     rows = "".join(
         f"<tr><th>{TITLES.get(group, group)}</th>"
-        + "".join(_cell(found.size(group, x), largest, numbered) for x in layers)
+        + "".join(_cell(diff.size(group, x), largest, numbered) for x in layers)
         + "</tr>"
         for group in groups
     )
@@ -104,10 +104,10 @@ def _cell(size: Size | None, largest: float, numbered: bool) -> str:
     )
 
 
-def _sentiment(found: Changes) -> str:
-    if found.sentiment is None:
+def _sentiment(diff: Changes) -> str:
+    if diff.sentiment is None:
         return ""
-    s = found.sentiment
+    s = diff.sentiment
     scale = max([share.share for share in s.shares] + [s.chance, 1e-9])
     rows = "".join(
         f'<tr class="{"yes" if x.reads else "no"}"><th>{escape(x.letter)}</th>'
@@ -130,8 +130,8 @@ def _sentiment(found: Changes) -> str:
     )
 
 
-def _changes(found: Changes) -> str:
-    groups = [g for g in found.groups if any(c.group == g for c in found.changes)]
+def _changes(diff: Changes) -> str:
+    groups = [g for g in diff.groups if any(c.group == g for c in diff.changes)]
     options = "".join(f'<option value="{g}">{TITLES.get(g, g)}</option>' for g in groups)
     return (
         '<section class="card">'
@@ -139,13 +139,13 @@ def _changes(found: Changes) -> str:
         '<div class="tools"><input id="search" type="search" placeholder="search tokens and '
         'addresses" aria-label="search"><select id="group" aria-label="group"><option value="">'
         f'all groups</option>{options}</select><button id="clear" type="button" hidden></button>'
-        f'<span id="count" class="note"></span></div>{_table(found)}'
+        f'<span id="count" class="note"></span></div>{_table(diff)}'
         f'<p class="note">{escape(RULE)}</p></section>'
     )
 
 
-def _table(found: Changes) -> str:
-    if not found.changes:
+def _table(diff: Changes) -> str:
+    if not diff.changes:
         return '<p class="lead">Nothing moved.</p>'
     heads = (
         ("#", "rank"),
@@ -160,9 +160,9 @@ def _table(found: Changes) -> str:
         else f"<th>{name}</th>"
         for name, key in heads
     )  # fmt: skip
-    lexicon = found.sentiment.lexicon if found.sentiment else None
-    largest = max(c.telling for c in found.changes) or 1.0
-    rows = "\n".join(_row(i, c, lexicon, largest) for i, c in enumerate(found.changes, 1))
+    lexicon = diff.sentiment.lexicon if diff.sentiment else None
+    largest = max(c.telling for c in diff.changes) or 1.0
+    rows = "\n".join(_row(i, c, lexicon, largest) for i, c in enumerate(diff.changes, 1))
     return f'<table class="changes"><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>'
 
 

@@ -28,12 +28,12 @@ class Diff(Changes, Result):
     """
 
     def tables(self) -> list[Table]:
-        found = [*self._size_tables(), self._change_table()]
+        tables = [*self._size_tables(), self._change_table()]
         if self.sentiment is not None:
-            found += self.sentiment.tables()
+            tables += self.sentiment.tables()
         if self.notes:
-            found.append(Table(("notes",), tuple((note,) for note in self.notes)))
-        return found
+            tables.append(Table(("notes",), tuple((note,) for note in self.notes)))
+        return tables
 
     def _size_tables(self) -> list[Table]:
         """Groups by layers; layers in which nothing at all moved are left out."""
@@ -97,7 +97,7 @@ class Diff(Changes, Result):
         return frame
 
     def to_dict(self) -> dict[str, Any]:
-        found = {
+        entry = {
             **self.source.to_dict(),
             "base": self.base,
             "tuned": self.tuned,
@@ -110,8 +110,8 @@ class Diff(Changes, Result):
             "changes": [change.to_dict() for change in self.changes],
         }
         if self.sentiment is not None:
-            found["sentiment"] = self.sentiment.to_dict()
-        return found
+            entry["sentiment"] = self.sentiment.to_dict()
+        return entry
 
     def _repr_html_(self) -> str:
         return report.fragment(self)

@@ -225,8 +225,8 @@ def _norms(layer: Layer) -> Iterator[Stack]:
     for part, block in (("attn", spec.attention), ("cross", spec.cross), ("mlp", spec.ff)):
         if block is None:
             continue
-        found = {"pre": block.pre_norm, "post": block.post_norm, "sum": block.sum_norm}
-        present = {where: norm for where, norm in found.items() if norm is not None}
+        norms = {"pre": block.pre_norm, "post": block.post_norm, "sum": block.sum_norm}
+        present = {where: norm for where, norm in norms.items() if norm is not None}
         for i, (where, norm) in enumerate(present.items()):
             label = f"{part}_{where}_norm" if i else f"{part}_norm"
             yield from _norm(layer.weights, layer.index, f"{layer.address}.{label}", norm)
@@ -258,9 +258,9 @@ def _norm(
 
 
 def _one(model: Weights, read: Callable[[Any], Tensor | None]) -> Tensor:
-    found = read(model.checkpoint)
-    assert found is not None
-    return found[None]
+    tensor = read(model.checkpoint)
+    assert tensor is not None
+    return tensor[None]
 
 
 def _biases(layer: Layer) -> Iterator[Stack]:
@@ -292,8 +292,8 @@ def _biases(layer: Layer) -> Iterator[Stack]:
 
 
 def _head_biases(model: Weights, heads: Heads) -> Tensor:
-    found = [heads.read_bias(model.checkpoint, i) for i in range(len(heads.starts))]
-    return torch.cat([bias for bias in found if bias is not None])[None]
+    biases = [heads.read_bias(model.checkpoint, i) for i in range(len(heads.starts))]
+    return torch.cat([bias for bias in biases if bias is not None])[None]
 
 
 def _row(

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.compare.stitch.kernels import Map, nearest_isometry
-from lexray.compare.stitch.run import Runner
+from lexray.compare.stitch.run import CutRunner
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.progress import track
@@ -43,7 +43,7 @@ UNSEEN = 0.01
 """The frequency of a token that was not counted, as a share of the mean."""
 
 
-class Sums:
+class FitSums:
     """What the map needs of all pairs, in float64, so that no states have to be kept."""
 
     def __init__(self, d_a: int, d_b: int) -> None:
@@ -89,11 +89,11 @@ def fit_maps(
     `normed` says that A's states go through its final norm first. `frequencies` are counts or
     shares, of which the roots are the tokens' weights; without them all count alike.
     """
-    first, second = Runner.of(a), Runner.of(b)
+    first, second = CutRunner.of(a), CutRunner.of(b)
     entry = len(second.blocks) - layers
     rows = shuffle(a, b)
     weights = torch.ones(int(rows.max()) + 1) if frequencies is None else weigh(frequencies)
-    sums = {after: Sums(a.d_model, b.d_model) for after in afters}
+    sums = {after: FitSums(a.d_model, b.d_model) for after in afters}
     parts = torch.split(rows, max(1, AT_ONCE // rows.shape[1]))
     for part in track(parts, len(parts), f"every token through {a.name} and {b.name}"):
         ids = part.to(a.device)
@@ -104,7 +104,7 @@ def fit_maps(
             for after, ours in states.items():
                 ours = first.normalise(ours) if normed else ours
                 sums[after].add(ours[:, 1:].flatten(0, 1), theirs, weights[part[:, 1:].flatten()])
-    return {after: found.solve() for after, found in sums.items()}
+    return {after: each.solve() for after, each in sums.items()}
 
 
 def shuffle(a: Model, b: Model) -> Int[Tensor, "rows width"]:
@@ -140,7 +140,7 @@ def expect_tokens(a: Model, b: Model) -> Float[Tensor, "e"]:
             f"{a.name} predicts no tokens, so that it does not say how frequent they are; "
             'frequencies="counted" takes them from texts, "none" does without'
         )
-    runner, last = Runner.of(a), a.n_layers - 1
+    runner, last = CutRunner.of(a), a.n_layers - 1
     rows = shuffle(a, b)
     ids = rows[: max(1, SAMPLE // rows.shape[1])].to(a.device)
     states = runner.states(ids, torch.ones_like(ids), [last])[last][:, 1:].flatten(0, 1)

@@ -28,7 +28,7 @@ class Reached(Exception):  # noqa: N818  not an error: all that was wanted is th
     """Ends a forward pass."""
 
 
-class Runner:
+class CutRunner:
     """A model's module, cut between its layers."""
 
     def __init__(self, model: Model) -> None:
@@ -40,7 +40,7 @@ class Runner:
         self._extra: int | None = None
 
     @classmethod
-    def of(cls, model: Model) -> Runner:
+    def of(cls, model: Model) -> CutRunner:
         """The model's runner, made once: finding the layers by their names takes a while."""
         known = RUNNER.peek(model.cache, None)
         if known is None or known.module is not model.module():
@@ -55,21 +55,21 @@ class Runner:
         after: Collection[int],
     ) -> dict[int, States]:
         """The residual stream after these layers, in one pass that ends after the last of them."""
-        found: dict[int, States] = {}
+        states: dict[int, States] = {}
         with ExitStack() as stack:
             for layer in after:
 
                 def keep(_: Any, __: Any, out: Any, layer: int = layer) -> None:
-                    found[layer] = (out[0] if isinstance(out, tuple) else out).clone()
-                    if len(found) == len(after):
+                    states[layer] = (out[0] if isinstance(out, tuple) else out).clone()
+                    if len(states) == len(after):
                         raise Reached
 
                 stack.callback(self.blocks[layer].register_forward_hook(keep).remove)
             try:
                 self.module(input_ids=ids, attention_mask=mask, use_cache=False)
             except Reached:
-                return found
-        raise LexrayError(f"{self.model.name} left out layers {sorted(set(after) - set(found))}")
+                return states
+        raise LexrayError(f"{self.model.name} left out layers {sorted(set(after) - set(states))}")
 
     def entering(self, ids: Int[Tensor, "batch n"], mask: Any, layer: int) -> States:
         """What the model's own layers give to `layer`."""
@@ -141,4 +141,4 @@ class Runner:
             yield
 
 
-RUNNER: Drawer[None, Runner] = Drawer(most=1)
+RUNNER: Drawer[None, CutRunner] = Drawer(most=1)

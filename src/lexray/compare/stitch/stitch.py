@@ -30,7 +30,7 @@ from lexray.compare.open import Given, open_as_papers_do
 from lexray.compare.stitch.fit import count_tokens, expect_tokens, fit_maps
 from lexray.compare.stitch.kernels import Map, kernel, refuse_other_vocabulary
 from lexray.compare.stitch.recipe import Recipe
-from lexray.compare.stitch.run import Runner, States
+from lexray.compare.stitch.run import CutRunner, States
 from lexray.errors import LexrayError
 from lexray.files import writing
 from lexray.model.model import Model
@@ -61,7 +61,7 @@ class Stitched(nn.Module):
         super().__init__()
         self.after, self.layers, self.recipe = after, layers, recipe
         self.models = (a, b)
-        self._a, self._b = Runner.of(a), Runner.of(b)
+        self._a, self._b = CutRunner.of(a), CutRunner.of(b)
         self.a, self.b = self._a.module, self._b.module
         for name, part in way._asdict().items():
             self.register_buffer(name, part.to(torch.float32).to(b.device))
@@ -196,14 +196,14 @@ class Stitched(nn.Module):
         how = Recipe.of(recipe, str(home / SETTINGS))
         _check_layers(a, b, after, layers)
         none = Map(torch.zeros(a.d_model, b.d_model), torch.zeros(b.d_model))
-        found = cls(a, _with_norm(b, how), after, layers, how, none)
-        tensors.setdefault("offset", found.offset)  # what earlier versions saved had none
-        shapes = {name: buffer.shape for name, buffer in found.named_buffers(recurse=False)}
+        stitched = cls(a, _with_norm(b, how), after, layers, how, none)
+        tensors.setdefault("offset", stitched.offset)  # what earlier versions saved had none
+        shapes = {name: buffer.shape for name, buffer in stitched.named_buffers(recurse=False)}
         if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
             raise LexrayError(f"{home / WEIGHTS} does not fit the two models beside it")
         for name, tensor in tensors.items():
-            setattr(found, name, tensor)
-        return found
+            setattr(stitched, name, tensor)
+        return stitched
 
 
 def average_logits(logits: Tensor, mask: Tensor | None, labels: Tensor | None = None) -> Any:

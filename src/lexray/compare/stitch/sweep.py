@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lexray.compare.stitch.recipe import Recipe
-from lexray.compare.stitch.run import Runner
+from lexray.compare.stitch.run import CutRunner
 from lexray.compare.stitch.stitch import (
     average_logits,
     context,
@@ -26,7 +26,7 @@ from lexray.files import read_json_lines
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Level, Line, Panel, Panels, Series
+from lexray.result.charts.panels import Curve, Level, Panel, Panels, Series
 from lexray.result.format import show_percent
 from lexray.result.table import Result, Table
 
@@ -97,7 +97,7 @@ def wilson(right: int, n: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """How often one stitched model was right."""
 
     b: str
@@ -143,15 +143,15 @@ class Sweep(Result):
     data: str
     majority: float
     """The share of the most frequent class: what knowing nothing gives."""
-    ceilings: tuple[Point, ...]
+    ceilings: tuple[SweepPoint, ...]
     """Each B by itself."""
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
 
     @property
     def recipes(self) -> list[str]:
         return list(dict.fromkeys(point.recipe for point in self.points))
 
-    def of(self, recipe: str, after: int | None = None) -> list[Point]:
+    def of(self, recipe: str, after: int | None = None) -> list[SweepPoint]:
         """The points of a recipe."""
         return [p for p in self.points if p.recipe == recipe and after in (None, p.after)]
 
@@ -228,7 +228,7 @@ class Sweep(Result):
             for j, name in enumerate(names):
                 points = sorted((p for p in self.of(recipe) if p.b == name), key=lambda p: p.after)
                 label = recipe if len(names) == 1 else f"{recipe} → {name}"
-                line = Line(
+                line = Curve(
                     [p.after for p in points],
                     [p.accuracy for p in points],
                     label,
@@ -245,15 +245,15 @@ class Sweep(Result):
         return Panels(title, "", (panel,))
 
 
-def _score(point: Point) -> float:
+def _score(point: SweepPoint) -> float:
     return point.accuracy
 
 
-def _mean(points: Sequence[Point]) -> float:
+def _mean(points: Sequence[SweepPoint]) -> float:
     return sum(p.accuracy for p in points) / len(points)
 
 
-def _between(point: Point) -> str:
+def _between(point: SweepPoint) -> str:
     low, high = point.interval
     return f"{low:.3f} to {high:.3f}"
 
@@ -285,9 +285,9 @@ def sweep(
         for one in stitch_after(a, b, afters, layers, recipe, calibration)
     }
     labels = {name: _labels(b, examples) for name, b in zip(names, tuned, strict=True)}
-    runners = {name: Runner.of(b) for name, b in zip(names, tuned, strict=True)}
+    runners = {name: CutRunner.of(b) for name, b in zip(names, tuned, strict=True)}
     answers: dict[Any, list[Tensor]] = {key: [] for key in (*names, *stitched)}
-    first = Runner.of(a)
+    first = CutRunner.of(a)
     order = sorted(range(len(examples)), key=lambda i: len(examples[i].text))
     batches = [order[i : i + batch] for i in range(0, len(order), batch)]
     for chosen in track(batches, len(batches), f"stitching {a.name}"):
@@ -302,9 +302,9 @@ def sweep(
                 answers[key].append(logits.float().cpu())
     n = len(examples)
 
-    def point(key: Any, b: str, recipe: str, after: int) -> Point:
+    def point(key: Any, b: str, recipe: str, after: int) -> SweepPoint:
         logits, right = torch.cat(answers[key]), labels[b][order]
-        return Point(
+        return SweepPoint(
             *(b, recipe, after, _hits(logits, right), n), _hits(logits - logits.mean(0), right)
         )
 
@@ -335,8 +335,8 @@ def _one_per_text(out: Any, mask: Tensor, name: str) -> Tensor:
         raise LexrayError(f"{name} has no classifier: its output is a {type(out).__name__}")
     if logits.ndim == 3:
         logits = average_logits(logits, mask).logits
-    found: Tensor = logits
-    return found
+    scores: Tensor = logits
+    return scores
 
 
 def _labels(b: Model, examples: Sequence[Example]) -> Tensor:

@@ -132,9 +132,9 @@ def check_shapes(keys: Keys, c: Config, router: str | None) -> None:
     if router is not None:
         expected[router] = (c["num_experts"], d_model)
     for name, shape in expected.items():
-        if (found := file.info(name).shape) != shape:
+        if (stored := file.info(name).shape) != shape:
             raise LexrayError(
-                f"{file.name}: by its metadata {name} should have the shape {shape}, not {found}"
+                f"{file.name}: by its metadata {name} should have the shape {shape}, not {stored}"
             )
     if (
         c["num_hidden_layers"] > len(file.names())
@@ -174,10 +174,10 @@ FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
 
 def per_dimension(keys: Keys, name: str, turned: int) -> Config:
     """One factor for each pair of turned dimensions, by which its frequency is divided."""
-    if (found := keys.file.info(name).shape) != (turned // 2,):
+    if (stored := keys.file.info(name).shape) != (turned // 2,):
         raise LexrayError(
             f"{keys.file.name}: {name} should have {turned // 2} factors, one for each pair of "
-            f"rotary dimensions; its shape is {found}"
+            f"rotary dimensions; its shape is {stored}"
         )
     return {
         "rope_type": "longrope",

@@ -21,13 +21,13 @@ from lexray.checkpoint.gguf.file import GGUFCheckpoint
 from lexray.errors import LexrayError
 from lexray.families.gguf.config import Config, Keys, common_config, share
 
-__all__ = ["Config", "GGUFModel", "Keys", "Naming", "Stored", "declare", "hf_named", "share"]
+__all__ = ["Config", "GGUFModel", "GGUFSource", "Keys", "Naming", "declare", "hf_named", "share"]
 
 Order = Callable[[Config], list[int]]
 
 
 @dataclass(frozen=True)
-class Stored:
+class GGUFSource:
     """A GGUF tensor and what the converter did to it."""
 
     stem: str
@@ -42,7 +42,7 @@ class Stored:
     """A matrix of one row, which some files hold as a vector."""
 
 
-Names = Mapping[str, str | Stored]
+Names = Mapping[str, str | GGUFSource]
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def hf_named(checkpoint: Checkpoint) -> Checkpoint:
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePiece:
     """Where a Hugging Face tensor lies in the file."""
 
     source: str
-    stored: Stored
+    stored: GGUFSource
     place: int = 0
     """Its index in the stack."""
 
@@ -144,7 +144,7 @@ class GGUFModel(Checkpoint):
         piece = self._pieces[name]
         return self.file.cost(piece.source, *self._plan(piece, box)[0])
 
-    def _plan(self, piece: Piece, box: Box) -> tuple[list[slice], Tensor | None]:
+    def _plan(self, piece: FilePiece, box: Box) -> tuple[list[slice], Tensor | None]:
         """The slices to read from the file, and the order of their rows if it is another."""
         stored, order = piece.stored, None
         index = [slice(*ends) for ends in (box[::-1] if stored.transposed else box)]
@@ -200,23 +200,23 @@ def refuse_unread(file: GGUFCheckpoint, known: set[str]) -> None:
 
 
 def pieces(
-    file: GGUFCheckpoint, ours: str, stored: str | Stored, n_layers: int
-) -> Iterator[tuple[str, Piece]]:
+    file: GGUFCheckpoint, ours: str, stored: str | GGUFSource, n_layers: int
+) -> Iterator[tuple[str, FilePiece]]:
     """Every tensor of the file that a pair of names stands for: (Hugging Face name, piece)."""
-    stored = stored if isinstance(stored, Stored) else Stored(stored)
+    stored = stored if isinstance(stored, GGUFSource) else GGUFSource(stored)
     for n in range(n_layers if "{n}" in ours else 1):
         for suffix in (".weight", ".bias"):
             for piece in places(file, stored, n, suffix):
                 yield ours.format(n=n, i=piece.place) + suffix, piece
 
 
-def places(file: GGUFCheckpoint, stored: Stored, n: int, suffix: str) -> Iterator[Piece]:
+def places(file: GGUFCheckpoint, stored: GGUFSource, n: int, suffix: str) -> Iterator[FilePiece]:
     """One piece for a tensor, several for a stack or for a row of numbered tensors."""
     for i in count():
         source = stored.stem.format(n=n, i=i) + suffix
         if source not in file.names() or (stored.stacked and i >= file.info(source).shape[0]):
             return
-        yield Piece(source, stored, i)
+        yield FilePiece(source, stored, i)
         if not stored.stacked and "{i}" not in stored.stem:
             return
 
@@ -257,8 +257,8 @@ ATTENTION: Names = {
     f"{LAYER}self_attn.o_proj": "blk.{n}.attn_output",
 }
 TURNED: Names = {
-    f"{LAYER}self_attn.q_proj": Stored("blk.{n}.attn_q", rows=turn_rows("num_attention_heads")),
-    f"{LAYER}self_attn.k_proj": Stored("blk.{n}.attn_k", rows=turn_rows("num_key_value_heads")),
+    f"{LAYER}self_attn.q_proj": GGUFSource("blk.{n}.attn_q", rows=turn_rows("num_attention_heads")),
+    f"{LAYER}self_attn.k_proj": GGUFSource("blk.{n}.attn_k", rows=turn_rows("num_key_value_heads")),
 }
 MLP: Names = {
     f"{LAYER}mlp.gate_proj": "blk.{n}.ffn_gate",

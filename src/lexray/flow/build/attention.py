@@ -13,7 +13,7 @@ from torch import Tensor
 from lexray.flow.build.draft import Draft
 from lexray.flow.build.prune import Shown
 from lexray.flow.graph import EdgeKind, NodeKind
-from lexray.flow.options import Options
+from lexray.flow.options import BlockOptions
 from lexray.result.format import show_place
 from lexray.trace.attribute.step import Step
 from lexray.trace.read.vectors import key_readers, query_readers
@@ -26,7 +26,7 @@ class AttentionDrawing:
     draft: Draft
     step: Step
     shown: Shown
-    options: Options
+    options: BlockOptions
     name: Callable[[int], str]
     """How ids call the token at a position."""
 
@@ -84,15 +84,15 @@ class AttentionDrawing:
         query = f"{at}.query"
         self._node(query, NodeKind.QUERY, str(head), asked, side="reading", head=head)
         self.draft.link(qkv, query, EdgeKind.QUERY, score=float(q.norm()))
-        found: dict[int, str] = {}
+        nodes: dict[int, str] = {}
         readers = key_readers(part, k, offsets, norm=norm)
         for position, weight, reader in zip(positions, weights, readers, strict=True):
             id = f"{at}.key@{self.name(position)}"
             token = self._token(position)
             place = {"head": head, "position": position}
-            found[position] = self._node(id, NodeKind.KEY, token, reader, side="reading", **place)
+            nodes[position] = self._node(id, NodeKind.KEY, token, reader, side="reading", **place)
             self.draft.link(query, id, EdgeKind.ATTENTION, score=weight)
-        return found
+        return nodes
 
     def _token(self, position: int) -> str:
         return show_place([t.shown for t in self.step.moment.recording.tokens], position)

@@ -30,9 +30,9 @@ from lexray.flow.build.feedforward import FeedForwardDrawing
 from lexray.flow.build.prune import Shown, choose
 from lexray.flow.build.read import read_draft
 from lexray.flow.build.weigh import weigh_edges
-from lexray.flow.build.words import Words, find_words, predictions
+from lexray.flow.build.words import ChosenWords, find_words, predictions
 from lexray.flow.graph import EdgeKind, FlowGraph, NodeKind, Run, Weighed, Word, memory_name
-from lexray.flow.options import Options
+from lexray.flow.options import BlockOptions
 from lexray.trace.attribute.step import Moment, Step
 from lexray.trace.attribute.walk import Pull, pulls
 from lexray.trace.read.targets import Wanted
@@ -42,7 +42,7 @@ from lexray.trace.recording import Recording
 
 def build(
     recording: Recording,
-    options: Options,
+    options: BlockOptions,
     *,
     layers: Some = None,
     position: int = -1,
@@ -64,7 +64,7 @@ def choose_layers(recording: Recording, layers: Some) -> tuple[int, ...]:
     return tuple(recording[layer].index for layer in asked)
 
 
-def draw_draft(moment: Moment, layers: Sequence[int], target: int, options: Options) -> Draft:
+def draw_draft(moment: Moment, layers: Sequence[int], target: int, options: BlockOptions) -> Draft:
     """All nodes and edges of some blocks, with their vectors."""
     drawing = BlockDrawing(moment, layers, options)
     pull = find_pulls(moment, layers, target, options)
@@ -75,14 +75,16 @@ def draw_draft(moment: Moment, layers: Sequence[int], target: int, options: Opti
 
 
 def find_pulls(
-    moment: Moment, layers: Sequence[int], target: int, options: Options
+    moment: Moment, layers: Sequence[int], target: int, options: BlockOptions
 ) -> dict[int, Pull]:
     """The directions towards the target, if they are what decides on what is shown."""
     decides = options.keep is not None and options.keep_by == "target"
     return pulls(moment, target, layers) if decides else {}
 
 
-def make_graph(moment: Moment, words: Words, draft: Draft, options: Options) -> FlowGraph:
+def make_graph(
+    moment: Moment, words: ChosenWords, draft: Draft, options: BlockOptions
+) -> FlowGraph:
     """The graph of a draft: its vectors read as words."""
     nodes, edges = read_draft(moment.recording, draft, words.candidates, options)
     edges = weigh_edges(moment, draft, edges, words.candidates)
@@ -99,7 +101,7 @@ def make_graph(moment: Moment, words: Words, draft: Draft, options: Options) -> 
     )
 
 
-def describe_run(moment: Moment, options: Options) -> Run:
+def describe_run(moment: Moment, options: BlockOptions) -> Run:
     recording, model = moment.recording, moment.recording.model
     source = model.space.source("flow", options.filter)
     prompt = model.vocabulary.decode(recording.ids.tolist())
@@ -116,7 +118,7 @@ def describe_run(moment: Moment, options: Options) -> Run:
 class BlockDrawing:
     """Draws blocks into a draft, one after the other."""
 
-    def __init__(self, moment: Moment, layers: Sequence[int], options: Options) -> None:
+    def __init__(self, moment: Moment, layers: Sequence[int], options: BlockOptions) -> None:
         self.moment, self.options = moment, options
         self.draft = Draft(tuple(sorted(layers)), moment.position)
         tokens = tuple(token.shown for token in moment.recording.tokens)

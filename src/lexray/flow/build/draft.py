@@ -36,7 +36,7 @@ class Sketch:
 
 
 @dataclass(frozen=True)
-class Link:
+class DraftEdge:
     """An edge; without a score it is scored by the norm of what it carries, or of its target."""
 
     source: str
@@ -55,7 +55,7 @@ class Draft:
     layers: tuple[int, ...]
     position: int
     sketches: dict[str, Sketch] = field(default_factory=dict)
-    links: list[Link] = field(default_factory=list)
+    links: list[DraftEdge] = field(default_factory=list)
 
     def node(
         self,
@@ -84,7 +84,7 @@ class Draft:
         score: float | None = None,
         sign: int = 1,
     ) -> None:
-        self.links.append(Link(source, target, kind, factor, score, sign))
+        self.links.append(DraftEdge(source, target, kind, factor, score, sign))
 
     def finish(self) -> Draft:
         """The same without nodes that no edge touches."""
@@ -99,8 +99,8 @@ class Draft:
     @cached_property
     def addends(self) -> dict[str, list[tuple[float, str]]]:
         """What each sum is the sum of: factors and nodes."""
-        found: dict[str, list[tuple[float, str]]] = defaultdict(list)
+        addends: dict[str, list[tuple[float, str]]] = defaultdict(list)
         for link in self.links:
             if link.factor is not None:
-                found[link.target].append((link.factor, link.source))
-        return dict(found)
+                addends[link.target].append((link.factor, link.source))
+        return dict(addends)

@@ -13,7 +13,7 @@ from torch import Tensor
 from lexray.flow.build.draft import Draft
 from lexray.flow.build.prune import Shown
 from lexray.flow.graph import EdgeKind, NodeKind
-from lexray.flow.options import Options
+from lexray.flow.options import BlockOptions
 from lexray.model import fold
 from lexray.model.feedforward import FeedForward
 from lexray.model.fold import at_least_float32
@@ -29,7 +29,7 @@ class FeedForwardDrawing:
     draft: Draft
     step: Step
     shown: Shown
-    options: Options
+    options: BlockOptions
 
     @property
     def at(self) -> str:
@@ -100,13 +100,13 @@ class FeedForwardDrawing:
         whole, b = (ff.W_in, ff.b_in) if name == "key" else (ff.W_gate, ff.b_gate)
         assert whole is not None
         W = at_least_float32(whole[:, neurons])
-        found = self.step.at(self.step.recorded.mlp_in) @ W
+        activations = self.step.at(self.step.recorded.mlp_in) @ W
         if b is not None:
-            found = found + b[neurons].to(found)
+            activations = activations + b[neurons].to(activations)
         norm = self.step.spec.ff.pre_norm if self.options.norm else None
         readers = fold.reader(W, norm, self.step.layer.weights.checkpoint).T
         for neuron, x, c, reader, raw in zip(
-            neurons, found.tolist(), coefficients.tolist(), readers, W.T, strict=True
+            neurons, activations.tolist(), coefficients.tolist(), readers, W.T, strict=True
         ):
             sign = -1 if x < 0 else 1
             id = self._node(ff, neuron, name, sign * reader, (raw, sign))

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.flow.options import Options
+from lexray.flow.options import BlockOptions
 from lexray.trace.attribute.step import NeuronName, Step, SubBlock
 from lexray.trace.attribute.walk import Pull
 
@@ -30,7 +30,7 @@ class Shown:
     neurons: tuple[NeuronName, ...]
 
 
-def choose(step: Step, options: Options, pull: Pull | None) -> Shown:
+def choose(step: Step, options: BlockOptions, pull: Pull | None) -> Shown:
     """What the options say is shown of a block; `pull` is needed to keep by the target's logit."""
     chooser = _ByCount(step, options) if options.keep is None else _ByShare(step, options, pull)
     heads = sorted(chooser.heads())
@@ -44,7 +44,7 @@ def choose(step: Step, options: Options, pull: Pull | None) -> Shown:
 @dataclass(frozen=True)
 class _ByCount:
     step: Step
-    options: Options
+    options: BlockOptions
 
     def heads(self) -> list[int]:
         return largest(self.step.heads.norm(dim=1), self.options.most_heads)
@@ -72,7 +72,7 @@ class _ByCount:
 @dataclass(frozen=True)
 class _ByShare:
     step: Step
-    options: Options
+    options: BlockOptions
     pull: Pull | None
 
     def _along(self, total: Float[Tensor, "d_model"], part: SubBlock) -> Float[Tensor, "d_model"]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.flow.build.draft import Draft, Link, Sketch
+from lexray.flow.build.draft import Draft, DraftEdge, Sketch
 from lexray.flow.build.places import place_of
 from lexray.flow.graph import (
     STREAM,
@@ -23,12 +23,12 @@ from lexray.flow.graph import (
     Weighed,
     Word,
 )
-from lexray.flow.options import Options
+from lexray.flow.options import BlockOptions
 from lexray.model import fold
 from lexray.model.fold import at_least_float32
 from lexray.space.kinds import WRITES, Kind
 from lexray.space.space import space_of
-from lexray.trace.read.standard import Words, read_words
+from lexray.trace.read.standard import ReadWords, read_words
 from lexray.trace.recording import Recording
 
 Spell = Callable[[int], str]
@@ -37,7 +37,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def read_draft(
-    recording: Recording, draft: Draft, candidates: Sequence[Word], options: Options
+    recording: Recording, draft: Draft, candidates: Sequence[Word], options: BlockOptions
 ) -> tuple[tuple[Node, ...], tuple[Edge, ...]]:
     """The draft's nodes with their readings, and its edges with their scores."""
     model = recording.model
@@ -62,7 +62,7 @@ def read_draft(
     return nodes, tuple(_edge(link, norms, projections) for link in draft.links)
 
 
-def _edge(link: Link, norms: dict[str, float], projections: dict[str, Projection]) -> Edge:
+def _edge(link: DraftEdge, norms: dict[str, float], projections: dict[str, Projection]) -> Edge:
     """Of an addend, the entropy is its source's: a positive factor does not change a reading."""
     adds = link.factor is not None
     carried = link.factor * norms[link.source] if link.factor is not None else None
@@ -84,11 +84,11 @@ def _projections(
     recording: Recording,
     sketches: Sequence[Sketch],
     candidates: Sequence[Word],
-    options: Options,
+    options: BlockOptions,
     shown: Spell,
 ) -> dict[str, Projection]:
     ids = [word.id for word in candidates]
-    found: dict[str, Projection] = {}
+    projections: dict[str, Projection] = {}
     for (side, hidden), members in _group(sketches, lambda s: _way(s, options)):
         X = torch.stack([_as_added(recording, sketch, options) for sketch in members])
         n = recording.model.n_layers
@@ -105,23 +105,25 @@ def _projections(
             filter=options.filter,
             text=options.text,
         )
-        found |= zip((s.id for s in members), _list(batch, shown), strict=True)
-    return found
+        projections |= zip((s.id for s in members), _list(batch, shown), strict=True)
+    return projections
 
 
-def _way(sketch: Sketch, options: Options) -> tuple[Literal["writing", "reading"], bool]:
+def _way(sketch: Sketch, options: BlockOptions) -> tuple[Literal["writing", "reading"], bool]:
     """Through which side a vector is read, and whether through the LM head's transform."""
     return sketch.side, options.transform and sketch.kind in STREAM
 
 
-def _as_added(recording: Recording, sketch: Sketch, options: Options) -> Float[Tensor, "d_model"]:
+def _as_added(
+    recording: Recording, sketch: Sketch, options: BlockOptions
+) -> Float[Tensor, "d_model"]:
     """What a sub-block wrote as the norm behind it adds it, but for the norm's scale."""
     if sketch.behind is None or not options.norm:
         return sketch.vector
     return fold.writer(sketch.vector, sketch.behind, recording.weights.checkpoint)
 
 
-def _list(words: Words, shown: Spell) -> Iterable[Projection]:
+def _list(words: ReadWords, shown: Spell) -> Iterable[Projection]:
     batch = words.projected
     columns = (
         batch.top_ids,
@@ -144,10 +146,10 @@ def _words(ids: Sequence[int], weights: Sequence[float], shown: Spell) -> tuple[
 
 
 def _statics(
-    recording: Recording, sketches: Sequence[Sketch], options: Options, shown: Spell
+    recording: Recording, sketches: Sequence[Sketch], options: BlockOptions, shown: Spell
 ) -> dict[str, Static]:
     """The parameters behind nodes as the model's own view reads them."""
-    model, found = recording.model, {}
+    model, statics = recording.model, {}
     kept = [sketch for sketch in sketches if sketch.parameter is not None]
     for (kind, first), members in _group(kept, _kind):
         space = space_of(model, 0 if first else None)
@@ -155,10 +157,10 @@ def _statics(
         read = space.top(X, kind, options.k, options.filter)
         rows = zip(*(part.tolist() for part in read), strict=True)
         for sketch, (top_values, top_ids, low_values, low_ids) in zip(members, rows, strict=True):
-            found[sketch.id] = Static(
+            statics[sketch.id] = Static(
                 _words(top_ids, top_values, shown), _words(low_ids, low_values, shown)
             )
-    return found
+    return statics
 
 
 def _kind(sketch: Sketch) -> tuple[Kind, bool]:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.flow.build.draft import Draft, Link
+from lexray.flow.build.draft import Draft, DraftEdge
 from lexray.flow.graph import Edge, NodeKind, Word
 from lexray.trace.attribute.step import Moment
 from lexray.trace.attribute.walk import Logit, walk_back
@@ -38,17 +38,17 @@ def weigh_edges(
     moment: Moment, draft: Draft, edges: Sequence[Edge], words: Sequence[Word]
 ) -> tuple[Edge, ...]:
     """The draft's edges with what each adds to every word's logit, where that can be told."""
-    found = find_directions(moment, draft.layers, [word.id for word in words])
-    if found is None:
+    directions = find_directions(moment, draft.layers, [word.id for word in words])
+    if directions is None:
         return tuple(edges)
     return tuple(
-        replace(edge, added=_add_up(draft, link, found))
+        replace(edge, added=_add_up(draft, link, directions))
         for edge, link in zip(edges, draft.links, strict=True)
     )
 
 
 def _add_up(
-    draft: Draft, link: Link, directions: dict[Place, Direction]
+    draft: Draft, link: DraftEdge, directions: dict[Place, Direction]
 ) -> tuple[float, ...] | None:
     towards = directions.get(_place(draft, link))
     if link.factor is None or towards is None:
@@ -58,7 +58,7 @@ def _add_up(
     return tuple(float(f"{share:.5g}") for share in shares.tolist())
 
 
-def _place(draft: Draft, link: Link) -> Place:
+def _place(draft: Draft, link: DraftEdge) -> Place:
     """Where what a link carries is added."""
     source, target = draft.sketches[link.source], draft.sketches[link.target]
     if target.kind in INSIDE:

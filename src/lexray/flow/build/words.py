@@ -17,7 +17,7 @@ PREDICTED, USUAL = 5, 10
 
 
 @dataclass(frozen=True)
-class Words:
+class ChosenWords:
     target: Target
     candidates: tuple[Word, ...]
 
@@ -31,18 +31,18 @@ def find_words(
     position: int,
     target: Wanted | None,
     extra: Sequence[Wanted],
-) -> Words:
+) -> ChosenWords:
     """The target (by default the model's own prediction), words that were asked for, the best
     predictions, and the last tokens of the prompt. Of a word of several tokens the first counts."""
     if isinstance(extra, (str, int)):
         raise LexrayError(f"candidates={extra!r}: give a list of tokens")
     model, best = trace.model, [token for token, _ in predictions(trace, position)]
-    found = find_target(model, best[0] if target is None else target, first=True)
+    chosen = find_target(model, best[0] if target is None else target, first=True)
     asked = [find_target(model, word, first=True).id for word in extra]
     seen = [i for i in reversed(trace.ids[: position + 1].tolist()) if i < model.space.n_rows]
-    usual = dict.fromkeys([found.id, *best, *seen])
-    ids = dict.fromkeys([found.id, *asked, *list(usual)[:USUAL]])
-    return Words(found, tuple(Word(i, model.vocabulary.shown(i)) for i in ids))
+    usual = dict.fromkeys([chosen.id, *best, *seen])
+    ids = dict.fromkeys([chosen.id, *asked, *list(usual)[:USUAL]])
+    return ChosenWords(chosen, tuple(Word(i, model.vocabulary.shown(i)) for i in ids))
 
 
 def predictions(trace: Recording, position: int) -> list[tuple[int, float]]:

@@ -11,10 +11,10 @@ from lexray.flow.draw.shapes import (
     CARD_HEIGHT,
     CARD_WIDTH,
     PILL_HEIGHT,
+    Backdrop,
     Form,
     Label,
     NodeBox,
-    Panel,
     card,
     pill,
     pill_width,
@@ -86,7 +86,7 @@ def open_form(
     return Form(width, bottom, tuple(boxes), draw_wires(graph, edges), tuple(panels), labels)
 
 
-def _part_labels(panels: Sequence[Panel]) -> list[Label]:
+def _part_labels(panels: Sequence[Backdrop]) -> list[Label]:
     return [Label(p.x + 14, p.y + 24, "part", PARTS[p.part]) for p in panels]
 
 
@@ -241,22 +241,22 @@ class _Block:
             )
         return out
 
-    def panels(self, boxes: Sequence[NodeBox]) -> list[Panel]:
+    def panels(self, boxes: Sequence[NodeBox]) -> list[Backdrop]:
         out = []
         for part in self.stacks:
             own = [box for box in boxes if self.part.get(box.node) == part]
             x, right = min(box.x for box in own), max(box.right for box in own)
             y, bottom = min(box.y for box in own), max(box.y + box.height for box in own)
             y -= 62
-            out.append(Panel(x - PANEL, y, right - x + 2 * PANEL, bottom - y + PANEL, part))
+            out.append(Backdrop(x - PANEL, y, right - x + 2 * PANEL, bottom - y + PANEL, part))
         return self._level(out)
 
-    def _level(self, panels: list[Panel]) -> list[Panel]:
+    def _level(self, panels: list[Backdrop]) -> list[Backdrop]:
         """Side by side, panels begin and end alike."""
         if self._is_stacked() or not panels:
             return panels
         y, bottom = min(p.y for p in panels), max(p.y + p.height for p in panels)
-        return [Panel(p.x, y, p.width, bottom - y, p.part) for p in panels]
+        return [Backdrop(p.x, y, p.width, bottom - y, p.part) for p in panels]
 
     def headings(self, boxes: Sequence[NodeBox]) -> list[Label]:
         """What stands in a column of pills, above its first."""

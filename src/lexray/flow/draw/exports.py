@@ -59,7 +59,7 @@ def to_plotly(graph: FlowGraph) -> go.Figure:
             node={
                 "label": [literal(_first(node)) for node in graph.nodes],
                 "color": [node_fill(graph, node, colours) for node in graph.nodes],
-                "customdata": [literal(_said(graph, node)) for node in graph.nodes],
+                "customdata": [literal(_say(graph, node)) for node in graph.nodes],
                 "hovertemplate": "%{customdata}<extra></extra>",
                 "pad": 6,
                 "thickness": 14,
@@ -87,7 +87,7 @@ def _first(node: Node) -> str:
     return node.projection.top[0].shown if node.projection and node.projection.top else node.label
 
 
-def _said(graph: FlowGraph, node: Node) -> str:
+def _say(graph: FlowGraph, node: Node) -> str:
     place = graph.place(node)
     words = " ".join(w.shown for w in node.projection.top) if node.projection else ""
     status = (

@@ -74,7 +74,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Piece:
+class PlacedForm:
     """A form at its place in the picture."""
 
     x: float
@@ -102,10 +102,10 @@ class Layout:
         """The blocks that are open if nobody says which."""
         return self.openable if len(self.openable) <= MOST_OPEN else ()
 
-    def place(self, layers: Collection[int], wide: float = math.inf) -> list[Piece]:
+    def place(self, layers: Collection[int], wide: float = math.inf) -> list[PlacedForm]:
         """The pieces from left to right with these blocks open, in rows at most so wide, or as wide
         as a block is."""
-        out: list[Piece] = []
+        out: list[PlacedForm] = []
         x = y = bottom = 0.0
         filled = False
         forms = self._forms(layers)
@@ -118,7 +118,7 @@ class Layout:
                 out.append(replace(station, x=0.0, y=y, again=True))
                 x, bottom = station.form.width, station.form.bottom
             filled = filled or segment.kind == "block"
-            out.append(Piece(x, form, segment, y))
+            out.append(PlacedForm(x, form, segment, y))
             x += form.width
             bottom = max(bottom, form.bottom)
         return out
@@ -140,7 +140,7 @@ class Layout:
         """Runs of at least two quiet blocks, none of them open, with the stations between them: the
         first and the last segment of each."""
         quiet = set(self.quiet) - set(layers)
-        found: list[tuple[int, int]] = []
+        folds: list[tuple[int, int]] = []
         run: list[int] = []
         for i, segment in enumerate(self.segments):
             if segment.kind != "block":
@@ -148,9 +148,9 @@ class Layout:
             if segment.layer in quiet:
                 run.append(i)
                 continue
-            found += [(run[0], run[-1])] if len(run) > 1 else []
+            folds += [(run[0], run[-1])] if len(run) > 1 else []
             run = []
-        return found + ([(run[0], run[-1])] if len(run) > 1 else [])
+        return folds + ([(run[0], run[-1])] if len(run) > 1 else [])
 
     def choose_open(self, layers: Collection[int] | None) -> tuple[int, ...]:
         """Which blocks to open: those asked for, if they can be."""

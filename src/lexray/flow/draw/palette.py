@@ -236,12 +236,12 @@ def _sign(graph: FlowGraph, edge: Edge) -> float:
 
 def strongest(graph: FlowGraph) -> Strongest:
     """The largest strength of each kind of edge."""
-    found: Strongest = {}
+    sizes: Strongest = {}
     for edge in graph.edges:
         size, group = strength(graph, edge), _group(graph, edge)
         if math.isfinite(size):
-            found[group] = max(found.get(group, 0.0), size)
-    return found
+            sizes[group] = max(sizes.get(group, 0.0), size)
+    return sizes
 
 
 def _group(graph: FlowGraph, edge: Edge) -> tuple[EdgeKind, bool]:

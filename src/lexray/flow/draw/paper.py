@@ -13,7 +13,7 @@ from functools import cached_property
 from lexray.flow.caption import caption, drop_repeats
 from lexray.flow.draw.svg import show_prompt
 from lexray.flow.graph import FlowGraph
-from lexray.flow.story import Part, Seen, Story, first_and_last, tell
+from lexray.flow.story import Seen, Story, StoryPart, first_and_last, tell
 from lexray.result.charts.pen import Colour, Mix, Pen, short
 from lexray.result.format import show_model, show_percent
 from lexray.result.letters import fit, measure, wrap
@@ -51,9 +51,9 @@ class _Page:
         return WIDTH - 2 * MARGIN
 
     @cached_property
-    def rows(self) -> list[tuple[Part, bool]]:
+    def rows(self) -> list[tuple[StoryPart, bool]]:
         """The parts, and what is left; the second says whether it is the rest."""
-        rest = Part(self.story.rest_name, (), self.story.rest)
+        rest = StoryPart(self.story.rest_name, (), self.story.rest)
         return [(part, False) for part in self.story.parts] + [(rest, True)]
 
     def text(self, dark: bool) -> str:
@@ -130,7 +130,7 @@ class _Page:
         pen.text(9, y + 4.7, fit(source.token, WORD, room, bold=True), WORD, bold=True)
         pen.text(SOURCE_WIDTH - 7, y + 4.2, number, SMALL, "faint", anchor="end")
 
-    def _looks(self, pen: Pen, part: Part, y: float, places: dict[int, float]) -> None:
+    def _looks(self, pen: Pen, part: StoryPart, y: float, places: dict[int, float]) -> None:
         for source in part.sources:
             start = places[source.position]
             said = f"{part.name} looks at {source.token}: {show_percent(source.weight)}"
@@ -142,7 +142,7 @@ class _Page:
                 said=said,
             )
 
-    def _part(self, pen: Pen, part: Part, y: float, rest: bool) -> None:
+    def _part(self, pen: Pen, part: StoryPart, y: float, rest: bool) -> None:
         colour = "paper" if rest else "card"
         pen.rect(
             PART_LEFT + 0.5, y + 0.5, PART_WIDTH - 1, CARD - 1, colour, radius=8, stroke="line"

@@ -83,7 +83,7 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Backdrop:
     """A tinted ground behind a part of a block."""
 
     x: float
@@ -101,7 +101,7 @@ class Form:
     bottom: float
     boxes: tuple[NodeBox, ...] = ()
     wires: tuple[Wire, ...] = ()
-    panels: tuple[Panel, ...] = ()
+    panels: tuple[Backdrop, ...] = ()
     labels: tuple[Label, ...] = ()
 
 

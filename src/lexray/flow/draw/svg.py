@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from lexray.flow.caption import caption
-from lexray.flow.draw.layout import TOP, WIDE, Layout, Piece, layout
+from lexray.flow.draw.layout import TOP, WIDE, Layout, PlacedForm, layout
 from lexray.flow.draw.legend import entries
 from lexray.flow.draw.palette import Palette, mix, node_fill, palette, strongest, wire_style
-from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Form, Label, NodeBox, Panel, text_width
+from lexray.flow.draw.shapes import BOLD, FONT, SIZES, Backdrop, Form, Label, NodeBox, text_width
 from lexray.flow.draw.wires import free_path, n
 from lexray.flow.graph import EdgeKind, FlowGraph, Node, NodeKind, Run
 from lexray.result.format import show_model, show_percent
@@ -37,7 +37,7 @@ class _Drawing:
         self.graph = graph
         self.colours: Palette = palette(name, dark)
         self.layout: Layout = layout(graph)
-        self.pieces: list[Piece] = self.layout.place(self.layout.choose_open(layers), WIDE)
+        self.pieces: list[PlacedForm] = self.layout.place(self.layout.choose_open(layers), WIDE)
         self.most = strongest(graph)
 
     def text(self) -> str:
@@ -88,7 +88,7 @@ class _Drawing:
 
     def _free(self) -> Iterable[tuple[int, str]]:
         """Edges between pieces: from the right of one box to the left of another."""
-        where: Mapping[str, tuple[Piece, NodeBox]] = {
+        where: Mapping[str, tuple[PlacedForm, NodeBox]] = {
             self.graph.nodes[box.node].id: (piece, box)
             for piece in self.pieces
             for box in piece.form.boxes
@@ -107,7 +107,7 @@ class _Drawing:
         yield from (self._box(box, again) for box in form.boxes)
         yield from (self._label(label) for label in form.labels)
 
-    def _panel(self, panel: Panel) -> str:
+    def _panel(self, panel: Backdrop) -> str:
         fill = self.colours.panel_ff if panel.part == "ff" else self.colours.panel
         return (
             f'<rect class="panel" x="{n(panel.x)}" y="{n(panel.y)}" width="{n(panel.width)}" '

@@ -23,7 +23,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     low: float
     high: float
     log: bool = False
@@ -36,24 +36,24 @@ class Scale:
         return (value - self.low) / ((self.high - self.low) or 1.0)
 
 
-def scale_of(axis: Axis, values: Iterable[float], pad: float = 0.0) -> Scale:
+def scale_of(axis: Axis, values: Iterable[float], pad: float = 0.0) -> AxisScale:
     """A scale that holds all values, with some room; `pad` is room in the values' own unit."""
     known = [v for v in values if math.isfinite(v) and (v > 0 or not axis.log)]
     if not known:
-        return Scale(1.0, 10.0, True) if axis.log else Scale(0.0, 1.0)
+        return AxisScale(1.0, 10.0, True) if axis.log else AxisScale(0.0, 1.0)
     low, high = min(known), max(known)
     if axis.log:
         room = (high / low) ** 0.04 if high > low else 2.0
-        return Scale(low / room, high * room, True)
+        return AxisScale(low / room, high * room, True)
     if axis.zero:
         low, high = min(low, 0.0), max(high, 0.0)
     room = pad or 0.05 * ((high - low) or abs(high) or 1.0)
     below = 0.0 if axis.zero and low == 0 and not pad else room
     above = 0.0 if axis.zero and high == 0 and not pad else room
-    return Scale(low - below, high + above)
+    return AxisScale(low - below, high + above)
 
 
-def ticks(scale: Scale, axis: Axis, most: int) -> list[tuple[float, str]]:
+def ticks(scale: AxisScale, axis: Axis, most: int) -> list[tuple[float, str]]:
     """Round numbers inside a scale, at most so many, and how they are written."""
     if scale.log:
         return _powers(scale, most)
@@ -75,7 +75,7 @@ def round_step(least: float) -> float:
     return next(f * power for f in (1.0, 2.0, 5.0, 10.0) if f * power >= least * (1 - 1e-9))
 
 
-def _powers(scale: Scale, most: int) -> list[tuple[float, str]]:
+def _powers(scale: AxisScale, most: int) -> list[tuple[float, str]]:
     first = math.ceil(math.log10(scale.low) - 1e-9)
     last = math.floor(math.log10(scale.high) + 1e-9)
     step = max(1, -(-(last - first + 1) // max(1, most)))

@@ -27,7 +27,7 @@ SHORTEST = 90.0
 
 
 @dataclass(frozen=True)
-class Part:
+class BarPiece:
     """A piece of a bar; pieces of one sign follow one another."""
 
     value: float
@@ -38,7 +38,7 @@ class Part:
 @dataclass(frozen=True)
 class Bar:
     label: str
-    parts: tuple[Part, ...]
+    parts: tuple[BarPiece, ...]
     said: str = ""
     """What is shown when the pointer rests on it."""
 
@@ -149,7 +149,7 @@ def simple_bars(
 ) -> BarList:
     """A list of bars of one piece each."""
     rows = zip(labels, values, said, strict=True)
-    return BarList(title, tuple(Bar(a, (Part(b, colour),), c) for a, b, c in rows))
+    return BarList(title, tuple(Bar(a, (BarPiece(b, colour),), c) for a, b, c in rows))
 
 
 def draw_bars(chart: Bars) -> go.Figure:

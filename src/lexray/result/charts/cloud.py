@@ -22,7 +22,7 @@ PLACES = ("above", "below", "right", "left")
 
 
 @dataclass(frozen=True)
-class Point:
+class CloudPoint:
     x: float
     y: float
     label: str
@@ -33,7 +33,7 @@ class Point:
 @dataclass(frozen=True)
 class Cloud(Chart):
     axes: tuple[str, str]
-    points: tuple[Point, ...]
+    points: tuple[CloudPoint, ...]
 
     def draw(self, pen: Pen, width: float) -> tuple[float, float]:
         height = max(300.0, 0.66 * width)
@@ -53,7 +53,7 @@ class Cloud(Chart):
         pen.text(14, 18, self.axes[1] + " ↑", 12, "faint")
         return width, height + 24
 
-    def share(self, point: Point) -> float:
+    def share(self, point: CloudPoint) -> float:
         """From the lowest score to the highest."""
         scores = [other.score for other in self.points]
         return (point.score - min(scores)) / ((max(scores) - min(scores)) or 1.0)

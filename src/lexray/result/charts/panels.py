@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lexray.result.charts.axes import Axis, Scale, scale_of, ticks
+from lexray.result.charts.axes import Axis, AxisScale, scale_of, ticks
 from lexray.result.charts.chart import Chart
 from lexray.result.charts.pen import Colour, Mix, Pen, short
 from lexray.result.charts.plotly import (
@@ -34,7 +34,7 @@ LEFT, TOP, BOTTOM = 56.0, 30.0, 48.0
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """A curve; `spread` holds the ends of each point's interval."""
 
     x: Sequence[float]
@@ -50,7 +50,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Columns:
+class StandingBars:
     """Bars that stand; those of one panel stand side by side."""
 
     x: Sequence[float]
@@ -103,7 +103,7 @@ class Heat:
         return Mix("card", "positive" if z >= 0 else "negative", abs(z) / largest)
 
 
-Series = Line | Columns | Dots | Level | Heat
+Series = Curve | StandingBars | Dots | Level | Heat
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,14 @@ class Panel:
                 yield series.y
             else:
                 yield from (y for y in series.y if y is not None)
-                if isinstance(series, Columns) and not self.y.log:
+                if isinstance(series, StandingBars) and not self.y.log:
                     yield 0.0
-                if isinstance(series, Line):
+                if isinstance(series, Curve):
                     yield from (end for ends in series.spread for end in ends)
 
     @property
-    def columns(self) -> list[Columns]:
-        return [series for series in self.series if isinstance(series, Columns)]
+    def columns(self) -> list[StandingBars]:
+        return [series for series in self.series if isinstance(series, StandingBars)]
 
     @property
     def heat(self) -> bool:
@@ -159,7 +159,7 @@ class Panels(Chart):
         for i, panel in enumerate(self.panels):
             row, col = divmod(i, across)
             with pen.moved(col * (own + GAP), row * pitch):
-                Drawn.of(panel, own, shared).draw(pen)
+                DrawnPanel.of(panel, own, shared).draw(pen)
         bottom = -(-len(self.panels) // across) * pitch
         if names := self.legend():
             with pen.moved(0.0, bottom + 14):
@@ -168,34 +168,34 @@ class Panels(Chart):
 
     def legend(self) -> list[tuple[str, Colour]]:
         """Each name once."""
-        found: dict[str, Colour] = {}
+        colours: dict[str, Colour] = {}
         for panel in self.panels:
             for series in panel.series:
                 if isinstance(series, Heat) or not series.listed or not series.name:
                     continue
                 colour = series.colours[0] if isinstance(series, Dots) else series.colour
-                found.setdefault(series.name, colour)
-        return list(found.items())
+                colours.setdefault(series.name, colour)
+        return list(colours.items())
 
     def to_plotly(self) -> go.Figure:
         return draw_panels(self)
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnPanel:
     """A panel at its size."""
 
     panel: Panel
     width: float
-    x: Scale
-    y: Scale
+    x: AxisScale
+    y: AxisScale
 
     @classmethod
-    def of(cls, panel: Panel, width: float, shared: Sequence[float] | None = None) -> Drawn:
+    def of(cls, panel: Panel, width: float, shared: Sequence[float] | None = None) -> DrawnPanel:
         pad = 0.6 if panel.columns else 0.0
         if panel.heat:
             known = list(panel.x_values()), list(panel.y_values())
-            scales = [Scale(min(v), max(v)) for v in known]
+            scales = [AxisScale(min(v), max(v)) for v in known]
             return cls(panel, width, scales[0], scales[1])
         heights = shared if shared is not None else panel.y_values()
         return cls(
@@ -219,9 +219,9 @@ class Drawn:
         self._frame(pen)
         for series in self.panel.series:
             match series:
-                case Line():
+                case Curve():
                     self._line(pen, series)
-                case Columns():
+                case StandingBars():
                     self._columns(pen, series)
                 case Dots():
                     self._dots(pen, series)
@@ -250,7 +250,7 @@ class Drawn:
         name = fit(y_axis.title, 12, PLOT)
         pen.text(12, TOP + PLOT / 2, name, 12, "faint", anchor="middle", turned=True)
 
-    def _line(self, pen: Pen, line: Line) -> None:
+    def _line(self, pen: Pen, line: Curve) -> None:
         points = [
             (self.across(x), self.level(y)) if y is not None and self._seen(y) else None
             for x, y in zip(line.x, line.y, strict=True)
@@ -273,7 +273,7 @@ class Drawn:
     def _seen(self, y: float) -> bool:
         return math.isfinite(y) and (y > 0 or not self.y.log)
 
-    def _columns(self, pen: Pen, columns: Columns) -> None:
+    def _columns(self, pen: Pen, columns: StandingBars) -> None:
         own = self.panel.columns
         step = self.across(1.0) - self.across(0.0)
         wide = max(1.0, 0.78 * step / len(own))
@@ -372,11 +372,11 @@ def _add_series(figure: go.Figure, series: Series, where: dict[str, int], named:
     shared = {"x": list(series.x), "y": list(series.y), "name": literal(series.name)}
     shared |= {"showlegend": first, "legendgroup": series.name}
     match series:
-        case Line():
+        case Curve():
             line = {"color": paint(series.colour), "dash": series.dash, "width": series.width}
             mode = "lines+markers" if series.dots else "lines"
             drawn = go.Scatter(**shared, mode=mode, line=line, error_y=_errors(series))
-        case Columns():
+        case StandingBars():
             drawn = go.Bar(**shared, marker={"color": paint(series.colour)})
         case Dots():
             drawn = _dots(series, shared)

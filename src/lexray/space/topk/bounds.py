@@ -101,8 +101,8 @@ class NormBound:
     ) -> Int[Tensor, " active"]:
         """Indices that reach the threshold with the best partner, largest norm first."""
         least = self._least_norm(partners.amax().item(), threshold)
-        found = (norms >= least).nonzero()[:, 0]
-        return found[norms[found].argsort(descending=True, stable=True)]
+        places = (norms >= least).nonzero()[:, 0]
+        return places[norms[places].argsort(descending=True, stable=True)]
 
     def _least_norm(self, partner: float, threshold: float) -> float:
         return max(0.0, threshold - self._tiny) / partner / _SAFE

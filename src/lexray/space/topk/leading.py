@@ -22,7 +22,7 @@ from torch import Tensor
 from lexray.space.topk.arithmetic import rounding
 from lexray.space.topk.basis import Basis, projected_norms
 from lexray.space.topk.bounds import NormTerms
-from lexray.space.topk.operands import Cols, Rows
+from lexray.space.topk.operands import Cols, LeftRows
 
 
 class Leading(NamedTuple):
@@ -35,9 +35,9 @@ class Leading(NamedTuple):
     width: int
     exact: bool = False
 
-    def rows(self, index: Int[Tensor, " some"]) -> Rows:
+    def rows(self, index: Int[Tensor, " some"]) -> LeftRows:
         P = coordinates(self.A.index_select(0, index), self.basis.TA, self.width)
-        return Rows(P, self.norms.rows[index, None])
+        return LeftRows(P, self.norms.rows[index, None])
 
     def bins(self, bins: Sequence[Int[Tensor, " bin"]]) -> Callable[[int], Cols]:
         return lambda place: self._cols(bins[place])
@@ -65,7 +65,7 @@ def coordinates(
     """The first `width` coordinates, and the size of the rest if there is one."""
     if width == T.shape[1]:
         return X @ T
-    found = torch.empty(len(X), width + 1, device=X.device)
-    torch.mm(X, T[:, :width].contiguous(), out=found[:, :width])
-    found[:, width] = projected_norms(X, T[:, width:].contiguous())
-    return found
+    projected = torch.empty(len(X), width + 1, device=X.device)
+    torch.mm(X, T[:, :width].contiguous(), out=projected[:, :width])
+    projected[:, width] = projected_norms(X, T[:, width:].contiguous())
+    return projected

@@ -21,7 +21,7 @@ _FAR = 2.0**30
 """More than any product of bytes."""
 
 
-class Rows(NamedTuple):
+class LeftRows(NamedTuple):
     """Rows of the left operand, and what is known of them."""
 
     matrix: Num[Tensor, "rows h"]
@@ -32,8 +32,8 @@ class Rows(NamedTuple):
     units: Float[Tensor, " rows"] | None = None
     """What 1 in this row's products stands for, with columns in units of their own."""
 
-    def take(self, index: slice | Int[Tensor, " some"]) -> "Rows":
-        return Rows(*(None if part is None else _take(part, index) for part in self))  # type: ignore[arg-type]
+    def take(self, index: slice | Int[Tensor, " some"]) -> "LeftRows":
+        return LeftRows(*(None if part is None else _take(part, index) for part in self))  # type: ignore[arg-type]
 
 
 class Cols(NamedTuple):
@@ -52,19 +52,19 @@ class Operands(Protocol):
     @property
     def exact(self) -> bool: ...
 
-    def rows(self, index: Int[Tensor, " some"]) -> Rows:
+    def rows(self, index: Int[Tensor, " some"]) -> LeftRows:
         """What is multiplied of these rows."""
 
     def bins(self, bins: Sequence[Int[Tensor, " bin"]]) -> Callable[[int], Cols]:
         """The columns of each of these bins, by its place among them; asked for in that order."""
 
 
-def margin(rows: Rows, cols: Cols) -> Float[Tensor, " rows"]:
+def margin(rows: LeftRows, cols: Cols) -> Float[Tensor, " rows"]:
     """By how much products of these rows with the bin may fall short."""
     return rows.sizes @ rows.sizes.new_tensor([_SAFE * error for error in cols.errors])
 
 
-def least(rows: Rows, cols: Cols, threshold: float) -> Num[Tensor, " rows"]:
+def least(rows: LeftRows, cols: Cols, threshold: float) -> Num[Tensor, " rows"]:
     """What an entry has to reach, in the product's own dtype, rounded down."""
     reach = (threshold - _TINY * abs(threshold)) - margin(rows, cols)
     if rows.units is None:
@@ -81,9 +81,9 @@ class Whole(NamedTuple):
     B: Float[Tensor, "cols r"]
     exact: bool = True
 
-    def rows(self, index: Int[Tensor, " some"]) -> Rows:
+    def rows(self, index: Int[Tensor, " some"]) -> LeftRows:
         A = self.A.index_select(0, index)
-        return Rows(A, row_norms(A)[:, None])
+        return LeftRows(A, row_norms(A)[:, None])
 
     def bins(self, bins: Sequence[Int[Tensor, " bin"]]) -> Callable[[int], Cols]:
         return lambda place: self.cols(bins[place])

@@ -44,7 +44,7 @@ from lexray.space.topk.bounds import (
 )
 from lexray.space.topk.operands import Operands
 from lexray.space.topk.rough import has_byte_products
-from lexray.space.topk.scan import Look, Scanner, Side, Tiling, first_zero_pairs
+from lexray.space.topk.scan import Look, Scanner, ScanSide, Tiling, first_zero_pairs
 from lexray.space.topk.sieve import choose_sieve
 
 Sign = Literal["largest", "smallest", "absolute"]
@@ -71,14 +71,14 @@ class TopPairs(NamedTuple):
     None: the list is exact."""
 
 
-class Standing(NamedTuple):
+class SearchState(NamedTuple):
     """A search under way: the share of its work that is done, and what it has found by now."""
 
     done: float
     found: Callable[[], TopPairs]
 
 
-Watch = Callable[[Standing], bool]
+Watch = Callable[[SearchState], bool]
 """Sees a search several times a second; False ends it."""
 
 
@@ -113,12 +113,12 @@ def top_pairs(
     row_side = _admissible_side("A", signed_A, row_groups, rows)
     col_side = _admissible_side("B", B.to(A.device), col_groups, cols)
     search = _Search(row_side, col_side, len(B), Best(k, absolute=sign == "absolute"))
-    found = partial(search.found, negate=sign == "smallest")
+    finish = partial(search.found, negate=sign == "smallest")
     if len(row_side) and len(col_side):
         tiling = tiling or Tiling.suited_to(A.device)
         with full_precision():
-            search.run(tiling, watch and (lambda done: watch(Standing(done, found))))
-    return found()
+            search.run(tiling, watch and (lambda done: watch(SearchState(done, finish))))
+    return finish()
 
 
 def _check(
@@ -144,7 +144,7 @@ def _admissible_side(
     X: Float[Tensor, "n r"],
     groups: Int[Tensor, " n"] | None,
     admissible: Int[Tensor, " some"] | None,
-) -> Side:
+) -> ScanSide:
     """The factor restricted to its admissible rows, in ascending order of index."""
     ids = torch.arange(len(X), device=X.device)
     if admissible is not None:
@@ -156,13 +156,13 @@ def _admissible_side(
             )
         X = X[ids]
     some_groups = None if groups is None else groups.to(X.device)[ids]
-    return Side(factor(name, X), ids, some_groups)
+    return ScanSide(factor(name, X), ids, some_groups)
 
 
 class _Search:
     """One search, which fills `best`; it can be asked on the way what it has found."""
 
-    def __init__(self, A: Side, B: Side, stride: int, best: Best) -> None:
+    def __init__(self, A: ScanSide, B: ScanSide, stride: int, best: Best) -> None:
         self.A, self.B, self.stride, self.best = A, B, stride, best
         self._seeds: list[Best] = []
         self._scanners: list[Scanner] = []
@@ -179,7 +179,7 @@ class _Search:
             i, j = first_zero_pairs(best.k, A, B, ~full_rows, ~full_cols)
             best.add(torch.zeros(len(i), dtype=torch.float64), (i * self.stride + j).cpu())
 
-    def _run_nonzero(self, A: Side, B: Side, tiling: Tiling, look: Look | None) -> None:
+    def _run_nonzero(self, A: ScanSide, B: ScanSide, tiling: Tiling, look: Look | None) -> None:
         """Chooses the cheaper bound and scans what it leaves."""
         best = self.best
         scanner = Scanner(A, B, self.stride, best, tiling)
@@ -208,7 +208,7 @@ class _Search:
         scanner.scan(bound, look, self._sieve(A, B, norms, bound, scanner.threshold))
 
     def _sieve(
-        self, A: Side, B: Side, norms: NormTerms, bound: Bound, threshold: float
+        self, A: ScanSide, B: ScanSide, norms: NormTerms, bound: Bound, threshold: float
     ) -> Operands | None:
         """Where the bound leaves much."""
         if bound.work(threshold) <= _WORK_WORTH_A_SIEVE * len(A) * len(B):

@@ -26,7 +26,7 @@ from lexray.space.topk.arithmetic import rounding, row_norms
 from lexray.space.topk.basis import Basis
 from lexray.space.topk.bounds import NormTerms
 from lexray.space.topk.leading import coordinates, error_of
-from lexray.space.topk.operands import Cols, Rows
+from lexray.space.topk.operands import Cols, LeftRows
 
 MOST = 127
 _LEAST_UNIT = 2.0**-90
@@ -54,8 +54,8 @@ def multiply_bytes(
 ) -> Int[Tensor, "rows cols"]:
     """x·yᵀ, in the memory of `out`. Their width is a multiple of 4: of a single column, torch 2.13
     makes zeros."""
-    found: Tensor = torch._int_mm(x, y.T, out=out.view(torch.int32))
-    return found
+    product: Tensor = torch._int_mm(x, y.T, out=out.view(torch.int32))
+    return product
 
 
 class Rough(NamedTuple):
@@ -71,18 +71,18 @@ class Rough(NamedTuple):
     """What is taken off every column."""
     exact: bool = False
 
-    def rows(self, index: Int[Tensor, " some"]) -> Rows:
+    def rows(self, index: Int[Tensor, " some"]) -> LeftRows:
         parts = [self._rows(some) for some in torch.split(index, _CHUNK_ROWS)]
-        return Rows(*(torch.cat(list(part)) for part in zip(*parts, strict=True)))
+        return LeftRows(*(torch.cat(list(part)) for part in zip(*parts, strict=True)))
 
-    def _rows(self, index: Int[Tensor, " some"]) -> Rows:
+    def _rows(self, index: Int[Tensor, " some"]) -> LeftRows:
         P = coordinates(self.A.index_select(0, index), self.basis.TA, self.width)
         base, size = P @ self.middle, row_norms(P)
         units = torch.maximum(P.amax(1), -P.amin(1)).div_(MOST).clamp_(min=_LEAST_UNIT)
         x = (P / units[:, None]).round_().clamp_(-MOST, MOST)
         error = row_norms(P.addcmul_(x, units[:, None], value=-1)) + _UNITS * size
         sizes = torch.stack([self.norms.rows[index], error, size + error], 1)
-        return Rows(_bytes(x), sizes, base, units)
+        return LeftRows(_bytes(x), sizes, base, units)
 
     def bins(self, bins: Sequence[Int[Tensor, " bin"]]) -> Callable[[int], Cols]:
         """Several bins are rounded at once; all of them would be a third factor."""
@@ -118,18 +118,18 @@ class Rough(NamedTuple):
 
 def _some(bins: Sequence[Int[Tensor, " bin"]], first: int) -> list[Int[Tensor, " bin"]]:
     """Bins from the first on, of some thousand columns together."""
-    found = [bins[first]]
+    taken = [bins[first]]
     for index in bins[first + 1 :]:
-        if sum(map(len, found)) + len(index) > _CHUNK_ROWS:
+        if sum(map(len, taken)) + len(index) > _CHUNK_ROWS:
             break
-        found.append(index)
-    return found
+        taken.append(index)
+    return taken
 
 
 def _largest(X: Float[Tensor, " n"], lengths: Int[Tensor, " bins"]) -> Float[Tensor, " bins"]:
     """The largest of each bin."""
-    found: Tensor = torch.segment_reduce(X, "max", lengths=lengths)
-    return found
+    largest: Tensor = torch.segment_reduce(X, "max", lengths=lengths)
+    return largest
 
 
 def _bytes(X: Float[Tensor, "n h"]) -> Int8[Tensor, "n padded"]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lexray.space.topk.arithmetic import Factor, exact_values, rounding, row_norms, underflow
 from lexray.space.topk.best import Best
 from lexray.space.topk.bounds import Bound
-from lexray.space.topk.operands import Cols, Operands, Rows, Whole, least, margin
+from lexray.space.topk.operands import Cols, LeftRows, Operands, Whole, least, margin
 from lexray.space.topk.sieve import multiply, segment
 
 _SEGMENT = 64
@@ -51,7 +51,7 @@ class Tiling:
 
 
 @dataclass(frozen=True)
-class Side:
+class ScanSide:
     """One factor with what identifies its rows: their original indices and their groups."""
 
     factor: Factor
@@ -61,15 +61,15 @@ class Side:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, index: Int[Tensor, " some"] | Bool[Tensor, " rows"]) -> "Side":
+    def take(self, index: Int[Tensor, " some"] | Bool[Tensor, " rows"]) -> "ScanSide":
         groups = None if self.groups is None else self.groups[index]
-        return Side(self.factor.take(index), self.ids[index], groups)
+        return ScanSide(self.factor.take(index), self.ids[index], groups)
 
 
 class Scanner:
     """Multiplies tiles and hands entries that can be among the k best to `best`."""
 
-    def __init__(self, A: Side, B: Side, stride: int, best: Best, tiling: Tiling) -> None:
+    def __init__(self, A: ScanSide, B: ScanSide, stride: int, best: Best, tiling: Tiling) -> None:
         self._A, self._B, self._stride, self._tiling = A, B, stride, tiling
         self.best = best
         self.floor = -math.inf
@@ -142,7 +142,7 @@ class Scanner:
     def _scan_bin(
         self,
         rows: Int[Tensor, " some"],
-        A: Rows,
+        A: LeftRows,
         cols: Int[Tensor, " bin"],
         B: Cols,
         go_on: Callable[[], bool],
@@ -159,7 +159,7 @@ class Scanner:
     def _sieve_bin(
         self,
         rows: Int[Tensor, " some"],
-        A: Rows,
+        A: LeftRows,
         cols: Int[Tensor, " bin"],
         B: Cols,
         go_on: Callable[[], bool],
@@ -229,7 +229,7 @@ class Scanner:
     def _scan_tile(
         self,
         rows: Int[Tensor, " tile_rows"],
-        A: Rows,
+        A: LeftRows,
         cols: Int[Tensor, " tile_cols"],
         B: Cols,
     ) -> None:
@@ -348,19 +348,23 @@ def _can_be_among(
 
 
 def first_zero_pairs(
-    k: int, A: Side, B: Side, zero_rows: Bool[Tensor, " rows"], zero_cols: Bool[Tensor, " cols"]
+    k: int,
+    A: ScanSide,
+    B: ScanSide,
+    zero_rows: Bool[Tensor, " rows"],
+    zero_cols: Bool[Tensor, " cols"],
 ) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
     """The first k admissible pairs, by flat index, that have a zero row or a zero column."""
-    found: list[Tensor] = []
+    chunks: list[Tensor] = []
     missing = k
     for rows in torch.split(torch.arange(len(A)), max(1, _MASK_ENTRIES // len(B))):
         mask = zero_rows[rows, None] | zero_cols
         if A.groups is not None and B.groups is not None:
             mask &= A.groups[rows, None] != B.groups
         pairs = mask.nonzero()[:missing] + torch.tensor([int(rows[0]), 0])
-        found.append(pairs)
+        chunks.append(pairs)
         missing -= len(pairs)
         if missing == 0:
             break
-    i, j = torch.cat(found).unbind(1)
+    i, j = torch.cat(chunks).unbind(1)
     return A.ids[i], B.ids[j]

@@ -129,8 +129,8 @@ def _chunks(X: Float[Tensor, "n d"], columns: Columns, k: int) -> Iterator[TopVe
         chunk = X[start : start + rows]
         require_finite("the matrix of vectors X", chunk)
         with full_precision():
-            found = _both_ends(chunk, columns, k, scores[: len(chunk)])
-        yield found
+            ends = _both_ends(chunk, columns, k, scores[: len(chunk)])
+        yield ends
 
 
 def rows_at_once(width: int) -> int:
@@ -207,17 +207,17 @@ def _top_up_to_ties(
     least that large and lie in the k best segments, but for ties. One segment more is taken:
     its maximum bounds all the others, and only if the k-th value equals it can there be a tie.
     """
-    found, starts, width = scores, None, 1
+    candidates, starts, width = scores, None, 1
     next_best = torch.full_like(scores[:, :1], -torch.inf)
     for segment in _SEGMENTS:
-        segments = found.view(len(found), found.shape[1] // segment, segment)
+        segments = candidates.view(len(candidates), candidates.shape[1] // segment, segment)
         if segments.shape[1] <= 2 * k:
             continue
         best = segments.amax(2).topk(k + 1, sorted=False)
         next_best = torch.maximum(next_best, best.values.amin(1, keepdim=True))
-        found = _segments_at(segments, best.indices)
+        candidates = _segments_at(segments, best.indices)
         starts, width = _ids(best.indices * segment, starts, width), segment
-    best = found.topk(min(k + 1, found.shape[1]))
+    best = candidates.topk(min(k + 1, candidates.shape[1]))
     next_best = torch.cat([next_best, best.values[:, k:]], dim=1).amax(1, keepdim=True)
     return best.values[:, :k].clone(), _ids(best.indices[:, :k], starts, width), next_best
 

@@ -89,12 +89,12 @@ class TopLists:
     def of(self, kind: Kind, wanted: Mapping[int, Active]) -> Int[Tensor, "layers p m k"]:
         """The lists of each layer's active vectors."""
         self._learn(kind, wanted)
-        table, found = self._tables[kind], []
+        table, chosen = self._tables[kind], []
         for layer, active in wanted.items():
             lists = table[self._rows[kind, layer][active.at]]
             end = active.negative.long()[..., None, None].expand(-1, -1, 1, self.k)
-            found.append(lists.gather(2, end)[:, :, 0])
-        return torch.stack(found).long()
+            chosen.append(lists.gather(2, end)[:, :, 0])
+        return torch.stack(chosen).long()
 
     def _learn(self, kind: Kind, wanted: Mapping[int, Active]) -> None:
         fresh, vectors = [], []
@@ -126,8 +126,8 @@ class TopLists:
         space = self.model.space
         side, parts = space.side(kind), []
         for block in torch.split(space.shift(X, kind), VECTORS_AT_ONCE):
-            found = side.top(block, self.k)
-            low = found.bottom_ids if self.both_ends else found.top_ids
-            ends = [found.top_ids, low][: 2 if self.both_ends else 1]
+            best = side.top(block, self.k)
+            low = best.bottom_ids if self.both_ends else best.top_ids
+            ends = [best.top_ids, low][: 2 if self.both_ends else 1]
             parts.append(torch.stack(ends, 1).int().cpu())
         return torch.cat(parts)

@@ -37,7 +37,7 @@ def finding(
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Outcome:
     """What a study's function returns."""
 
     numbers: dict[str, Any]
@@ -49,7 +49,7 @@ class Evidence:
     notes: tuple[str, ...] = ()
     """What the reader has to know about this run."""
 
-    def for_file(self) -> Evidence:
+    def for_file(self) -> Outcome:
         """As it goes into a file: with the figure as drawn, instead of what draws it."""
         return self if isinstance(self.draw, Figure) else replace(self, draw=Figure(self.draw()))
 

@@ -91,12 +91,12 @@ class Grounds:
 
     def _views(self, kind: str) -> dict[str, View]:
         """Those that read this kind differently: to what writes, both embeddings are one."""
-        found: dict[str, View] = {}
+        views: dict[str, View] = {}
         for name, view in self.views.items():
             same = replace(view, reading="output") if kind in WRITERS else view
-            if same not in found.values():
-                found[name] = same
-        return found
+            if same not in views.values():
+                views[name] = same
+        return views
 
     # ------------------------------------------------------------------ keys and gates
 
@@ -154,7 +154,7 @@ class Grounds:
 
     def _queries(self, layer: int, traces: Sequence[Trace]) -> Areas:
         n_heads = len(self.model.layers[layer].heads)
-        found: Areas = {"attends": {}}
+        areas: Areas = {"attends": {}}
         for name, view in self._views("QK").items():
             own: list[float | None] = []
             control: list[float | None] = []
@@ -164,8 +164,8 @@ class Grounds:
                 means = torch.cat(pairs).mean(0).tolist()
                 own.append(means[0])
                 control.append(means[1])
-            found["attends"][name] = {"areas": own, "control": control}
-        return found
+            areas["attends"][name] = {"areas": own, "control": control}
+        return areas
 
     # ------------------------------------------------------------------ removals
 
@@ -214,7 +214,7 @@ class Grounds:
     def _remove(self, jobs: Sequence[Job]) -> Areas:
         """How well each reading tells the tokens whose probability falls most."""
         there = self.model.vocabulary.mask(self.model.space.n_rows)
-        found: dict[str, dict[str, list[float | None]]] = {}
+        cells: dict[str, dict[str, list[float | None]]] = {}
         for number, before, after in changes(self.model, [job.removal for job in jobs]):
             n = min(len(before), len(there))
             mask = there[:n]
@@ -222,10 +222,10 @@ class Grounds:
             wanted = torch.zeros(len(fall), dtype=torch.bool)
             wanted[fall.topk(min(FALLEN, len(fall) // 2)).indices] = True
             for name, scores in jobs[number].own.items():
-                cell = found.setdefault(name, {"areas": [], "control": []})
+                cell = cells.setdefault(name, {"areas": [], "control": []})
                 cell["areas"].append(_area(scores[:n][mask], wanted))
                 cell["control"].append(_area(jobs[number].other[name][:n][mask], wanted))
-        return {"causes": found} if found else {}
+        return {"causes": cells} if cells else {}
 
     def _draw(self, n: int, total: int, layer: int, kind: str) -> Int[Tensor, "n"]:
         return sample(min(n, total), total, seed_generator(self.seed, layer, kind))
@@ -254,8 +254,8 @@ def _areas_of(
 
 
 def _area(scores: Float[Tensor, "n"], wanted: Bool[Tensor, "n"]) -> float | None:
-    found = area(scores, wanted)
-    return None if isnan(found) else found
+    value = area(scores, wanted)
+    return None if isnan(value) else value
 
 
 def _strengths(trace: Trace, layer: int, kind: str) -> Float[Tensor, "p n"] | None:
@@ -267,29 +267,29 @@ def _strongest(
     traces: Sequence[Trace], layer: int, kind: Kind, number: int, places: int
 ) -> list[tuple[int, int, float]]:
     """(text, position, coefficient) where a writer was strongest, after the first position."""
-    found: list[tuple[int, int, float]] = []
+    spots: list[tuple[int, int, float]] = []
     for s, trace in enumerate(traces):
         x = _strengths(trace, layer, kind)
         assert x is not None
         strengths = x[1:, number].abs().float()
         p = int(strengths.argmax()) + 1
-        found.append((s, p, float(x[p, number])))
-    return sorted(found, key=lambda place: -abs(place[2]))[:places]
+        spots.append((s, p, float(x[p, number])))
+    return sorted(spots, key=lambda place: -abs(place[2]))[:places]
 
 
 def _find_taken(
     head: Head, traces: Sequence[Trace], layer: int, places: int
 ) -> list[tuple[int, int, int, Tensor]]:
     """(text, query, key, what was written) of the most that a head took from earlier tokens."""
-    found = []
+    taken = []
     for s, trace in enumerate(traces):
         here: LayerTrace = trace[layer]
         weights, written = weigh_looks(head, here)
         size = weights * written.norm(dim=1)
         p, i = divmod(int(size.argmax()), size.shape[1])
         if i and p > i:
-            found.append((float(size[p, i]), s, p, i, weights[p, i] * written[i]))
-    best = sorted(found, key=lambda place: -place[0])[:places]
+            taken.append((float(size[p, i]), s, p, i, weights[p, i] * written[i]))
+    best = sorted(taken, key=lambda place: -place[0])[:places]
     return [(s, p, i, vector) for _, s, p, i, vector in best]
 
 

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.model import Model
-from lexray.result.charts.panels import Line
+from lexray.result.charts.panels import Curve
 from lexray.result.charts.pen import Colour
 from lexray.result.table import Table
 from lexray.studies.shared import figures
-from lexray.studies.shared.lists import Part
+from lexray.studies.shared.lists import PassVectors
 from lexray.studies.shared.measures import overlap, require_more_tokens
 from lexray.studies.shared.prompts import Prompt
 from lexray.studies.shared.study import PromptOptions, option
@@ -65,12 +65,12 @@ def stack(trace: Trace, name: str) -> Float[Tensor, "layers d_model"]:
     return torch.cat([getattr(trace[layer], name)[-1:] for layer in trace.layers])
 
 
-def outputs(trace: Trace) -> dict[str, Part]:
+def outputs(trace: Trace) -> dict[str, PassVectors]:
     """What heads and values are compared with: of each layer, or (final) of all together."""
     return {
-        "attention": Part.by_layer(stack(trace, "attn_out")),
-        "block": Part.by_layer(stack(trace, "resid_post")),
-        "final": Part.whole(trace.final[-1:]),
+        "attention": PassVectors.by_layer(stack(trace, "attn_out")),
+        "block": PassVectors.by_layer(stack(trace, "resid_post")),
+        "final": PassVectors.whole(trace.final[-1:]),
     }
 
 
@@ -83,12 +83,12 @@ def heads_at_last(trace: Trace) -> list[Float[Tensor, "heads d_model"]]:
 
 
 def with_outputs(
-    ids: Int[Tensor, "n k"], found: Mapping[str, Int[Tensor, "_ k"]], layers: Int[Tensor, "n"]
+    ids: Int[Tensor, "n k"], tops: Mapping[str, Int[Tensor, "_ k"]], layers: Int[Tensor, "n"]
 ) -> dict[str, Float[Tensor, "n"]]:
     """I_k of vectors of these layers with the three outputs."""
     at = layers.to(ids.device)
     return {
-        name: overlap(ids, found[name][at if len(found[name]) > 1 else torch.zeros_like(at)])
+        name: overlap(ids, tops[name][at if len(tops[name]) > 1 else torch.zeros_like(at)])
         for name in OUTPUTS
     }
 
@@ -143,6 +143,6 @@ def curves_table(curves: Mapping[str, Sequence[float]], title: str) -> Table:
     return Table(("layer", *curves), rows, title)
 
 
-def curve(y: Sequence[float], name: str, colour: Colour, *, dash: str = "solid") -> Line:
+def curve(y: Sequence[float], name: str, colour: Colour, *, dash: str = "solid") -> Curve:
     """A number by layer."""
-    return Line(range(len(y)), y, name, colour, dash)
+    return Curve(range(len(y)), y, name, colour, dash)

@@ -42,7 +42,7 @@ VECTORS = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class PassVectors:
     """Vectors of one kind, and the layer of each; -1 where it is the whole model's."""
 
     vectors: Float[Tensor, "n d_model"]
@@ -50,19 +50,19 @@ class Part:
     side: Literal["writing", "reading"] = "writing"
 
     @classmethod
-    def by_layer(cls, X: Float[Tensor, "layers d_model"]) -> Part:
+    def by_layer(cls, X: Float[Tensor, "layers d_model"]) -> PassVectors:
         """One vector of each layer."""
         return cls(X, torch.arange(len(X)))
 
     @classmethod
-    def whole(cls, X: Float[Tensor, "n d_model"]) -> Part:
+    def whole(cls, X: Float[Tensor, "n d_model"]) -> PassVectors:
         return cls(X, torch.full((len(X),), -1))
 
 
-Parts = Mapping[str, Part]
+Parts = Mapping[str, PassVectors]
 
 
-class Usual(NamedTuple):
+class UsualScores(NamedTuple):
     """What each token scores there as a rule."""
 
     mean: Float[Tensor, "e"]
@@ -71,11 +71,11 @@ class Usual(NamedTuple):
 
 Place = tuple[str, int]
 """A part's name and a layer."""
-USUAL: Drawer[Hashable, dict[Place, Usual]] = Drawer(most=12)
+USUAL: Drawer[Hashable, dict[Place, UsualScores]] = Drawer(most=12)
 
 
 @dataclass(frozen=True)
-class Lists:
+class ListReader:
     """Reads the vectors that a study takes from a pass."""
 
     study: str
@@ -89,22 +89,22 @@ class Lists:
     def tops(self, model: Model, parts: Parts, k: int) -> dict[str, Int[Tensor, "_ k"]]:
         """The k first tokens of each vector."""
         usual = self._usual(model) if model.options.standardised else None
-        found: dict[str, Tensor] = {}
+        tops: dict[str, Tensor] = {}
         for side in ("writing", "reading"):
             here = {name: part for name, part in parts.items() if part.side == side}
             if here:
                 ids = list(_read(model, here, k, usual))
                 sizes = [len(part.vectors) for part in here.values()]
-                found |= dict(zip(here, torch.split(torch.cat(ids), sizes), strict=True))
-        return found
+                tops |= dict(zip(here, torch.split(torch.cat(ids), sizes), strict=True))
+        return tops
 
-    def _usual(self, model: Model) -> dict[Place, Usual]:
+    def _usual(self, model: Model) -> dict[Place, UsualScores]:
         key = self.study, self.what, str(model.options)
         return USUAL.get(model.cache, key, lambda: self._measure(model))
 
-    def _measure(self, model: Model) -> dict[Place, Usual]:
+    def _measure(self, model: Model) -> dict[Place, UsualScores]:
         texts = pieces(model)
-        gathered: dict[str, list[Part]] = {}
+        gathered: dict[str, list[PassVectors]] = {}
         starts = range(0, len(texts), AT_ONCE)
         for start in track(starts, len(starts), f"{self.study}: what is usual"):
             some = texts[start : start + AT_ONCE]
@@ -112,36 +112,36 @@ class Lists:
             for trace in traces:
                 for name, part in self.gather(trace).items():
                     gathered.setdefault(name, []).append(part)
-        found: dict[Place, Usual] = {}
+        usual: dict[Place, UsualScores] = {}
         for name in track(list(gathered), len(gathered), f"{self.study}: usual scores"):
-            found |= _measure_part(model, name, gathered[name])
-        return found
+            usual |= _measure_part(model, name, gathered[name])
+        return usual
 
 
 def pieces(model: Model) -> list[list[int]]:
     """Short overlapping pieces of lexray's own text, spread over all of it, as tokens."""
     words, most = own_text().split(), longest(model)
-    found = [" ".join(words[i : i + WORDS]) for i in range(0, len(words) - WORDS + 1, STEP)]
-    chosen = found[:: max(1, len(found) // PIECES)][:PIECES]
+    passages = [" ".join(words[i : i + WORDS]) for i in range(0, len(words) - WORDS + 1, STEP)]
+    chosen = passages[:: max(1, len(passages) // PIECES)][:PIECES]
     return [model.vocabulary.encode(text, special=True)[:most] for text in chosen]
 
 
-def _measure_part(model: Model, name: str, parts: list[Part]) -> dict[Place, Usual]:
+def _measure_part(model: Model, name: str, parts: list[PassVectors]) -> dict[Place, UsualScores]:
     X = torch.cat([at_least_float32(part.vectors) for part in parts])
     layers = torch.cat([part.layers for part in parts])
-    step, found = LastStep.of(model, parts[0].side), {}
+    step, usual = LastStep.of(model, parts[0].side), {}
     for layer in torch.unique(layers).tolist():
         rows = (layers == layer).nonzero()[:, 0]
         rows = rows[sample(VECTORS, len(rows), seed_generator(0, name, layer))]
         scores = _scores(step, X[rows.to(X.device)], parts[0].side)[:, : step.columns.count]
         spread = scores.std(0, unbiased=False)
         floor = SIGMA_FLOOR * float(spread.median()) or 1.0
-        found[name, layer] = Usual(scores.mean(0), spread.clamp(min=floor))
-    return found
+        usual[name, layer] = UsualScores(scores.mean(0), spread.clamp(min=floor))
+    return usual
 
 
 def _read(
-    model: Model, parts: Parts, k: int, usual: dict[Place, Usual] | None
+    model: Model, parts: Parts, k: int, usual: dict[Place, UsualScores] | None
 ) -> Iterator[Int[Tensor, "_ k"]]:
     """The lists of all parts of one side, as one batch after another."""
     side = next(iter(parts.values())).side

@@ -19,7 +19,7 @@ from lexray.trace.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
-class Looks:
+class HeadLook:
     """One head at the last position: its query, all keys, and where it looks."""
 
     head: Head
@@ -39,7 +39,7 @@ class Looks:
     @classmethod
     def of(
         cls, layer: LayerTrace, head: Head, W_K: Tensor | None, *, skip_first: bool, seed: int
-    ) -> Looks:
+    ) -> HeadLook:
         device, kv = head.weights.device, head.kv_index
 
         def place(x: Tensor) -> Tensor:

@@ -67,13 +67,13 @@ def jaccard(a: Int[Tensor, "n k"], b: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
     return both / (a.shape[1] + b.shape[1] - both)
 
 
-def largest_ids(found: TopVectors, k: int) -> Int[Tensor, "n k"]:
+def largest_ids(best: TopVectors, k: int) -> Int[Tensor, "n k"]:
     """The k ids of largest |score|, from both ends (each at least k long)."""
-    sizes = torch.cat([found.top_values.abs(), found.bottom_values.abs()], 1)
-    ids = torch.cat([found.top_ids, found.bottom_ids], 1)
+    sizes = torch.cat([best.top_values.abs(), best.bottom_values.abs()], 1)
+    ids = torch.cat([best.top_ids, best.bottom_ids], 1)
     # where the ends overlap (k above half the vocabulary), a token counts once
     repeated = torch.zeros_like(ids, dtype=torch.bool)
-    repeated[:, found.top_ids.shape[1] :] = members(found.bottom_ids, found.top_ids)
+    repeated[:, best.top_ids.shape[1] :] = members(best.bottom_ids, best.top_ids)
     return ids.gather(1, sizes.masked_fill(repeated, -1.0).topk(k, dim=1).indices)
 
 

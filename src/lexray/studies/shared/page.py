@@ -10,7 +10,7 @@ from typing import Any
 from lexray.result import page as shell
 from lexray.result.page import escape
 from lexray.result.table import Table
-from lexray.studies.shared.finding import Evidence, Finding, Tables
+from lexray.studies.shared.finding import Finding, Outcome, Tables
 
 MARKS = {"holds": "✓", "does not hold": "✗", "not testable": "–"}
 ROWS_SHOWN = 400
@@ -18,7 +18,7 @@ ROWS_SHOWN = 400
 
 
 @dataclass(frozen=True)
-class Section:
+class StudySection:
     """What a page says of one study."""
 
     name: str
@@ -29,11 +29,11 @@ class Section:
     findings: tuple[Finding, ...]
     source: str
     options: Mapping[str, Any]
-    evidence: Evidence | None
+    evidence: Outcome | None
     """None if the study could not be run."""
 
 
-def page(sections: Sequence[Section], title: str, *, files: bool = False) -> str:
+def page(sections: Sequence[StudySection], title: str, *, files: bool = False) -> str:
     """A page that needs no network; `files`: the data lie beside it and are linked."""
     body = "\n".join(
         [
@@ -47,7 +47,7 @@ def page(sections: Sequence[Section], title: str, *, files: bool = False) -> str
     return shell.page(title, f"<main{kind}>\n{contents}<div>{body}</div>\n</main>")
 
 
-def _contents(sections: Sequence[Section]) -> str:
+def _contents(sections: Sequence[StudySection]) -> str:
     """What stays at the side: every study, and how it came out."""
     rows = "".join(
         f'<li><a href="#{section.name}">{escape(section.title)}</a> {_marks(section)}</li>'
@@ -56,7 +56,7 @@ def _contents(sections: Sequence[Section]) -> str:
     return f'<nav class="contents" aria-label="contents"><ol>{rows}</ol></nav>\n'
 
 
-def _marks(section: Section) -> str:
+def _marks(section: StudySection) -> str:
     """A sign for each finding."""
     return "".join(
         f'<span class="{f.verdict.replace(" ", "-")}" title="{escape(f.claim)}: {f.verdict}">'
@@ -65,12 +65,12 @@ def _marks(section: Section) -> str:
     )
 
 
-def _origin(sections: Sequence[Section]) -> str:
+def _origin(sections: Sequence[StudySection]) -> str:
     sources = dict.fromkeys(section.source for section in sections if section.source)
     return "".join(f'<p class="note">{escape(source)}</p>' for source in sources)
 
 
-def _overview(sections: Sequence[Section]) -> str:
+def _overview(sections: Sequence[StudySection]) -> str:
     counts: Counter[str] = Counter(f.verdict for section in sections for f in section.findings)
     tally = " ".join(_badge(v, f"{v}: {counts[v]}") for v in MARKS)
     rows = "\n".join(_overview_row(s, i) for s in sections for i in range(len(s.findings)))
@@ -81,7 +81,7 @@ def _overview(sections: Sequence[Section]) -> str:
     )
 
 
-def _overview_row(section: Section, i: int) -> str:
+def _overview_row(section: StudySection, i: int) -> str:
     """One finding; the study is named at its first."""
     own = section.findings
     name = (
@@ -94,7 +94,7 @@ def _overview_row(section: Section, i: int) -> str:
     return f"<tr>{name if i == 0 else ''}{cells}<td>{_badge(own[i].verdict)}</td></tr>"
 
 
-def _section(section: Section, files: bool) -> str:
+def _section(section: StudySection, files: bool) -> str:
     evidence = section.evidence
     head = (
         f'<section id="{section.name}">\n<h2>{escape(section.title)}</h2>\n'
@@ -122,18 +122,18 @@ def _links(name: str) -> str:
     return f' · data: <a href="{name}.json">JSON</a>, <a href="{name}.csv">CSV</a>'
 
 
-def _about(section: Section) -> str:
+def _about(section: StudySection) -> str:
     """The docstring's paragraphs, but for one that is the title again."""
     blocks = (" ".join(block.split()) for block in section.about.strip().split("\n\n"))
     return "".join(f"<p>{escape(block)}</p>" for block in blocks if block != section.title)
 
 
-def _claim(found: Finding) -> str:
-    published = f"<dt>published</dt><dd>{escape(found.published)}</dd>" * bool(found.published)
+def _claim(finding: Finding) -> str:
+    published = f"<dt>published</dt><dd>{escape(finding.published)}</dd>" * bool(finding.published)
     return (
-        f'<article><p class="claim">{_badge(found.verdict)} {escape(found.claim)}</p><dl>'
-        f"{published}<dt>measured</dt><dd>{escape(found.measured)}</dd>"
-        f"<dt>rule</dt><dd>{escape(found.rule)}</dd></dl></article>"
+        f'<article><p class="claim">{_badge(finding.verdict)} {escape(finding.claim)}</p><dl>'
+        f"{published}<dt>measured</dt><dd>{escape(finding.measured)}</dd>"
+        f"<dt>rule</dt><dd>{escape(finding.rule)}</dd></dl></article>"
     )
 
 
@@ -142,11 +142,11 @@ def _badge(verdict: str, text: str = "") -> str:
     return f'<span class="badge {kind}">{MARKS[verdict]} {escape(text or verdict)}</span>'
 
 
-def _figure(evidence: Evidence) -> str:
+def _figure(evidence: Outcome) -> str:
     return f'<div class="scroll">{evidence.draw().html()}</div>'
 
 
-def _options(section: Section) -> str:
+def _options(section: StudySection) -> str:
     said = ", ".join(f"{name} = {value}" for name, value in section.options.items())
     return f'<p class="note">{escape(said)}</p>'
 
@@ -159,7 +159,7 @@ def _table(table: Table) -> str:
     return Tables((table,)).html_body()
 
 
-def tally(sections: Iterable[Section]) -> str:
+def tally(sections: Iterable[StudySection]) -> str:
     """A line a study: "keep-k   holds: 3, does not hold: 1"."""
     sections = list(sections)
     width = max((len(section.name) for section in sections), default=0)

@@ -62,18 +62,18 @@ def each_prompt(
     """
     prompts = read_prompts(options.prompts)
     place = _place.get()
-    store = Store.open(place, fingerprint(study, model, options) if place else "")
+    store = WorkFile.open(place, fingerprint(study, model, options) if place else "")
 
     def one(prompt: Prompt) -> Numbers | None:
         return _one(model, options, compute, store, prompt)
 
-    found = list(_choose(study, prompts, options.limit, one))
-    if not found:
+    done = list(_choose(study, prompts, options.limit, one))
+    if not done:
         raise NoneRightError(
             f"{model.name} answers none of {len(prompts)} prompts rightly; --all (right=False) "
             "takes them all, --prompts FILE others"
         )
-    return found
+    return done
 
 
 def _choose(
@@ -95,7 +95,7 @@ def _one(
     model: Model,
     options: PromptOptions,
     compute: Callable[[Prompt], Numbers],
-    store: Store,
+    store: WorkFile,
     prompt: Prompt,
 ) -> Numbers | None:
     """A prompt's numbers; None if it is passed over."""
@@ -131,7 +131,7 @@ def weights_sample(model: Model) -> bytes:
 
 
 @dataclass(frozen=True)
-class Store:
+class WorkFile:
     """Lines of JSON, {"key", "prompt", "numbers"}; one is on disk before the next is computed."""
 
     path: Path | None
@@ -140,7 +140,7 @@ class Store:
     known: dict[str, Numbers | None]
 
     @classmethod
-    def open(cls, path: Path | None, made: str) -> Store:
+    def open(cls, path: Path | None, made: str) -> WorkFile:
         return cls(path, made, {} if path is None or not path.exists() else _lines(path))
 
     def key(self, prompt: Prompt) -> str:
@@ -167,7 +167,7 @@ def keep_work(path: Path | None, made: str, name: str, compute: Callable[[], Num
     """A piece of work that is kept in a file as a prompt's numbers are, under a name of its own."""
     if path is None:
         return compute()
-    store, piece = Store.open(path, made), Prompt(name)
+    store, piece = WorkFile.open(path, made), Prompt(name)
     known = store[piece] if piece in store else store.keep(piece, compute())
     assert known is not None
     return known

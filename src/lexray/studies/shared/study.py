@@ -22,8 +22,8 @@ from lexray.errors import LexrayError
 from lexray.result.charts.panels import Panels
 from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
-from lexray.studies.shared.finding import Evidence, Finding
-from lexray.studies.shared.page import Section, page
+from lexray.studies.shared.finding import Finding, Outcome
+from lexray.studies.shared.page import StudySection, page
 
 if TYPE_CHECKING:
     from lexray.model.model import Model
@@ -42,13 +42,13 @@ def option(default: Any, help: str, *, min: float | None = None, flag: str | Non
 
 
 @dataclass(frozen=True)
-class Options:
+class StudyOptions:
     """What every study can be told."""
 
     seed: int = option(0, "Of everything random: the same seed gives the same figures.", min=0)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
+    def of(cls, given: Mapping[str, Any]) -> StudyOptions:
         """Checked options; what is not given has its default."""
         known = {f.name: f for f in fields(cls)}
         if unknown := given.keys() - known.keys():
@@ -67,7 +67,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class PromptOptions(Options):
+class PromptOptions(StudyOptions):
     """What a study over prompts can be told besides; see `studies.shared.resume.each_prompt`."""
 
     prompts: Path | None = option(  # noqa: RUF009
@@ -81,7 +81,7 @@ class PromptOptions(Options):
     limit: int = option(100, "The first so many of them; 0 for all.", min=0)
 
 
-Opts = TypeVar("Opts", bound=Options)
+Opts = TypeVar("Opts", bound=StudyOptions)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Study(Generic[Opts]):
     about: str
     """What is reproduced, and where this departs: the module's docstring."""
     options: type[Opts]
-    run: Callable[[Model, Opts], Evidence]
+    run: Callable[[Model, Opts], Outcome]
     views: Views = "any"
 
     def for_file(self) -> StudyName:
@@ -116,11 +116,11 @@ class Study(Generic[Opts]):
         findings: tuple[Finding, ...],
         source: str = "",
         options: Mapping[str, Any] | None = None,
-        evidence: Evidence | None = None,
-    ) -> Section:
+        evidence: Outcome | None = None,
+    ) -> StudySection:
         """What a page says of it and of what came out."""
         own = (self.name, self.title, self.figure, self.where, self.about)
-        return Section(*own, findings, source, options or {}, evidence)
+        return StudySection(*own, findings, source, options or {}, evidence)
 
     def __call__(self, model: Model, **options: Any) -> StudyResult:
         """Runs it: `find("sim-k")(model.view("raw"), k=50, seed=1)`.
@@ -153,8 +153,8 @@ class StudyResult(Result):
 
     study: Study[Any]
     source: Source
-    options: Options
-    evidence: Evidence
+    options: StudyOptions
+    evidence: Outcome
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -198,7 +198,7 @@ class StudyResult(Result):
         return replace(self.evidence.draw(), title=self.study.title, note=note)
 
     @property
-    def section(self) -> Section:
+    def section(self) -> StudySection:
         """Its part of a page."""
         options = self.options.to_dict()
         return self.study.section(self.findings, str(self.source), options, self.evidence)
@@ -216,7 +216,7 @@ class Untestable:
     reason: str
 
     @property
-    def section(self) -> Section:
+    def section(self) -> StudySection:
         """Its part of a page: a single finding, which says so."""
         return self.study.section((Finding(self.study.title, "", "not testable", self.reason),))
 

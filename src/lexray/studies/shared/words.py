@@ -22,5 +22,5 @@ def function_words(model: Model) -> Bool[Tensor, "rows"]:
 
 def share(ids: Iterable[int], words: Bool[Tensor, "rows"]) -> float:
     """How many of these tokens are function words."""
-    found = words[torch.tensor(list(ids), dtype=torch.long)]
-    return float(found.double().mean())
+    hits = words[torch.tensor(list(ids), dtype=torch.long)]
+    return float(hits.double().mean())

@@ -15,16 +15,16 @@ Measured = Mapping[str, Mapping[str, Curves]]
 
 def judge(measured: Measured, base: float) -> list[Finding]:
     """The paper's claims, by rules that name no model."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for norm, kinds in measured.items():
-        found += [
+        findings += [
             _usual(norm, kinds["real"]),
             _words(norm, kinds["real"], base),
             _control(norm, kinds),
             _new(norm, kinds["real"]),
             _bare(norm, kinds),
         ]
-    return found
+    return findings
 
 
 def _usual(norm: str, real: Curves) -> Finding:

@@ -67,13 +67,13 @@ def judge(
 
 
 def _exist(layers: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]]) -> Finding:
-    found = sum(bool(layer["neurons"]) for layer in last)
+    count = sum(bool(layer["neurons"]) for layer in last)
     whole = sum(bool(layer["neurons"]) for layer in layers)
     total = sum(len(layer["neurons"]) for layer in layers)
     return finding(
         *EXIST,
-        found == len(last),
-        f"{found} of the last {len(last)} layers, {whole} of all {len(layers)}; {total} neurons",
+        count == len(last),
+        f"{count} of the last {len(last)} layers, {whole} of all {len(layers)}; {total} neurons",
         "layers 18–23 of 24 have at least one each (GPT-2 medium)",
     )
 

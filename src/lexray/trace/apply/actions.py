@@ -62,7 +62,7 @@ class Plus:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RunRows:
     """What another run had, position by position."""
 
     rows: Float[Tensor, "p *size"]
@@ -94,7 +94,7 @@ class Without:
         return torch.where(total > 0, weights / total.clamp(min=torch.finfo(x.dtype).tiny), weights)
 
 
-Operation = Zero | MeanOfOthers | Times | Constant | Plus | Rows | Without
+Operation = Zero | MeanOfOthers | Times | Constant | Plus | RunRows | Without
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +131,9 @@ class Action:
         """The same where x has some positions of the sequence only: those that reach an expert."""
         at = torch.isin(positions, self.at(positions.device)).nonzero()[:, 0]
         operation = self.operation
-        if isinstance(operation, Rows):
+        if isinstance(operation, RunRows):
             place = {position: i for i, position in enumerate(self.positions)}
-            operation = Rows(operation.rows[[place[p] for p in positions[at].tolist()]])
+            operation = RunRows(operation.rows[[place[p] for p in positions[at].tolist()]])
         changed = x.clone()
         changed[at] = operation(x, at).to(x.dtype)
         return changed
@@ -143,14 +143,14 @@ def shift(actions: Sequence[Action], known: int) -> list[Action]:
     """The actions on what comes after the first `known` positions, counted from there."""
     if not known:
         return list(actions)
-    found = []
+    moved = []
     for action in actions:
         kept = [i for i, position in enumerate(action.positions) if position >= known]
         operation = action.operation
-        if isinstance(operation, Rows):
+        if isinstance(operation, RunRows):
             unturned = None if operation.unturned is None else operation.unturned[kept]
-            operation = Rows(operation.rows[kept], unturned)
+            operation = RunRows(operation.rows[kept], unturned)
         if kept:
             positions = tuple(action.positions[i] - known for i in kept)
-            found.append(replace(action, positions=positions, operation=operation))
-    return found
+            moved.append(replace(action, positions=positions, operation=operation))
+    return moved

@@ -61,7 +61,7 @@ class Editor:
 
     def at(self, layer: int, *points: Point) -> list[tuple[Row, Action]]:
         """The actions at a layer's points, in order."""
-        return [found for point in points for found in self._found.get((layer, point), ())]
+        return [action for point in points for action in self._found.get((layer, point), ())]
 
     def asks(self, *points: Point) -> bool:
         return any(point in points for _, point in self._found)
@@ -167,28 +167,28 @@ class Editor:
 
     def _whole(self, x: Tensor, n: int, point: Point) -> Tensor:
         """Whole vectors, and what was added to them."""
-        found = self._batch(x)
+        batch = self._batch(x)
         for row, action in self.at(n, point):
             length = self.lengths[row]
-            before = found[row, :length].clone()
-            found[row, :length] = action(before)
+            before = batch[row, :length].clone()
+            batch[row, :length] = action(before)
             if point in STREAM:
-                more = found[row, :length] - before
+                more = batch[row, :length] - before
                 key = (row, n, point)
                 self.added[key] = self.added[key] + more if key in self.added else more
-        return found.view(x.shape)
+        return batch.view(x.shape)
 
     def _columns(self, x: Tensor, n: int, point: Point, width: int) -> Tensor:
         """Some columns: a head's, a neuron's; or all, where no index is given."""
-        found = self._batch(x)
+        batch = self._batch(x)
         for row, action in self.at(n, point):
             i = action.index
             columns = slice(None) if i is None else slice(i * width, (i + 1) * width)
-            part = found[row, : self.lengths[row], columns]
-            found[row, : self.lengths[row], columns] = action(
+            part = batch[row, : self.lengths[row], columns]
+            batch[row, : self.lengths[row], columns] = action(
                 part[:, 0] if part.shape[1] == 1 else part
             ).view_as(part)
-        return found.view(x.shape)
+        return batch.view(x.shape)
 
     # ------------------------------------------------------------------ attention by the interface
 
@@ -201,12 +201,12 @@ class Editor:
             return q, k, v
         if self._outside(layer):
             return q, k, v
-        found: dict[Point, Tensor] = {"q": q.clone(), "k": k.clone(), "v": v.clone()}
-        for point, x in found.items():
+        changed: dict[Point, Tensor] = {"q": q.clone(), "k": k.clone(), "v": v.clone()}
+        for point, x in changed.items():
             for row, action in self.at(layer, point):
                 length = self.lengths[row]
                 x[row, action.index, :length] = action(x[row, action.index, :length])
-        return found["q"], found["k"], found["v"]
+        return changed["q"], changed["k"], changed["v"]
 
     def after_attention(
         self, module: nn.Module, v: Tensor, out: Tensor, weights: Tensor
@@ -245,27 +245,27 @@ class Editor:
 
     def _projection(self, n: int, point: Point, heads: Heads) -> Change:
         def change(x: Tensor) -> Tensor:
-            found = self._batch(x)
+            batch = self._batch(x)
             for row, action in self.at(n, point):
                 assert action.index is not None
                 columns = _columns_of(heads, action.index)
                 length = self.lengths[row]
-                part = found[row, :length, columns]
+                part = batch[row, :length, columns]
                 unturned = getattr(action.operation, "unturned", None)
                 part[action.at(x.device)] = (
                     action(part)[action.at(x.device)] if unturned is None else unturned.to(part)
                 )
-                found[row, :length, columns] = part
-            every = [found[..., _columns_of(heads, h)] for h in range(len(heads.starts))]
+                batch[row, :length, columns] = part
+            every = [batch[..., _columns_of(heads, h)] for h in range(len(heads.starts))]
             self._seen[n, point] = torch.stack(every, 2)
-            return found.view(x.shape)
+            return batch.view(x.shape)
 
         return change
 
     def _attend(self, x: Tensor, n: int) -> Tensor:
         """Heads' sums of values, where their weights were changed."""
         spec = self.architecture.blocks[n].attention
-        found = self._batch(x)
+        batch = self._batch(x)
         for row, action in self.at(n, "pattern"):
             assert action.index is not None
             head, length = action.index, self.lengths[row]
@@ -280,8 +280,8 @@ class Editor:
             self.patterns[key] = action(self.patterns[key])
             shared, width = len(spec.q.starts) // v.shape[1], v.shape[2]
             z = self.patterns[key].to(v) @ v[:, head // shared]
-            found[row, :length, head * width : (head + 1) * width] = z
-        return found.view(x.shape)
+            batch[row, :length, head * width : (head + 1) * width] = z
+        return batch.view(x.shape)
 
     # ------------------------------------------------------------------ experts
 
@@ -290,14 +290,14 @@ class Editor:
         layer = self.layer_of.get(id(module))
         if layer is None or not self.active or not self.at(layer, "expert"):
             return weights
-        found = weights.reshape(*self.shape, -1).clone()
+        changed = weights.reshape(*self.shape, -1).clone()
         which = chosen.reshape(*self.shape, -1)
         for row, action in self.at(layer, "expert"):
             assert action.index is not None
             n = self.lengths[row]
-            here = found[row, :n]
-            found[row, :n] = torch.where(which[row, :n].eq(action.index), action(here), here)
-        return found.view_as(weights)
+            here = changed[row, :n]
+            changed[row, :n] = torch.where(which[row, :n].eq(action.index), action(here), here)
+        return changed.view_as(weights)
 
     def expert_coefficients(
         self, module: nn.Module, expert: int, tokens: Tensor, active: Tensor
@@ -306,15 +306,15 @@ class Editor:
         layer = self.layer_of.get(id(module))
         if layer is None or not self.active or not self.at(layer, "expert_coefficients"):
             return active
-        found = active.clone()
+        changed = active.clone()
         place, position = tokens // self.shape[1], tokens % self.shape[1]
         for row, action in self.at(layer, "expert_coefficients"):
             if action.index != expert:
                 continue
             mine = ((place == row) & (position < self.lengths[row])).nonzero()[:, 0]
             neurons = slice(None) if action.inner is None else action.inner
-            found[mine, neurons] = action.some(found[mine, neurons], position[mine])
-        return found
+            changed[mine, neurons] = action.some(changed[mine, neurons], position[mine])
+        return changed
 
 
 def _columns_of(heads: Heads, head: int) -> slice:

@@ -80,10 +80,10 @@ def gradients(
 
     states = {key: shape(key, x) for key, x in caught.items()}
     given = zip(keys, slopes, strict=True)
-    found = {k: shape(k, torch.zeros_like(caught[k]) if g is None else g) for k, g in given}
+    by_part = {k: shape(k, torch.zeros_like(caught[k]) if g is None else g) for k, g in given}
     if inside:
-        experts.put(states, found, grads[len(asked) :])
-    return Gradients(float(value.detach()), states, found)
+        experts.put(states, by_part, grads[len(asked) :])
+    return Gradients(float(value.detach()), states, by_part)
 
 
 class _Experts:
@@ -129,15 +129,15 @@ class _Experts:
                 room = routed.setdefault((layer, name), rows.new_zeros(shape))
                 room[x.token, x.choice] = rows[:, start::step][:, :size].detach()
         for (layer, name), room in routed.items():
-            found = states if name == "coefficients" else slopes
-            shared = found.get((layer, name))
+            own = states if name == "coefficients" else slopes
+            shared = own.get((layer, name))
             if shared is not None and (layer, "shared_weight") in states and name != "pre":
                 shared = shared * states[layer, "shared_weight"].sigmoid()
             mixture = self.blocks[layer].ff
             if shared is not None and name != "pre" and isinstance(mixture, Experts):
                 shared = shared * mixture.share
             parts = [room.flatten(1)] if shared is None else [room.flatten(1), shared]
-            found[layer, name] = torch.cat(parts, 1)
+            own[layer, name] = torch.cat(parts, 1)
 
 
 def dense_part(ff: FeedForward | Experts) -> FeedForward | None:
@@ -154,8 +154,8 @@ def _forward(recording: Recording, module: nn.Module) -> Float[Tensor, "n d_voca
     logits = out.get("logits", out.get("prediction_logits"))
     if logits is None:
         raise no_head(recording.model)
-    found: Tensor = logits[0].float()
-    return found
+    first: Tensor = logits[0].float()
+    return first
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from lexray.trace.apply.actions import Action
 from lexray.trace.apply.editor import Editor
 from lexray.trace.record.attention import uses_interface, watch_attention
 from lexray.trace.record.experts import watch_experts
-from lexray.trace.record.hooks import RECORDING, evaluating
+from lexray.trace.record.hooks import RECORDING, EnoughError, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.recording import Recording, no_head
@@ -71,8 +71,8 @@ class Rerun:
     ) -> Float[Tensor, "rows d_vocab"]:
         """The logits at one position of each copy; `first`: from which layer on, by default the
         first that any of them changes."""
-        found = [self._batch(batch, position, first) for batch in self._batches(rows)]
-        return torch.cat(found)
+        batches = [self._batch(batch, position, first) for batch in self._batches(rows)]
+        return torch.cat(batches)
 
     def _batches(self, rows: Rows) -> Iterator[Rows]:
         size = max(1, TOKENS_AT_ONCE // len(self.recording))
@@ -113,8 +113,8 @@ class Rerun:
         logits = out.get("logits", out.get("prediction_logits"))
         if logits is None:
             raise no_head(self.recording.model)
-        found: Tensor = logits[:, position].detach()
-        return found
+        last: Tensor = logits[:, position].detach()
+        return last
 
     @contextmanager
     def _change(
@@ -153,21 +153,17 @@ class Rerun:
 
         def look(_: nn.Module, __: Any, out: Any) -> None:
             seen.append(len(out) if isinstance(out, tuple) else None)
-            raise _EnoughError
+            raise EnoughError
 
         handle = block.register_forward_hook(look)
         device = next(self.module.parameters()).device
         try:
             self.module(input_ids=self.recording.ids[:1][None].to(device))
-        except _EnoughError:
+        except EnoughError:
             pass
         finally:
             handle.remove()
         return seen[0]
-
-
-class _EnoughError(Exception):
-    """What was wanted is known."""
 
 
 @contextmanager

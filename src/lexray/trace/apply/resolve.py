@@ -34,7 +34,7 @@ from lexray.trace.apply.actions import (
     Operation,
     Plus,
     Point,
-    Rows,
+    RunRows,
     Times,
     Without,
     Zero,
@@ -69,7 +69,7 @@ PARTS: dict[Point, str] = {
 
 
 @dataclass(frozen=True)
-class Changes:
+class ReadyEdits:
     """Edits that fit a model, with the runs they take from: ready for sequences of any length."""
 
     model: Anatomy
@@ -77,9 +77,9 @@ class Changes:
     recorded: Recorded
 
     @classmethod
-    def check(cls, model: Anatomy, edits: Edits | None, recorded: Recorded) -> Changes:
+    def check(cls, model: Anatomy, edits: Edits | None, recorded: Recorded) -> ReadyEdits:
         """Raises for what the model does not have; `recorded` runs prompts that edits name."""
-        found = read_edits(edits)
+        checked = read_edits(edits)
         known: dict[Run, Recording] = {}
 
         def once(run: Run) -> Recording:
@@ -89,9 +89,9 @@ class Changes:
                 known[run] = recorded(run)
             return known[run]
 
-        for edit in found:
+        for edit in checked:
             _check(model, edit)
-        return cls(model, found, once)
+        return cls(model, checked, once)
 
     def fit(self, lengths: Sequence[int]) -> None:
         """Raises for positions that sequences of these lengths do not have; nothing is run."""
@@ -108,10 +108,10 @@ class Changes:
     def actions(self, n: int, counted: int | None = None) -> tuple[Action, ...]:
         """What is to be done to a sequence of n tokens; positions from the end count from the end
         of the first `counted`."""
-        found: list[Action] = []
+        actions: list[Action] = []
         for edit in self.edits:
-            found += self._actions(edit, n, counted)
-        return tuple(found)
+            actions += self._actions(edit, n, counted)
+        return tuple(actions)
 
     def _actions(self, edit: Edit, n: int, counted: int | None) -> Iterator[Action]:
         if isinstance(edit, Cut):
@@ -205,17 +205,17 @@ class Changes:
         return rows if place.inner is None else rows[:, place.inner], at.any(1)
 
     def _part(self, recording: Recording, site: Site, place: _Place, name: str) -> Tensor:
-        found = recording.parts.get((site.layer, name))
-        if found is None:
+        part = recording.parts.get((site.layer, name))
+        if part is None:
             raise LexrayError(
                 f"the run {show_run(recording)} has not kept {name} of layer {site.layer}, which "
                 f"{site} needs; trace it without layers= and what="
             )
         if place.point == "pattern":
-            return found[place.index]
-        return found if place.index is None else found[:, place.index]
+            return part[place.index]
+        return part if place.index is None else part[:, place.index]
 
-    def _rows(self, edit: Patch, site: Site, place: _Place, positions: tuple[int, ...]) -> Rows:
+    def _rows(self, edit: Patch, site: Site, place: _Place, positions: tuple[int, ...]) -> RunRows:
         recording = self.recorded(edit.source)
         if max(positions) >= len(recording):
             raise LexrayError(
@@ -225,12 +225,12 @@ class Changes:
         whole = place.point in ("k", "v")  # kept everywhere
         rows = list(positions) if whole else [recording.row(p) for p in positions]
         if place.point not in ("q", "k"):
-            return Rows(self._kept(edit.source, site, place)[rows])
+            return RunRows(self._kept(edit.source, site, place)[rows])
         unturned = self._part(recording, site, place, place.point)[rows]
         if not self.model.architecture.blocks[site.layer].attention.turns:
-            return Rows(unturned, unturned)
+            return RunRows(unturned, unturned)
         turned = self._part(recording, site, place, f"{place.point}_rotated")[rows]
-        return Rows(turned, unturned)
+        return RunRows(turned, unturned)
 
     # ------------------------------------------------------------------ attention
 
@@ -250,18 +250,18 @@ class _Place:
 
 def refuse_misfits(model: Anatomy, edits: Edits, ids: Sequence[Sequence[int]]) -> None:
     """Raises for what the model or the prompts do not have, before anything runs."""
-    Changes.check(model, edits, _no_run).fit([len(row) for row in ids])
+    ReadyEdits.check(model, edits, _no_run).fit([len(row) for row in ids])
 
 
 def cut_heads(model: Anatomy, edit: Cut) -> list[tuple[int, int]]:
     """The heads that are meant, by layer and number, each once."""
     sites = edit.heads or tuple(Site(layer.address) for layer in model.layers)
-    found: dict[tuple[int, int], None] = {}
+    cut: dict[tuple[int, int], None] = {}
     for site in sites:
         n = len(model.architecture.blocks[site.layer].attention.q.starts)
         heads = range(n) if site.address.head is None else [site.address.head]
-        found |= dict.fromkeys((site.layer, head) for head in heads)
-    return list(found)
+        cut |= dict.fromkeys((site.layer, head) for head in heads)
+    return list(cut)
 
 
 def _check(model: Anatomy, edit: Edit) -> None:

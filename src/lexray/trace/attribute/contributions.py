@@ -97,11 +97,11 @@ class Contributions(Result):
 
     def __getitem__(self, component: str) -> float:
         """What one component added: `contributions["L5H3"]`."""
-        found = [leaf.contribution for leaf in self if leaf.component == component]
-        if not found:
+        added = [leaf.contribution for leaf in self if leaf.component == component]
+        if not added:
             some = ", ".join(dict.fromkeys(group.component(0) for group in self.groups))
             raise LexrayError(f"there is no component {component!r}; there are {some}, …")
-        return sum(found)
+        return sum(added)
 
     def top(
         self, n: int = 10, *, kind: ComponentKind | None = None, negative: bool = False
@@ -282,17 +282,17 @@ def _projected(moment: Moment, stop: Stop) -> Float[Tensor, "1"] | None:
 def _split_edited(moment: Moment, stop: Stop) -> Iterator[Components]:
     """What edits of the run added: to the stream, or to what a sub-block writes."""
     layer = stop.layer
-    found: list[tuple[int, str, str, Tensor]] = []
+    parts: list[tuple[int, str, str, Tensor]] = []
     if stop.part == "embedding":
-        found.append((0, "pre", "L0.pre.edited", stop.behind))
+        parts.append((0, "pre", "L0.pre.edited", stop.behind))
     if layer is not None and stop.part == "ff":
-        found.append((layer + 1, "pre", f"L{layer}.edited", stop.behind))
-        found.append((layer, "mlp", f"L{layer}.mlp.edited", stop.direction))
+        parts.append((layer + 1, "pre", f"L{layer}.edited", stop.behind))
+        parts.append((layer, "mlp", f"L{layer}.mlp.edited", stop.direction))
     if layer is not None and stop.part == "attention":
-        found.append((layer, "attn", f"L{layer}.attn.edited", stop.direction))
+        parts.append((layer, "attn", f"L{layer}.attn.edited", stop.direction))
     if layer is not None and stop.part == "mixer":
-        found.append((layer, "mixer", f"L{layer}.mixer.edited", stop.direction))
-    for index, point, name, direction in found:
+        parts.append((layer, "mixer", f"L{layer}.mixer.edited", stop.direction))
+    for index, point, name, direction in parts:
         added = moment.recording.parts.get((index, f"{point}_edited"))
         if added is not None:
             yield from _single("bias", layer, name, moment.at(added)[None] @ direction)

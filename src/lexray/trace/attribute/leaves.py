@@ -140,24 +140,24 @@ def read_leaves(
     for i, leaf in enumerate(leaves):
         if leaf.layer is not None and leaf.kind in ("head", "mixer", "neuron"):
             by_layer[leaf.layer].append(i)
-    found, vectors, order, places = list(leaves), [], [], []
+    filled, vectors, order, places = list(leaves), [], [], []
     for layer, members in by_layer.items():
         step = moment.step(layer)
         for i in members:
             vector, looked_at, times = _write(step, leaves[i])
             tokens = tokens_seen(moment.recording, leaves[i].component)
             token = None if looked_at is None else tokens[looked_at]
-            found[i] = replace(leaves[i], looked_at=token)
+            filled[i] = replace(leaves[i], looked_at=token)
             vectors.append(vector)
             order.append(i)
             places.append(Place("heads" if times is None else "value", layer, times or 1.0))
     if not vectors:
-        return found, "as it is"
+        return filled, "as it is"
     model = moment.recording.model
     read = read_words(model, torch.stack(vectors), places, WORDS, text=text)
     for i, own in zip(order, read.projected.top_ids.tolist(), strict=True):
-        found[i] = replace(found[i], words=tuple(map(model.space.token, own)))
-    return found, read.hows[0]
+        filled[i] = replace(filled[i], words=tuple(map(model.space.token, own)))
+    return filled, read.hows[0]
 
 
 def tokens_seen(recording: Recording, component: str) -> tuple[Token, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lexray.result.charts.bars import Bar, BarList, Bars, Part
+from lexray.result.charts.bars import Bar, BarList, BarPiece, Bars
 
 COLOURS = {"embeddings": "faint", "heads": "positive", "neurons": "fourth", "biases": "fifth"}
 
@@ -21,12 +21,14 @@ def draw_contributions(
     stacked = tuple(
         Bar(
             layer,
-            tuple(Part(by_layer[layer], COLOURS[kind], kind) for kind, by_layer in sums.items()),
+            tuple(
+                BarPiece(by_layer[layer], COLOURS[kind], kind) for kind, by_layer in sums.items()
+            ),
         )
         for layer in layers
     )
     components = tuple(
-        Bar(label, (Part(value, "positive" if value >= 0 else "negative"),))
+        Bar(label, (BarPiece(value, "positive" if value >= 0 else "negative"),))
         for label, value in largest.items()
     )
     lists = BarList("by layer", stacked, mono=False), BarList("largest components", components)

@@ -195,8 +195,8 @@ class Step:
 
     def values(self, head: int) -> Float[Tensor, "n d_head"]:
         """The values of all positions as this one takes them: through the head's gate, if any."""
-        found = self.v[:, self.layer.heads[head].kv_index]
-        return found if self.gate is None else found * self.gate[head]
+        values = self.v[:, self.layer.heads[head].kv_index]
+        return values if self.gate is None else values * self.gate[head]
 
     def rows_along(self, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n_heads d_head"]:
         """What each row of W_O added in a direction."""
@@ -230,8 +230,8 @@ class Step:
     def active(self) -> list[ActiveFF]:
         """The feed-forwards that wrote, with their coefficients."""
         return [
-            ActiveFF(found.ff, self.moment.place(found.coefficients), found.weight)
-            for found in self.recorded.active(self.position)
+            ActiveFF(each.ff, self.moment.place(each.coefficients), each.weight)
+            for each in self.recorded.active(self.position)
         ]
 
     @cached_property
@@ -239,13 +239,13 @@ class Step:
         """By how much the value of each neuron was added, over all feed-forwards that wrote."""
         if not self.active:
             return self.at(self.recorded.mlp_write)[:0]
-        return torch.cat([found.coefficients for found in self.active])
+        return torch.cat([each.coefficients for each in self.active])
 
     @cached_property
     def W_out(self) -> Float[Tensor, "n_neurons d_model"]:
         if not self.active:
             return self.at(self.recorded.mlp_write)[None][:0]
-        parts = [at_least_float32(found.ff.W_out) for found in self.active]
+        parts = [at_least_float32(each.ff.W_out) for each in self.active]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def neurons_along(self, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n_neurons"]:
@@ -255,11 +255,11 @@ class Step:
     @cached_property
     def starts(self) -> dict[str, int]:
         """Where each feed-forward's neurons begin among `coefficients`, by its address."""
-        found, start = {}, 0
+        starts, start = {}, 0
         for active in self.active:
-            found[str(active.ff.address)] = start
+            starts[str(active.ff.address)] = start
             start += len(active.coefficients)
-        return found
+        return starts
 
     def index_of(self, neuron: NeuronName) -> int | None:
         """Where a neuron is among `coefficients`; None if its expert was not chosen."""
@@ -274,4 +274,4 @@ class Step:
         return [next((name, i - start) for start, name in owners if i >= start) for i in indices]
 
     def feed_forward(self, address: str) -> FeedForward:
-        return next(found.ff for found in self.active if str(found.ff.address) == address)
+        return next(each.ff for each in self.active if str(each.ff.address) == address)

@@ -169,7 +169,7 @@ class Pull:
 
 def pulls(moment: Moment, token: int, layers: Collection[int]) -> dict[int, Pull]:
     """Of some layers. In models that norm the sums (BERT), all later ones must have been kept."""
-    found: dict[int, Pull] = {}
+    pulls: dict[int, Pull] = {}
     ff: Tensor | None = None
     for stop in walk_back(moment, Logit(moment.weights, token).direction):
         if stop.layer is None or stop.layer not in layers:
@@ -178,7 +178,7 @@ def pulls(moment: Moment, token: int, layers: Collection[int]) -> dict[int, Pull
             ff = stop.direction if stop.part == "ff" else ff
             continue
         assert ff is not None
-        found[stop.layer] = Pull(stop.direction, ff)
+        pulls[stop.layer] = Pull(stop.direction, ff)
         if stop.layer == min(layers):
             break
-    return found
+    return pulls

@@ -95,9 +95,9 @@ def gather(
     pieces, passes = run_pieces(model, text, layer, what)
     where, parts = [], []
     for piece, recording in enumerate(passes):
-        found = active(recording[layer]).float().cpu()[1:]
-        where += [(piece, 1 + at) for at in range(len(found))]
-        parts.append(found)
+        strengths = active(recording[layer]).float().cpu()[1:]
+        where += [(piece, 1 + at) for at in range(len(strengths))]
+        parts.append(strengths)
     return Ran(model, pieces, torch.tensor(where), torch.cat(parts))
 
 
@@ -115,6 +115,6 @@ def expert_activity(layer: LayerTrace, expert: int | None) -> Float[Tensor, "p d
 
 def strongest(active: Float[Tensor, "p"]) -> Bool[Tensor, "p"]:
     """The places of the largest activations."""
-    found = torch.zeros(len(active), dtype=torch.bool)
-    found[active.topk(min(STRONGEST, max(1, len(active) // 2))).indices] = True
-    return found
+    marked = torch.zeros(len(active), dtype=torch.bool)
+    marked[active.topk(min(STRONGEST, max(1, len(active) // 2))).indices] = True
+    return marked

@@ -52,9 +52,9 @@ class Watched:
     def see(self, layer: LayerTrace, piece: int, ids: Sequence[int], *, looking: bool) -> None:
         raw = layer.trace.weights.layers[layer.index].heads[self.head.index]
         weights, written = weigh_looks(raw, layer)
-        found = _largest(weights if looking else weights * written.norm(dim=1), piece, self.most)
-        self.looks = nlargest(self.most, [*self.looks, *found])
-        self.taken |= {look: weights[look.query, look.key] * written[look.key] for look in found}
+        looks = _largest(weights if looking else weights * written.norm(dim=1), piece, self.most)
+        self.looks = nlargest(self.most, [*self.looks, *looks])
+        self.taken |= {look: weights[look.query, look.key] * written[look.key] for look in looks}
         self.taken = {look: self.taken[look] for look in self.looks}
         if looking:
             self.attended += _rank_looks(self.head, ids, weights)
@@ -125,8 +125,8 @@ def _largest(size: Float[Tensor, "n n"], piece: int, n: int) -> list[Look]:
     """Each query's strongest look, the strongest of these."""
     best = size.max(1)
     rows = best.values.topk(min(n, len(size))).indices.tolist()
-    found = [Look(float(best.values[q]), piece, q, int(best.indices[q])) for q in rows]
-    return [look for look in found if look.strength > 0]
+    looks = [Look(float(best.values[q]), piece, q, int(best.indices[q])) for q in rows]
+    return [look for look in looks if look.strength > 0]
 
 
 def _wrote(model: Anatomy, layer: int, vectors: Sequence[Tensor]) -> list[list[int]]:
@@ -134,10 +134,10 @@ def _wrote(model: Anatomy, layer: int, vectors: Sequence[Tensor]) -> list[list[i
     if not vectors:
         return []
     places = [Place("values", layer)] * len(vectors)
-    found: list[list[int]] = read_words(
+    ids: list[list[int]] = read_words(
         model, torch.stack(list(vectors)), places, WORDS // 2
     ).projected.top_ids.tolist()
-    return found
+    return ids
 
 
 def _rank_followers(
@@ -149,14 +149,14 @@ def _rank_followers(
         return []
     tokens = torch.tensor([i for ids in pieces for i in ids])
     own, place = torch.unique(tokens, return_inverse=True)
-    found = []
+    shares = []
     for look in looks[:STRONGEST]:
         ids = pieces[look.piece]
         if look.query + 1 < len(ids):
             scores = score_written(head, ids[look.key], among=own)[place]
             followed = scores[tokens == ids[look.query + 1]][0]
-            found.append(_share_below(scores, followed))
-    return found
+            shares.append(_share_below(scores, followed))
+    return shares
 
 
 def _share_below(scores: Float[Tensor, "n"], own: Float[Tensor, ""]) -> float:
@@ -169,12 +169,12 @@ def _rank_looks(head: Head, ids: Sequence[int], weights: Float[Tensor, "n n"]) -
     """For each query: the share of the tokens it could look at that score below the one it looks
     at most, by the static scores at their true distances."""
     scores = score_looks(head, *look_factors(head, ids))
-    found = []
+    shares = []
     for query in range(FIRST_QUERY, len(ids)):
         seen = scores[query, 1:query]
         own = scores[query, int(weights[query].argmax())]
-        found.append(_share_below(seen, own))
-    return found
+        shares.append(_share_below(seen, own))
+    return shares
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -92,7 +92,7 @@ class Evidence(Result):
     @property
     def agreement(self) -> float:
         """The best of its readings' areas."""
-        areas = [found.area for found in self.agreements if not isnan(found.area)]
+        areas = [each.area for each in self.agreements if not isnan(each.area)]
         return max(areas, default=float("nan"))
 
     def tables(self) -> list[Table]:
@@ -120,7 +120,7 @@ class Evidence(Result):
             (a.reading, " ".join(word.shown for word in a.words), a.area, a.layer, a.below)
             for a in self.agreements
         )
-        n = max((found.n for found in self.agreements), default=0)
+        n = max((each.n for each in self.agreements), default=0)
         return Table(
             ("reading", "words", "AUC", "its layer", "better than"),
             rows,
@@ -149,5 +149,5 @@ class Evidence(Result):
             "text": self.text,
             "tokens": self.tokens,
             "snippets": [snippet.to_dict() for snippet in self.snippets],
-            "agreements": [found.to_dict() for found in self.agreements],
+            "agreements": [each.to_dict() for each in self.agreements],
         }

@@ -49,8 +49,8 @@ class Reads:
         return self.space.whole(self.kind).only(tokens).project(X).cpu().float()
 
     def words(self, sign: float) -> Reading:
-        (found,) = self.space.readings(self.vectors[:1] * sign, self.kind, [""], WORDS)
-        return found
+        (reading,) = self.space.readings(self.vectors[:1] * sign, self.kind, [""], WORDS)
+        return reading
 
 
 def neuron_evidence(model: Anatomy, at: Address, text: str | None, n: int) -> Evidence:
@@ -94,8 +94,8 @@ def neuron_activity(
         whole = expert_activity(layer, at.expert)[:, chosen]
         return torch.cat([whole] * len(names), 1)
     parts = {"key": layer.pre, "gate": layer.gate_pre, "value": layer.coefficients}
-    found = [x for name in names if (x := parts[name]) is not None]
-    return torch.cat([x[:, chosen] for x in found], 1)
+    active = [x for name in names if (x := parts[name]) is not None]
+    return torch.cat([x[:, chosen] for x in active], 1)
 
 
 def subhead_evidence(model: Anatomy, at: Address, text: str | None, n: int) -> Evidence:
@@ -111,8 +111,8 @@ def subhead_evidence(model: Anatomy, at: Address, text: str | None, n: int) -> E
     own = at.head if at.subhead in "QO" else head.kv_index
 
     def active(layer: LayerTrace) -> Float[Tensor, "p n"]:
-        found: Tensor = getattr(layer, part)[:, own]
-        return found[:, chosen]
+        activity: Tensor = getattr(layer, part)[:, own]
+        return activity[:, chosen]
 
     ran = gather(model, text, at.layer, ("attention", "heads"), active)
     reads = _questions(model, at.layer, at.subhead, X, 0)
@@ -137,17 +137,17 @@ def feature_evidence(
         for name, question in _ask(kind, model)
     ]
     what = ("residual",)
-    ran = gather(model, text, layer, what, lambda found: active(found, chosen))
+    ran = gather(model, text, layer, what, lambda recorded: active(recorded, chosen))
     return _evidence(model, address, ran, reads, len(chosen), 0, text, n)
 
 
 def _questions(model: Anatomy, layer: int, kind: Any, X: Tensor, active: int) -> list[Reads]:
     space = space_of(model, layer)
-    found = []
+    reads = []
     for name, question in _ask(kind, model):
         seen = space_of(model.view(reading="output"), layer) if question == "expects" else space
-        found.append(Reads(name, kind, seen, X, question, active))
-    return found
+        reads.append(Reads(name, kind, seen, X, question, active))
+    return reads
 
 
 def _ask(kind: Kind, model: Anatomy) -> Iterator[tuple[str, Question]]:

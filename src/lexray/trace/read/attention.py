@@ -164,8 +164,8 @@ class AttentionPatterns(Result):
 
 def _pack(weights: Float[Tensor, "p n"]) -> str:
     """A byte for each weight."""
-    found: list[int] = (255 * weights).round().clamp(0, 255).byte().flatten().tolist()
-    return b64encode(bytes(found)).decode()
+    levels: list[int] = (255 * weights).round().clamp(0, 255).byte().flatten().tolist()
+    return b64encode(bytes(levels)).decode()
 
 
 def attention_patterns(
@@ -192,15 +192,15 @@ def attention_patterns(
         line.name: tuple(spell(token) for token in ids)
         for line, (ids,) in zip(read.lines, read.top_ids.tolist(), strict=True)
     }
-    found = []
+    patterns = []
     for layer in asked:
         pattern = recording[layer].pattern.float().cpu()
         chosen = choose(heads, len(pattern), "head")
-        found += [
+        patterns += [
             HeadPattern(layer, head, pattern[head], words.get(f"L{layer}H{head}", ()))
             for head in chosen
         ]
     source = model.space.source("attention", filter)
     return AttentionPatterns(
-        source, tuple(recording.tokens), tuple(recording.positions), at, tuple(found)
+        source, tuple(recording.tokens), tuple(recording.positions), at, tuple(patterns)
     )

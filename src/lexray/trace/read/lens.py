@@ -142,10 +142,10 @@ class Lens(Result):
     def _coloured(self, cells: list[list[GridCell]]) -> list[list[GridCell]]:
         """Cells coloured by the target's rank instead."""
         assert self.target_ranks is not None
-        found = zip(cells, self.target_ranks.tolist(), strict=True)
+        lines = zip(cells, self.target_ranks.tolist(), strict=True)
         return [
             [replace(cell, strength=self._strength(1 + n)) for cell, n in zip(*line, strict=True)]
-            for line in found
+            for line in lines
         ]
 
     def _target_cells(self) -> list[list[GridCell]]:
@@ -153,13 +153,13 @@ class Lens(Result):
         assert self.target_probs is not None
         assert self.target_ranks is not None
         places = zip(self.target_probs.tolist(), self.target_ranks.tolist(), strict=True)
-        found = zip(self._coloured(self.cells()), places, strict=True)
+        lines = zip(self._coloured(self.cells()), places, strict=True)
         return [
             [
                 replace(cell, text=f"{show_percent(p)} #{1 + n:,}")
                 for cell, p, n in zip(cells, *own, strict=True)
             ]
-            for cells, own in found
+            for cells, own in lines
         ]
 
     def _list(self, i: int, j: int) -> str:
@@ -265,6 +265,6 @@ class Lens(Result):
             {"probability": p, **({} if isnan(z) else {"score": z}), "token": token.to_dict()}
             for (token, p), z in zip(self.top(i, at), scores, strict=True)
         ]
-        found = dict(zip(("probability", "rank"), self._of_target(i, j), strict=False))
-        wanted = {"target": found} if found else {}
+        figures = dict(zip(("probability", "rank"), self._of_target(i, j), strict=False))
+        wanted = {"target": figures} if figures else {}
         return {"position": at, "entropy": float(self.entropy[i, j]), "top": top, **wanted}

@@ -16,7 +16,7 @@ from lexray.trace.read.project import Projected
 from lexray.trace.read.standard import How, read_words, say_how
 from lexray.trace.read.targets import Target, Wanted, find_target
 from lexray.trace.read.usual import Place, place_of
-from lexray.trace.read.vectors import READERS, Line, Selection, choose_kinds
+from lexray.trace.read.vectors import READERS, Selection, VectorLine, choose_kinds
 from lexray.trace.recording import Recording
 from lexray.vocabulary.filters import Filter
 
@@ -63,10 +63,10 @@ def lens(
         raise LexrayError(
             f"there is nothing to read: {model.name} has no {' or '.join(kinds)} in layers {some}"
         )
-    found, hows, scores = _project_all(model, lines, k, wanted, norm, transform, filter, text)
+    projected, hows, scores = _project_all(model, lines, k, wanted, norm, transform, filter, text)
     shape = len(lines), len(at)
     notes = [*_notes(which, kinds, wanted, transform, filter), say_how(model, hows, text)]
-    ids = found.top_ids.cpu()
+    ids = projected.top_ids.cpu()
     return Lens(
         model.space.glossary(sorted(set(ids.flatten().tolist()))),
         model.space.source("lens", filter),
@@ -78,11 +78,11 @@ def lens(
         ),
         wanted,
         ids.view(*shape, -1),
-        found.top_probs.cpu().view(*shape, -1),
+        projected.top_probs.cpu().view(*shape, -1),
         scores.cpu().view(*shape, -1),
-        found.entropy.cpu().view(shape),
-        None if wanted is None else found.target_probs.cpu().view(shape),
-        None if wanted is None else found.target_ranks.cpu().view(shape),
+        projected.entropy.cpu().view(shape),
+        None if wanted is None else projected.target_probs.cpu().view(shape),
+        None if wanted is None else projected.target_ranks.cpu().view(shape),
         " · ".join(note for note in notes if note),
     )
 
@@ -112,7 +112,7 @@ def _positions(
 
 def _project_all(
     model: Anatomy,
-    lines: Sequence[Line],
+    lines: Sequence[VectorLine],
     k: int,
     target: Target | None,
     norm: bool,
@@ -131,7 +131,7 @@ def _project_all(
         X = torch.cat([lines[i].vectors for i in own])
         n = len(X) // len(own)
         places = [place for i in own for place in [_place(model, lines[i])] * n]
-        found = read_words(
+        read = read_words(
             model,
             X,
             places,
@@ -143,15 +143,15 @@ def _project_all(
             filter=filter,
             text=text,
         )
-        hows |= zip(own, found.hows[::n], strict=True)
-        parts.append((*found.projected, found.top_scores))
+        hows |= zip(own, read.hows[::n], strict=True)
+        parts.append((*read.projected, read.top_scores))
         order += own
     back = torch.tensor(order).argsort()
     *columns, scores = (_reorder(list(column), back) for column in zip(*parts, strict=True))
     return Projected(*columns), [hows[i] for i in range(len(lines))], scores
 
 
-def _place(model: Anatomy, line: Line) -> Place | None:
+def _place(model: Anatomy, line: VectorLine) -> Place | None:
     return place_of(line.of, line.layer, model.n_layers, line.times)
 
 

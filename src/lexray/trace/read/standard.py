@@ -21,7 +21,7 @@ from lexray.space.side import SIGMA_FLOOR, Side, join_rows
 from lexray.space.space import EmbeddingSpace, space_of
 from lexray.space.topk.vectors import TopVectors
 from lexray.trace.read.project import Projected, project
-from lexray.trace.read.usual import PLACES, Place, Usual, direction, usual_of, why_not
+from lexray.trace.read.usual import PLACES, Place, UsualPlaces, direction, usual_of, why_not
 from lexray.view import STANDARD, View
 from lexray.vocabulary.filters import Filter
 
@@ -39,7 +39,7 @@ def is_standard(model: Anatomy, *, norm: bool, transform: bool = False) -> bool:
     return model.options.standardised and norm and not transform
 
 
-class Lists(NamedTuple):
+class TokenLists(NamedTuple):
     """The tokens of each vector and their standardised scores, both ends."""
 
     top_ids: Int[Tensor, "n k"]
@@ -55,7 +55,7 @@ def read_standard(
     k: int,
     filter: Filter | None = None,
     text: str | None = None,
-) -> Lists:
+) -> TokenLists:
     """The k largest and smallest standardised scores of each row of X, by its place."""
     by_kind: dict[tuple[str, bool], list[int]] = defaultdict(list)
     for i, place in enumerate(places):
@@ -66,7 +66,7 @@ def read_standard(
         parts.append(_read(model, X[members], kind, first, own, k, filter, text))
         order += members
     back = torch.tensor(order).argsort()
-    return Lists(
+    return TokenLists(
         *(torch.cat([x.cpu() for x in column])[back] for column in zip(*parts, strict=True))
     )
 
@@ -80,26 +80,26 @@ def _read(
     k: int,
     filter: Filter | None,
     text: str | None,
-) -> Lists:
+) -> TokenLists:
     space = space_of(model, 0 if first else None)
     if kind in PLACES:
         usual = usual_of(model, text)
         means = usual.moments[kind].means[[place.layer for place in places]]
         side, listed = side_of(space, kind, usual), space.list_ids(filter)
-        found = side.top(direction(model, X) - means.to(X.device), k, listed)
+        best = side.top(direction(model, X) - means.to(X.device), k, listed)
     else:
         times = torch.tensor([[place.times] for place in places]).to(at_least_float32(X))
         of = cast("Kind", kind)
         shifted = space.shift(at_least_float32(X) / times, of) * times.sign()
-        found = space.whole(of).top(shifted, k, space.list_ids(filter))
-    return _lists(found)
+        best = space.whole(of).top(shifted, k, space.list_ids(filter))
+    return _lists(best)
 
 
-def _lists(found: TopVectors) -> Lists:
-    return Lists(found.top_ids, found.top_values, found.bottom_ids, found.bottom_values)
+def _lists(best: TopVectors) -> TokenLists:
+    return TokenLists(best.top_ids, best.top_values, best.bottom_ids, best.bottom_values)
 
 
-def side_of(space: EmbeddingSpace, kind: str, usual: Usual) -> Side:
+def side_of(space: EmbeddingSpace, kind: str, usual: UsualPlaces) -> Side:
     """The columns of a kind of place, each divided by how much its score usually varies there."""
     view = replace(space.weights.options, offset=0, reading="effective")
     cache = space.weights.cache
@@ -107,7 +107,7 @@ def side_of(space: EmbeddingSpace, kind: str, usual: Usual) -> Side:
     return replace(space.writing, sigma=sigma)
 
 
-def _sigma(space: EmbeddingSpace, kind: str, usual: Usual) -> Float[Tensor, "e"]:
+def _sigma(space: EmbeddingSpace, kind: str, usual: UsualPlaces) -> Float[Tensor, "e"]:
     """√(c_tᵀ Σ c_t) of every token; kept on disk for the standard view."""
     view, side = replace(space.weights.options, offset=0, reading="effective"), space.writing
 
@@ -124,8 +124,8 @@ def _sigma(space: EmbeddingSpace, kind: str, usual: Usual) -> Float[Tensor, "e"]
 
     if view != STANDARD:
         return make()["sigma"]
-    found = keep(space.weights, f"places-{usual.name}-sigma-{kind}", make)
-    return found["sigma"].to(side.rows.device)
+    kept = keep(space.weights, f"places-{usual.name}-sigma-{kind}", make)
+    return kept["sigma"].to(side.rows.device)
 
 
 def _squares(side: Side) -> Float[Tensor, "e"]:
@@ -133,7 +133,7 @@ def _squares(side: Side) -> Float[Tensor, "e"]:
     return join_rows(len(side.rows), (block.square().sum(1) for block in side.columns()))
 
 
-class Words(NamedTuple):
+class ReadWords(NamedTuple):
     """What some vectors say: their lists by standardised scores where their places have any."""
 
     projected: Projected
@@ -157,7 +157,7 @@ def read_words(
     bottom: bool = False,
     filter: Filter | None = None,
     text: str | None = None,
-) -> Words:
+) -> ReadWords:
     """Each row of X as words, by its place; as it is where the place is None or the view is not
     standardised, which is then the model's own last step."""
     standard = is_standard(model, norm=norm, transform=transform) and not usual_of(model, text).note
@@ -173,7 +173,7 @@ def read_words(
         if by_place:
             own = [place for i in members if (place := places[i]) is not None]
             lists = read_standard(model, X[members], own, k, filter, text)
-        found = project(
+        projected = project(
             model,
             X[members],
             k,
@@ -186,16 +186,16 @@ def read_words(
             lists=None if lists is None else (lists.top_ids, lists.bottom_ids),
             first=first,
         )
-        unknown = torch.full(found.top_ids.shape, torch.nan)
+        unknown = torch.full(projected.top_ids.shape, torch.nan)
         high = unknown if lists is None else lists.top_scores
         low = unknown if lists is None else lists.bottom_scores
-        parts.append((*found, high, low[:, : found.bottom_ids.shape[1]]))
+        parts.append((*projected, high, low[:, : projected.bottom_ids.shape[1]]))
         hows += [("standardised" if by_place else "as it is")] * len(members)
         order += members
     back = torch.tensor(order, dtype=torch.long).argsort()
     columns = [torch.cat(column)[back.to(column[0].device)] for column in zip(*parts, strict=True)]
     said = tuple(cast("How", hows[i]) for i in back.tolist())
-    return Words(Projected(*columns[:-2]), said, *columns[-2:])
+    return ReadWords(Projected(*columns[:-2]), said, *columns[-2:])
 
 
 def _most(model: Anatomy, k: int, filter: Filter | None) -> int:

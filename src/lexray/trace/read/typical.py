@@ -20,13 +20,13 @@ def typical_inputs(model: Anatomy) -> Float[Tensor, "n d_model"]:
     whose vocabulary has no mask."""
     from lexray.trace.record.run import record  # imports transformers
 
-    mask, found = mask_of(model), []
+    mask, inputs = mask_of(model), []
     for ids in cut(model):
         at = list(range(1, len(ids), EVERY))
         masked = [mask if mask is not None and i in at else token for i, token in enumerate(ids)]
         (recording,) = record(model, [masked], what="residual", layers=-1)
-        found.append(recording.normed[at].cpu())
-    return torch.cat(found)
+        inputs.append(recording.normed[at].cpu())
+    return torch.cat(inputs)
 
 
 def mask_of(model: Anatomy) -> int | None:

@@ -62,10 +62,10 @@ DIRECTIONS = 128
 SHRUNK = 0.02
 """The least share of the variance that is spread evenly."""
 
-MADE: Drawer[str, "Usual"] = Drawer(most=2)
+MADE: Drawer[str, "UsualPlaces"] = Drawer(most=2)
 
 
-class Moments(NamedTuple):
+class PlaceMoments(NamedTuple):
     """A kind of place: its mean at each layer, and how it varies around it."""
 
     means: Float[Tensor, "layers d_model"]
@@ -77,12 +77,12 @@ class Moments(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Usual:
+class UsualPlaces:
     """What a model's places usually carry on one text."""
 
     name: str
     """By which what is made of it is kept."""
-    moments: dict[str, Moments]
+    moments: dict[str, PlaceMoments]
     note: str = ""
     """Why there are no moments."""
 
@@ -93,7 +93,7 @@ def own_text() -> str:
     return (files("lexray.trace.read") / "text.txt").read_text(encoding="utf-8")
 
 
-def usual_of(model: Anatomy, text: str | None = None) -> Usual:
+def usual_of(model: Anatomy, text: str | None = None) -> UsualPlaces:
     """Measured once per model and text, and kept."""
     name = _name(text)
     return MADE.get(model.cache, name, partial(_read_or_make, model, text, name))
@@ -109,28 +109,28 @@ def _name(text: str | None) -> str:
     return sha256((text or own_text()).encode()).hexdigest()[:12]
 
 
-def _read_or_make(model: Anatomy, text: str | None, name: str) -> Usual:
+def _read_or_make(model: Anatomy, text: str | None, name: str) -> UsualPlaces:
     try:
-        found = keep(model, f"places-{name}", lambda: _flat(_measure(model, text)), runs=True)
+        kept = keep(model, f"places-{name}", lambda: _flat(_measure(model, text)), runs=True)
     except LexrayError as error:
-        return Usual(name, {}, f"not standardised: {error}")
-    kinds = dict.fromkeys(key.partition(".")[0] for key in found)
-    parts = {kind: [found[f"{kind}.{part}"] for part in Moments._fields] for kind in kinds}
-    return Usual(name, {kind: Moments(*own) for kind, own in parts.items()})
+        return UsualPlaces(name, {}, f"not standardised: {error}")
+    kinds = dict.fromkeys(key.partition(".")[0] for key in kept)
+    parts = {kind: [kept[f"{kind}.{part}"] for part in PlaceMoments._fields] for kind in kinds}
+    return UsualPlaces(name, {kind: PlaceMoments(*own) for kind, own in parts.items()})
 
 
-def _flat(moments: dict[str, Moments]) -> dict[str, Tensor]:
+def _flat(moments: dict[str, PlaceMoments]) -> dict[str, Tensor]:
     return {f"{kind}.{part}": x for kind, m in moments.items() for part, x in m._asdict().items()}
 
 
 # ---------------------------------------------------------------------- running the text
 
 
-def _measure(model: Anatomy, text: str | None) -> dict[str, Moments]:
+def _measure(model: Anatomy, text: str | None) -> dict[str, PlaceMoments]:
     from lexray.trace.record.run import record  # imports transformers
 
     pieces = cut(model, text)
-    sums = Sums(model, max(1, SAMPLE // (model.n_layers * len(pieces))))
+    sums = TextSums(model, max(1, SAMPLE // (model.n_layers * len(pieces))))
     what = f"what places usually carry in {model.name}: made once, then kept"
     for ids in track(pieces, len(pieces), what):
         (recording,) = record(model, [ids], what=("residual", "heads", "attention"))
@@ -179,12 +179,12 @@ def _random(model: Anatomy, most: int) -> list[list[int]]:
     n = len_embedding(model)
     there = model.vocabulary.mask(n).nonzero()[:, 0]
     drawn = torch.randint(len(there), (8, max(2, min(32, most))), generator=generator)
-    found: list[list[int]] = there[drawn].tolist()
-    return found
+    ids: list[list[int]] = there[drawn].tolist()
+    return ids
 
 
 @dataclass
-class Sums:
+class TextSums:
     """What comes together over the pieces of a text."""
 
     model: Anatomy
@@ -214,10 +214,10 @@ class Sums:
         rows = torch.linspace(0, len(X) - 1, min(self.each, len(X))).long()
         self.samples[kind].append((layer, X[rows]))
 
-    def moments(self) -> dict[str, Moments]:
+    def moments(self) -> dict[str, PlaceMoments]:
         return {kind: self._moments(kind) for kind in PLACES if kind in self.samples}
 
-    def _moments(self, kind: str) -> Moments:
+    def _moments(self, kind: str) -> PlaceMoments:
         none = torch.zeros(self.model.d_model).double()
         keys = [(kind, n) for n in range(self.model.n_layers)]
         means = torch.stack(
@@ -226,7 +226,7 @@ class Sums:
         if kind in ADDED:
             means = torch.zeros_like(means)
         D = torch.cat([X.float() - means[layer] for layer, X in self.samples[kind]])
-        return Moments(means, *spread(D))
+        return PlaceMoments(means, *spread(D))
 
 
 def spread(D: Float[Tensor, "n d_model"]) -> tuple[Float[Tensor, "d_model r"], Float[Tensor, ""]]:

@@ -47,7 +47,7 @@ NEEDS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class VectorLine:
     """One thing at some positions: a layer's output, a head, a neuron."""
 
     name: str
@@ -79,33 +79,33 @@ class Selection:
     """Key position less query position for queries and keys; None for the actual one."""
     norm: bool = True
 
-    def lines(self, kinds: Sequence[str]) -> list[Line]:
+    def lines(self, kinds: Sequence[str]) -> list[VectorLine]:
         """All vectors of these kinds, layer by layer."""
-        found: list[Line] = []
+        lines: list[VectorLine] = []
         layers = self.trace.layers if self.layers is None else self.layers
         if self.layers is None and "residual" in kinds:
-            found.append(Line("embed", "residual", None, self._keep(self.trace.embed)))
+            lines.append(VectorLine("embed", "residual", None, self._keep(self.trace.embed)))
         for index in layers:
             layer = self.trace[index]
             for kind in kinds:
-                found += self._of(kind, layer, len(kinds) > 1)
-        return found
+                lines += self._of(kind, layer, len(kinds) > 1)
+        return lines
 
-    def _of(self, kind: str, layer: LayerTrace, several: bool) -> Iterator[Line]:
+    def _of(self, kind: str, layer: LayerTrace, several: bool) -> Iterator[VectorLine]:
         if not has_kind(layer.spec, kind):
             return
         if kind == "residual":
             name = f"L{layer.index} post" if several else f"L{layer.index}"
-            yield Line(name, kind, layer.index, self._keep(layer.resid_post))
+            yield VectorLine(name, kind, layer.index, self._keep(layer.resid_post))
         elif kind in IN_BLOCK or kind in SUB_BLOCKS:
             x: Tensor = getattr(layer, SUB_BLOCKS.get(kind, f"resid_{kind}"))
-            yield Line(f"L{layer.index} {kind}", kind, layer.index, self._keep(x))
+            yield VectorLine(f"L{layer.index} {kind}", kind, layer.index, self._keep(x))
         elif kind == "neurons":
             yield from self._neurons(layer)
         else:
             yield from self._heads(kind, layer, several)
 
-    def _heads(self, kind: str, layer: LayerTrace, several: bool) -> Iterator[Line]:
+    def _heads(self, kind: str, layer: LayerTrace, several: bool) -> Iterator[VectorLine]:
         made = {
             "heads": self._outputs,
             "values": self._values,
@@ -115,7 +115,7 @@ class Selection:
         heads = range(len(layer.spec.attention.q.starts)) if self.heads is None else self.heads
         for h in heads:
             name = f"L{layer.index}H{h} {kind}" if several else f"L{layer.index}H{h}"
-            yield Line(name, kind, layer.index, made(h))
+            yield VectorLine(name, kind, layer.index, made(h))
 
     def _outputs(self, layer: LayerTrace) -> Callable[[int], Tensor]:
         norm, head_out = layer.spec.attention.post_norm, layer.head_out
@@ -151,7 +151,7 @@ class Selection:
         offsets = actual if self.offset is None else torch.full_like(actual, self.offset)
         return lambda h: key_readers(heads[h], k[:, heads[h].kv_index], offsets, norm=self.norm)
 
-    def _neurons(self, layer: LayerTrace) -> Iterator[Line]:
+    def _neurons(self, layer: LayerTrace) -> Iterator[VectorLine]:
         norm = layer.spec.ff.post_norm
         (position,) = self.positions
         written = None if norm is None else self._keep(layer.mlp_write)
@@ -172,7 +172,7 @@ class Selection:
             value = fold.writer(W_out[i], norm, self._checkpoint)
             size = float(vector.norm() / value.norm().clamp(min=1e-30)) or 1.0
             times = -size if coefficient < 0 else size
-            yield Line(name, "neurons", layer.index, vector, coefficient, times)
+            yield VectorLine(name, "neurons", layer.index, vector, coefficient, times)
 
     def _as_added(self, norm: Norm | None, X: Tensor, written: Tensor | None) -> Tensor:
         """Parts of what a sub-block wrote, as its post-norm (at its recorded scale) adds them."""

@@ -51,8 +51,8 @@ def eager_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]] |
 def uses_interface(architecture: Architecture, modules: Mapping[str, nn.Module]) -> bool:
     """Whether all of a model's attention is looked up in transformers' interface."""
     specs = (block.attention for block in architecture.blocks)
-    found = (modules[spec.module] for spec in specs if not spec.absent)
-    return all(eager_attention(module) is not None for module in found)
+    modules_of = (modules[spec.module] for spec in specs if not spec.absent)
+    return all(eager_attention(module) is not None for module in modules_of)
 
 
 @contextmanager
@@ -116,14 +116,16 @@ def only_first(see: Callable[[Any], Any]) -> Callable[[Any], Any]:
 @contextmanager
 def configure(root: nn.Module, setting: str, value: str) -> Iterator[None]:
     """Inside, every config of the module and its parts has this setting."""
-    found = {id(c): c for m in root.modules() if hasattr(c := getattr(m, "config", None), setting)}
-    before = {key: getattr(config, setting) for key, config in found.items()}
+    configs = {
+        id(c): c for m in root.modules() if hasattr(c := getattr(m, "config", None), setting)
+    }
+    before = {key: getattr(config, setting) for key, config in configs.items()}
     try:
-        for config in found.values():
+        for config in configs.values():
             setattr(config, setting, value)
         yield
     finally:
-        for key, config in found.items():
+        for key, config in configs.items():
             setattr(config, setting, before[key])
 
 

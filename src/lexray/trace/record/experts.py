@@ -91,17 +91,17 @@ def watch_scaled(
     mixture: Any, watch: Watch | None, change: ChangesExperts | None, look: Look | None
 ) -> Iterator[None]:
     """The same for such a mixture, from hooks on its router and on its experts."""
-    module, found = mixture.experts, {}
+    module, caught = mixture.experts, {}
 
     def route(_: nn.Module, __: Any, out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         weights, chosen = out[0].topk(mixture.top_k, dim=1)
         if change is not None:
             weights = change.expert_weights(module, chosen, weights)
-        found["chosen"], found["weights"] = chosen, weights
+        caught["chosen"], caught["weights"] = chosen, weights
         return torch.zeros_like(out[0]).scatter(1, chosen, weights), out[1]
 
     def run(_: nn.Module, args: tuple[Tensor], __: Tensor) -> Tensor:
-        chosen, weights = found["chosen"], found["weights"]
+        chosen, weights = caught["chosen"], caught["weights"]
         out, coefficients = _run_scaled(module, args[0], chosen, weights, change, look)
         if watch is not None:
             watch(module, chosen, weights, coefficients)

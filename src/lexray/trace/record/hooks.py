@@ -27,7 +27,7 @@ from lexray.families import (
     Mixer,
     QKNorm,
 )
-from lexray.trace.apply.actions import Action, Rows
+from lexray.trace.apply.actions import Action, RunRows
 from lexray.trace.apply.editor import Editor
 from lexray.trace.record.attention import (
     only_first,
@@ -36,7 +36,7 @@ from lexray.trace.record.attention import (
     weights_of,
 )
 from lexray.trace.record.experts import watch_experts
-from lexray.trace.record.plan import Plan
+from lexray.trace.record.plan import RecordPlan
 
 Kept = dict[tuple[int | None, str], Tensor]
 """What was recorded of one sequence: by layer (None: the whole model) and name."""
@@ -47,6 +47,10 @@ RECORDING = RLock()
 """One recording at a time: configs and transformers' tables of functions are shared."""
 
 
+class EnoughError(Exception):
+    """Raised by a hook: what was wanted of a pass is known, and the rest is not run."""
+
+
 @dataclass
 class Recorder:
     """Takes what hooks see, cut to the sequences and positions that are kept."""
@@ -55,7 +59,7 @@ class Recorder:
     architecture: Architecture
     """Described in the module's own names."""
     checkpoint: Checkpoint
-    plan: Plan
+    plan: RecordPlan
     handles: list[RemovableHandle] = field(default_factory=list)
     editor: Editor | None = None
     """Who changes the pass; the recorder keeps what comes of it."""
@@ -135,10 +139,10 @@ class Recorder:
             return
         for row, actions in enumerate(self.editor.rows):
             for action in actions:
-                if action.layer in self.plan.layers and isinstance(action.operation, Rows):
+                if action.layer in self.plan.layers and isinstance(action.operation, RunRows):
                     self._keep_rows(row, action, action.operation)
 
-    def _keep_rows(self, row: int, action: Action, operation: Rows) -> None:
+    def _keep_rows(self, row: int, action: Action, operation: RunRows) -> None:
         """Queries, keys and values that came from another run."""
         if action.point not in ("q", "k", "v"):
             return
@@ -374,8 +378,8 @@ def _as_it_is(see: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _first(out: Any) -> Tensor:
-    found: Tensor = out[0] if isinstance(out, tuple) else out
-    return found
+    first: Tensor = out[0] if isinstance(out, tuple) else out
+    return first
 
 
 def _split(x: Tensor, width: int) -> Tensor:
@@ -388,10 +392,10 @@ def _part(out: Tensor, heads: Heads, tail: Tensor | None) -> Tensor:
     starts, width = torch.tensor(heads.starts, device=out.device) + heads.linear.start, heads.d_head
     if tail is not None and isinstance(heads.linear, Latent):
         starts, width = torch.arange(len(starts)) * heads.linear.spacing, heads.linear.content
-    found = out[..., starts[:, None] + torch.arange(width, device=out.device)]
+    part = out[..., starts[:, None] + torch.arange(width, device=out.device)]
     if tail is None:
-        return found
-    return torch.cat([found, tail[..., None, :].expand(*found.shape[:-1], -1)], -1)
+        return part
+    return torch.cat([part, tail[..., None, :].expand(*part.shape[:-1], -1)], -1)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lexray.model.weights import Weights
 from lexray.progress import track
-from lexray.trace.record.hooks import RECORDING, evaluating
+from lexray.trace.record.hooks import RECORDING, EnoughError, evaluating
 from lexray.trace.record.module import (
     MODULE,
     block_modules,
@@ -31,10 +31,6 @@ WHAT = "every token alone in the first block: made once, then kept"
 Finish = Callable[[Tensor], Tensor]
 
 
-class _EnoughError(Exception):
-    """The first block is done; what follows is not wanted."""
-
-
 def lone_states(
     weights: Weights, *, entering: bool, finish: Finish | None = None
 ) -> Float[Tensor, "e d_model"]:
@@ -43,16 +39,16 @@ def lone_states(
     first, module = _one_block(weights)
     n = module.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     starts = range(0, n, TOKENS_AT_ONCE)
-    found: Tensor | None = None
+    states: Tensor | None = None
     with _watch(first, module, entering) as seen, _everywhere(first, module):
         for start in track(starts, len(starts), WHAT):
             _run(module, torch.arange(start, min(n, start + TOKENS_AT_ONCE))[:, None], first)
             part = seen.pop()[:, -1].float().cpu()
             part = part if finish is None else finish(part)
-            found = part.new_empty(n, part.shape[1]) if found is None else found
-            found[start : start + len(part)] = part
-    assert found is not None  # a vocabulary has tokens
-    return found
+            states = part.new_empty(n, part.shape[1]) if states is None else states
+            states[start : start + len(part)] = part
+    assert states is not None  # a vocabulary has tokens
+    return states
 
 
 def placed_states(
@@ -82,7 +78,7 @@ def _one_block(weights: Weights) -> tuple[Weights, nn.Module]:
 def _run(module: nn.Module, ids: Int[Tensor, "texts n"], first: Weights) -> None:
     ids = ids.to(next(module.parameters()).device)
     options = {"use_cache": False} if first.architecture.causal else {}
-    with suppress(_EnoughError):
+    with suppress(EnoughError):
         module(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
 
 
@@ -131,11 +127,11 @@ def _watch(first: Weights, module: nn.Module, entering: bool) -> Iterator[list[T
 
     def see_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.append(args[0] if args else kwargs["hidden_states"])
-        raise _EnoughError
+        raise EnoughError
 
     def see_output(_: nn.Module, __: Any, out: Any) -> None:
         seen.append(out[0] if isinstance(out, tuple) else out)
-        raise _EnoughError
+        raise EnoughError
 
     with RECORDING, ExitStack() as undo:
         undo.enter_context(evaluating(module))
@@ -174,9 +170,9 @@ def _places(first: Weights, module: nn.Module) -> nn.Module | None:
     a = first.architecture
     if a.sinusoids is not None:
         own = a.sinusoids.rpartition(".")[2]
-        found: nn.Module
-        found = next(m for name, m in module.named_modules() if name.rpartition(".")[2] == own)
-        return found
+        place: nn.Module
+        place = next(m for name, m in module.named_modules() if name.rpartition(".")[2] == own)
+        return place
     if a.positions is not None and _is_of_pair(first):
         return module.get_submodule(a.positions.split(".")[-2])
     name = None if a.positions is None else module_names(first, module).get(a.positions)

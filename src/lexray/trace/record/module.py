@@ -114,13 +114,13 @@ def module_names(model: Weights, module: nn.Module) -> dict[str, str]:
     state, prefix = module.state_dict(), module.base_model_prefix
 
     def rename(name: str) -> str:
-        found, _ = rename_source_key(name, renamings, converters, prefix, state)
-        if found not in state and name in state:
-            found, _ = rename_source_key(name, [], [], prefix, state)
-        return str(found)
+        key, _ = rename_source_key(name, renamings, converters, prefix, state)
+        if key not in state and name in state:
+            key, _ = rename_source_key(name, [], [], prefix, state)
+        return str(key)
 
     pairs = ((name, rename(inner)) for inner, name in text_names(model).items())
-    return {name: found for name, found in pairs if found in state}
+    return {name: key for name, key in pairs if key in state}
 
 
 def module_config(model: Weights) -> PreTrainedConfig:
@@ -193,10 +193,10 @@ def _special_tokens(model: Weights) -> dict[str, int | None]:
     if not isinstance(file, GGUFModel):
         return {}
     keys = {"bos": "bos", "eos": "eos", "pad": "padding"}
-    found = {k: file.metadata.get(f"tokenizer.ggml.{name}_token_id") for k, name in keys.items()}
+    ids = {k: file.metadata.get(f"tokenizer.ggml.{name}_token_id") for k, name in keys.items()}
     d_vocab = model.architecture.d_vocab
     return {
-        f"{k}_token_id": i if isinstance(i, int) and i < d_vocab else None for k, i in found.items()
+        f"{k}_token_id": i if isinstance(i, int) and i < d_vocab else None for k, i in ids.items()
     }
 
 
@@ -263,9 +263,9 @@ def module_class(model: Weights, config: PreTrainedConfig) -> type[PreTrainedMod
     raise LexrayError(f"transformers has no language model for the config of {model.name}")
 
 
-def _one(found: Any) -> type[PreTrainedModel]:
+def _one(classes: Any) -> type[PreTrainedModel]:
     """A mapping's entry, which may be several classes."""
-    cls: type[PreTrainedModel] = found[0] if isinstance(found, (tuple, list)) else found
+    cls: type[PreTrainedModel] = classes[0] if isinstance(classes, (tuple, list)) else classes
     return cls
 
 

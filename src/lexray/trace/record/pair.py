@@ -22,7 +22,7 @@ from lexray.families import Attention, Heads
 from lexray.model.anatomy import Anatomy
 from lexray.trace.record.hooks import RECORDING, Recorder, evaluating
 from lexray.trace.record.module import module_of
-from lexray.trace.record.plan import Plan, What, choose_what
+from lexray.trace.record.plan import RecordPlan, What, choose_what
 from lexray.trace.record.prompt import read_prompts
 from lexray.trace.record.run import Logits, Runner
 from lexray.trace.recording import Recording
@@ -122,7 +122,7 @@ def record_pair(
     The decoder begins with the token that its config says; `new_tokens` continues the target by so
     many of the most probable tokens.
     """
-    pair = Pair(model, Runner(model, module_of(model)))
+    pair = StackPair(model, Runner(model, module_of(model)))
     words = choose_what(what)
     if new_tokens < 0:
         raise LexrayError(f"new_tokens={new_tokens} is negative")
@@ -146,7 +146,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Pair:
+class StackPair:
     """An encoder–decoder and what runs it."""
 
     model: Anatomy
@@ -161,19 +161,19 @@ class Pair:
         """The token with which decoding begins."""
         names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
         known = (getattr(self.module.config, name, None) for name in names)
-        found = next((i for i in known if isinstance(i, int)), None)
-        if found is None:
+        begin = next((i for i in known if isinstance(i, int)), None)
+        if begin is None:
             raise LexrayError(
                 f"the config of {self.model.name} does not say with which token decoding begins; "
                 "give config={'decoder_start_token_id': …}"
             )
-        return found
+        return begin
 
     def _plan(
         self, n: int, layers: tuple[int, ...], what: frozenset[What], positions: Some = None
-    ) -> Plan:
+    ) -> RecordPlan:
         kept = (choose(positions, n, "position"),)
-        return Plan((n,), kept, layers, what, self.runner.device)
+        return RecordPlan((n,), kept, layers, what, self.runner.device)
 
     def encode(self, source: Sequence[int], what: frozenset[What]) -> Encoded:
         weights, model = self.runner.weights.encoder, self.model.encoder

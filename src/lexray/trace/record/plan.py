@@ -46,7 +46,7 @@ PARTS: dict[What, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecordPlan:
     """What to keep of each sequence of a batch, and where."""
 
     lengths: tuple[int, ...]
@@ -71,7 +71,7 @@ def choose_what(what: str | Iterable[str] | None) -> frozenset[What]:
     return frozenset(cast("Iterable[What]", names))
 
 
-def kept_bytes(model: Anatomy, plan: Plan, itemsize: int) -> int:
+def kept_bytes(model: Anatomy, plan: RecordPlan, itemsize: int) -> int:
     """How much a trace takes."""
     a, total = model.architecture, 0
     for n, rows in zip(plan.lengths, map(len, plan.positions), strict=True):
@@ -112,7 +112,7 @@ def _count_mlp(ff: FeedForward | Experts) -> int:
     return ff.top_k * (ff.experts[0].d_mlp + 2) + shared
 
 
-def passing_bytes(model: Anatomy, plan: Plan, itemsize: int) -> int:
+def passing_bytes(model: Anatomy, plan: RecordPlan, itemsize: int) -> int:
     """How much the forward pass itself takes at its widest: attention scores, or logits."""
     a, batch, n = model.architecture, len(plan.lengths), max(plan.lengths)
     scores = 2 * a.n_heads * n * n * 4 if "attention" in plan.what else 0
@@ -143,7 +143,9 @@ def _free_in_container() -> list[int]:
         return []
 
 
-def refuse_too_large(model: Anatomy, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
+def refuse_too_large(
+    model: Anatomy, plan: RecordPlan, device: torch.device, dtype: torch.dtype
+) -> None:
     """Raises before a run that would not fit, with the figures and what to choose."""
     kept, passing = (f(model, plan, dtype.itemsize) for f in (kept_bytes, passing_bytes))
     needs = {plan.device: kept}

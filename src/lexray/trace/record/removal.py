@@ -68,8 +68,8 @@ def _last(
                 undo.callback(handle.remove)
         out = module(input_ids=ids.to(device), use_cache=False, return_dict=True)
     logits = out.logits[torch.arange(len(removals)), ends.to(device)]
-    found: Tensor = logits.float().log_softmax(-1).cpu()
-    return found
+    log_probs: Tensor = logits.float().log_softmax(-1).cpu()
+    return log_probs
 
 
 def _by_module(
@@ -78,15 +78,15 @@ def _by_module(
     """Which rows change at the output of which module."""
     names = ModuleCheckpoint(module).names()
     described = model.family.architecture(model.config | dict(model.architecture.unrolled), names)
-    found: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {}
     for row, removal in enumerate(removals):
         block = described.blocks[removal.layer]
         if removal.where == "attention":
             part = block.attention.o.module
         else:
             part = block.ff.module if isinstance(block.ff, Experts) else block.ff.w_out.module
-        found.setdefault(part, []).append(row)
-    return found
+        rows.setdefault(part, []).append(row)
+    return rows
 
 
 def _subtract(

@@ -21,12 +21,12 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.cache import Drawer
 from lexray.trace.apply.actions import Action, shift
 from lexray.trace.apply.editor import Editor
-from lexray.trace.apply.resolve import Changes
+from lexray.trace.apply.resolve import ReadyEdits
 from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING as EXPERTS
 from lexray.trace.record.hooks import RECORDING, Kept, Recorder, evaluating
 from lexray.trace.record.module import module_of
-from lexray.trace.record.plan import Plan, choose_what, refuse_too_large
+from lexray.trace.record.plan import RecordPlan, choose_what, refuse_too_large
 from lexray.trace.record.prompt import pad, read_prompts, refuse_too_long
 from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.recording import RAW, Recording, no_head
@@ -56,16 +56,16 @@ def record(
     words, kept = choose_what(what), choose(layers, model.n_layers, "layer")
     for ids in prompts:
         refuse_too_long(model, len(ids), new_tokens)
-    changes = Changes.check(model, edits, partial(run_whole, model))
+    changes = ReadyEdits.check(model, edits, partial(run_whole, model))
     changes.fit([len(ids) for ids in prompts])
     runner = Runner(model, module_of(model))
     if what is not None and "logits" in words and runner.head is None:
         raise no_head(model)
     where = runner.device if device is None else torch.device(device)
 
-    def plan(lengths: Sequence[int]) -> Plan:
+    def plan(lengths: Sequence[int]) -> RecordPlan:
         rows = tuple(choose(positions, n, "position") for n in lengths)
-        return Plan(tuple(lengths), rows, kept, words, where)
+        return RecordPlan(tuple(lengths), rows, kept, words, where)
 
     lengths = [len(ids) for ids in prompts]
     runner.refuse_too_large(plan([n + new_tokens for n in lengths]))
@@ -122,23 +122,23 @@ class Runner:
             return model.with_view(RAW)
 
         def make() -> Anatomy:
-            found = Anatomy(
+            anatomy = Anatomy(
                 ModuleCheckpoint(self.module),
                 vocabulary=model.vocabulary,
                 family=model.family.name,
                 config=model.config | dict(model.architecture.unrolled),
                 device=self.device,
             )
-            return found.with_view(RAW)
+            return anatomy.with_view(RAW)
 
         return WEIGHTS.get(model.cache, id(self.module), make)
 
-    def refuse_too_large(self, plan: Plan) -> None:
+    def refuse_too_large(self, plan: RecordPlan) -> None:
         """Raises before a run that would not fit into memory."""
         refuse_too_large(self.model, plan, self.device, self.dtype)
 
     def continue_all(
-        self, ids: Sequence[Sequence[int]], new_tokens: int, changes: Changes | None = None
+        self, ids: Sequence[Sequence[int]], new_tokens: int, changes: ReadyEdits | None = None
     ) -> list[list[int]]:
         """Each prompt with the most probable continuation, up to the end-of-text token."""
         if new_tokens and (self.head is None or not self.model.architecture.causal):
@@ -150,7 +150,7 @@ class Runner:
             return [self._continue_changed(list(row), new_tokens, changes) for row in ids]
         return [self._continue(list(row), new_tokens) for row in ids]
 
-    def _continue_changed(self, ids: list[int], new_tokens: int, changes: Changes) -> list[int]:
+    def _continue_changed(self, ids: list[int], new_tokens: int, changes: ReadyEdits) -> list[int]:
         """With a cache of keys and values where no edit would change what is in it."""
         n_prompt, ends, weights, cache = len(ids), self._ends(), self.weights, None
         for _ in range(new_tokens):
@@ -158,7 +158,7 @@ class Runner:
             keeps = all(action.lasts for action in actions)
             known = 0 if cache is None else len(ids) - 1
             n = len(ids) - known
-            plan = Plan((n,), ((n - 1,),), (), frozenset({"logits"}), self.device)
+            plan = RecordPlan((n,), ((n - 1,),), (), frozenset({"logits"}), self.device)
             recorder = Recorder(self.module, weights.architecture, weights.checkpoint, plan)
             recorder.editor = self.editor(recorder, [shift(actions, known)])
             with recorder.listening():
@@ -209,16 +209,16 @@ class Runner:
         configs: list[Any] = [
             getattr(self.module, name, None) for name in ("generation_config", "config")
         ]
-        found = [getattr(config, "eos_token_id", None) for config in configs]
-        listed = [e for ends in found for e in (ends if isinstance(ends, list) else [ends])]
+        known = [getattr(config, "eos_token_id", None) for config in configs]
+        listed = [e for ends in known for e in (ends if isinstance(ends, list) else [ends])]
         return {int(e) for e in listed if e is not None}
 
     def run(
         self,
         ids: list[list[int]],
-        plan: Plan,
+        plan: RecordPlan,
         n_prompt: list[int],
-        changes: Changes | None = None,
+        changes: ReadyEdits | None = None,
     ) -> list[Recording]:
         """One forward pass over the batch, recorded; each trace cut to its own length."""
         weights = self.weights

@@ -66,13 +66,13 @@ def save_lora(model: Weights, folder: str | Path) -> Path:
     target, names = new_folder(folder), module_names(model, stored_module(model))
     factors: dict[str, tuple[Tensor, Tensor]] = {}
     for name in sorted(checkpoint.touched()):
-        found = checkpoint.factors(name)
-        if found is None or not names.get(name, "").endswith(".weight"):
+        own = checkpoint.factors(name)
+        if own is None or not names.get(name, "").endswith(".weight"):
             raise LexrayError(
                 f"the edit of {name} is no low-rank change of a linear map (a bias, a stack of "
                 "experts, or too much of a matrix); .save(folder) writes the whole model"
             )
-        factors[names[name].removesuffix(".weight")] = found
+        factors[names[name].removesuffix(".weight")] = own
     flipped = _is_flipped(model, checkpoint)
     rank = max(left.shape[1] for left, _ in factors.values())
     tensors = {}

@@ -36,8 +36,8 @@ def unroll(model: Weights, module: nn.Module) -> nn.Module:
     }
     for name, _ in [*twin.named_parameters(remove_duplicate=False), *twin.named_buffers()]:
         owner, _, last = name.rpartition(".")
-        found = module.get_parameter_or_buffer(source.get(name, name))
+        shared = module.get_parameter_or_buffer(source.get(name, name))
         place = twin.get_submodule(owner)
-        (place._parameters if last in place._parameters else place._buffers)[last] = found
+        (place._parameters if last in place._parameters else place._buffers)[last] = shared
     twin.train(module.training)
     return twin

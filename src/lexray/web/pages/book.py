@@ -16,7 +16,7 @@ from lexray.web.pages.search import read_search
 from lexray.web.pages.token import read_token
 from lexray.web.pages.vector import read_vector
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet
+from lexray.web.sheet import Section, Sheet, Viewpoint
 
 
 class NoPageError(LexrayError):
@@ -27,7 +27,7 @@ def open_sheet(
     library: Library, slug: str, path: Sequence[str], query: Query
 ) -> tuple[Sheet, Section | None]:
     """The sheet at a path under a model's name, and the section, if one is asked for."""
-    place = Place.of(library[slug], query)
+    place = Viewpoint.of(library[slug], query)
     if not path:
         raise NoPageError(f"{slug} has pages such as map, search, prompt, L0H0 and token/0")
     length = 2 if path[0] in ("token", "compare") else 1
@@ -42,7 +42,7 @@ def open_sheet(
     raise NoPageError(f"{sheet.title} has no section {'/'.join(rest)!r}; there are {there}")
 
 
-def _find(library: Library, place: Place, query: Query, path: Sequence[str]) -> Sheet:
+def _find(library: Library, place: Viewpoint, query: Query, path: Sequence[str]) -> Sheet:
     first = path[0]
     if first == "map":
         return read_map(library, place, query)
@@ -61,7 +61,7 @@ def _find(library: Library, place: Place, query: Query, path: Sequence[str]) -> 
     return _by_address(library, place, query, first)
 
 
-def _by_address(library: Library, place: Place, query: Query, text: str) -> Sheet:
+def _by_address(library: Library, place: Viewpoint, query: Query, text: str) -> Sheet:
     try:
         at = Address.parse(text)
     except LexrayError as error:

@@ -7,12 +7,12 @@ from lexray.web.expression import name
 from lexray.web.library import Library, Served
 from lexray.web.markup import Markup, el
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet, other_name
+from lexray.web.sheet import Section, Sheet, Viewpoint, other_name
 
 PARTNERS = 8
 
 
-def read_compare(library: Library, place: Place, query: Query, slug: str) -> Sheet:
+def read_compare(library: Library, place: Viewpoint, query: Query, slug: str) -> Sheet:
     """The page; `of` is a head or neuron whose partners are wanted."""
     other = library[slug]
     model, theirs = name("model"), name(other_name(other))
@@ -65,7 +65,7 @@ def read_compare(library: Library, place: Place, query: Query, slug: str) -> She
     )
 
 
-def _others(library: Library, place: Place, other: Served) -> Markup:
+def _others(library: Library, place: Viewpoint, other: Served) -> Markup:
     links = [
         el(
             "a",
@@ -79,7 +79,7 @@ def _others(library: Library, place: Place, other: Served) -> Markup:
     return el("span", *links, class_="switch")
 
 
-def _form(place: Place, slug: str, address: str) -> Markup:
+def _form(place: Viewpoint, slug: str, address: str) -> Markup:
     return el(
         "form",
         el(

@@ -12,7 +12,7 @@ from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
 from lexray.web.pages.vector import LINKS, SNIPPETS
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet
+from lexray.web.sheet import Section, Sheet, Viewpoint
 
 PAIRS, LINES, DIRECTIONS, WORDS = 24, 16, 5, 6
 BUDGET = 20
@@ -23,7 +23,7 @@ FAR = 64
 """How far the slider of offsets goes."""
 
 
-def read_head(library: Library, place: Place, query: Query, at: Address) -> Sheet:
+def read_head(library: Library, place: Viewpoint, query: Query, at: Address) -> Sheet:
     """The page of a head; `of` is a token, `tokens` are those of the heat map."""
     model = place.model
     head = model.head(Address(at.layer, head=at.head))
@@ -53,7 +53,9 @@ def read_head(library: Library, place: Place, query: Query, at: Address) -> Shee
     )
 
 
-def _pairs(place: Place, part: Expression, head: Head, matrix: str, k: int, same: str) -> Section:
+def _pairs(
+    place: Viewpoint, part: Expression, head: Head, matrix: str, k: int, same: str
+) -> Section:
     other = same == "other"
     exclude = {"exclude_same": True} if other else {}
     call = part.get(matrix).call("top", k, **exclude, budget=BUDGET)
@@ -72,7 +74,7 @@ VO_SAYS = "Attending to the left token writes the right one: the strongest of al
 QK_SAYS = "The left token, as a query, looks for the right one."
 
 
-def _slider(place: Place, head: Head) -> Markup:
+def _slider(place: Viewpoint, head: Head) -> Markup:
     """How far the key is from the query, in models whose queries and keys are turned."""
     return el(
         "label",
@@ -96,7 +98,7 @@ def _say_offset(offset: int) -> str:
 
 
 def _lines(
-    place: Place, model: Anatomy, part: Expression, address: str, query: Query
+    place: Viewpoint, model: Anatomy, part: Expression, address: str, query: Query
 ) -> list[Section]:
     """Rows and columns of a typed token."""
     typed = query.text("of", 100)
@@ -104,7 +106,7 @@ def _lines(
         return []
     token = spell_token(model, typed)
     shown = model.space.token(model.space.id(token)).shown
-    found = []
+    sections = []
     for matrix, method, flag, title in (
         ("vo", "of", "--of", f"When it sees {shown}"),
         ("vo", "writing", "--writing", f"What makes it write {shown}"),
@@ -113,8 +115,8 @@ def _lines(
     ):
         call = part.get(matrix).call(method, token, LINES)
         command = place.command("head", address, flag, str(token), "-k", LINES, offset=True)
-        found.append(Section(method.replace("_", "-"), title, call, command, width="half"))
-    return found
+        sections.append(Section(method.replace("_", "-"), title, call, command, width="half"))
+    return sections
 
 
 def spell_token(model: Anatomy, typed: str) -> str | int:
@@ -135,7 +137,7 @@ def seeds_text(model: Anatomy, word: str) -> str | int:
 
 
 def _grids(
-    place: Place, model: Anatomy, part: Expression, address: str, query: Query
+    place: Viewpoint, model: Anatomy, part: Expression, address: str, query: Query
 ) -> list[Section]:
     """All pairs among chosen tokens."""
     typed = query.words("tokens", CHOSEN)
@@ -161,7 +163,7 @@ def _grids(
     ]
 
 
-def _directions(place: Place, part: Expression, address: str) -> list[Section]:
+def _directions(place: Viewpoint, part: Expression, address: str) -> list[Section]:
     call = part.get("vo").call("svd", DIRECTIONS, WORDS)
     command = place.command("svd", f"{address}.VO", "-n", DIRECTIONS, "-k", WORDS)
     says = (
@@ -170,7 +172,7 @@ def _directions(place: Place, part: Expression, address: str) -> list[Section]:
     return [Section("directions", "The things it does", call, command, says, "soon")]
 
 
-def _company(place: Place, part: Expression, address: str) -> list[Section]:
+def _company(place: Viewpoint, part: Expression, address: str) -> list[Section]:
     links = [
         Section(
             method,
@@ -208,7 +210,7 @@ def _company(place: Place, part: Expression, address: str) -> list[Section]:
     ]
 
 
-def _siblings(place: Place, model: Anatomy, head: Head) -> Markup:
+def _siblings(place: Viewpoint, model: Anatomy, head: Head) -> Markup:
     """Its matrices' columns, and the heads that share its keys and values."""
     address = str(head.address)
     others = [
@@ -228,7 +230,7 @@ def _siblings(place: Place, model: Anatomy, head: Head) -> Markup:
     return join(subheads, el("span", "shares its keys and values with", *shared, class_="note"))
 
 
-def _ask(place: Place, address: str, asked: dict[str, str]) -> Markup:
+def _ask(place: Viewpoint, address: str, asked: dict[str, str]) -> Markup:
     """Two boxes: one token, or several."""
     return el(
         "form",
@@ -263,7 +265,7 @@ def _ask(place: Place, address: str, asked: dict[str, str]) -> Markup:
     )
 
 
-def _neighbours(model: Anatomy, place: Place, head: Head) -> tuple[str, str, str, str]:
+def _neighbours(model: Anatomy, place: Viewpoint, head: Head) -> tuple[str, str, str, str]:
     layers = model.layers
 
     def there(layer: int, index: int) -> str:

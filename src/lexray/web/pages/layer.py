@@ -8,12 +8,12 @@ from lexray.web.expression import name
 from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet
+from lexray.web.sheet import Section, Sheet, Viewpoint
 
 EACH = 8
 
 
-def read_layer(library: Library, place: Place, query: Query, at: Address) -> Sheet:
+def read_layer(library: Library, place: Viewpoint, query: Query, at: Address) -> Sheet:
     """The page of a layer, or of one of its experts."""
     model = place.model
     model[at]
@@ -38,7 +38,7 @@ def read_layer(library: Library, place: Place, query: Query, at: Address) -> She
     )
 
 
-def _parts(place: Place, model: Anatomy, at: Address) -> Markup:
+def _parts(place: Viewpoint, model: Anatomy, at: Address) -> Markup:
     layer = model.layers[at.layer]
     heads = [
         join(" ", el("a", str(head.address), href=place.link(str(head.address)), class_="addr"))

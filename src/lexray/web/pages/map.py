@@ -15,12 +15,12 @@ from lexray.web.markup import Markup, el, join
 from lexray.web.pages.prompt import (
     EXAMPLE,
     LONGEST,
-    Prompt,
+    PromptRun,
     read_typed,
     target_field,
 )
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet, When
+from lexray.web.sheet import Section, Sheet, Viewpoint, When
 
 COLOURS = {
     "role": "what they do",
@@ -39,7 +39,7 @@ MANY = 100
 FROM_CATALOGUE = ("role", "copying", "previous", "induction")
 
 
-def read_map(library: Library, place: Place, query: Query) -> Sheet:
+def read_map(library: Library, place: Viewpoint, query: Query) -> Sheet:
     """The map; `colour` is what heads are coloured by, `neurons` the same for neurons, `layer` says
     which layer's neurons a section reads. By effect: on what follows `text`, or on `target`."""
     model = place.model
@@ -70,7 +70,7 @@ def read_map(library: Library, place: Place, query: Query) -> Sheet:
     )
 
 
-def _colours(place: Place) -> tuple[str, ...]:
+def _colours(place: Viewpoint) -> tuple[str, ...]:
     """What heads can be coloured by, the default first: their roles, or where these would have to
     be worked out for many heads, their sizes."""
     model = place.model
@@ -79,7 +79,7 @@ def _colours(place: Place) -> tuple[str, ...]:
     return (first, *(colour for colour in COLOURS if colour != first))
 
 
-def _strip(place: Place, by: str, layer: int) -> Expression:
+def _strip(place: Viewpoint, by: str, layer: int) -> Expression:
     """A layer's neurons: from the atlas where there is one."""
     if place.atlas is None:
         return name("lx").call("overview", name("model"), by, "neurons", [layer])
@@ -87,7 +87,7 @@ def _strip(place: Place, by: str, layer: int) -> Expression:
     return name("atlas").call("sql", query + "ORDER BY owner, number", [place.view, layer])
 
 
-def _heads_section(place: Place, colour: str, prompt: Prompt | None) -> tuple[Section, ...]:
+def _heads_section(place: Viewpoint, colour: str, prompt: PromptRun | None) -> tuple[Section, ...]:
     """What heads are coloured by; nothing, where a prompt has to be typed first."""
     if colour == "effect":
         return () if prompt is None else (prompt.effects(),)
@@ -99,7 +99,7 @@ def _when(call: Expression) -> When:
     return "now" if call.root == "atlas" else "soon"
 
 
-def _heads(place: Place, colour: str) -> tuple[Expression, str]:
+def _heads(place: Viewpoint, colour: str) -> tuple[Expression, str]:
     if place.atlas is not None and colour != "relation":
         return name("atlas").call("heads" if colour != "role" else "roles"), ""
     if place.atlas is not None:
@@ -173,7 +173,7 @@ def _asked(facts: dict[str, Any]) -> dict[str, Any]:
     return {key: facts[key] for key in ("colour", "text", "target")}
 
 
-def _form(place: Place, facts: dict[str, Any]) -> Markup:
+def _form(place: Viewpoint, facts: dict[str, Any]) -> Markup:
     """The prompt on which heads are removed one by one."""
     return el(
         "form",
@@ -238,7 +238,7 @@ def _large(n: int) -> str:
 
 
 def _switch(
-    said: str, place: Place, facts: dict[str, Any], key: str, ways: dict[str, str]
+    said: str, place: Viewpoint, facts: dict[str, Any], key: str, ways: dict[str, str]
 ) -> Markup:
     """Links to the same map by something else; the address says what is not the default."""
     usual = {"colour": _colours(place)[0], "neurons": next(iter(NEURONS))}
@@ -254,7 +254,7 @@ def _switch(
     return el("span", el("span", said, class_="quiet"), chosen, class_="choice")
 
 
-def _row(place: Place, index: int, shape: LayerShape) -> Markup:
+def _row(place: Viewpoint, index: int, shape: LayerShape) -> Markup:
     heads = [
         el(
             "td",

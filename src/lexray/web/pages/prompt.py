@@ -10,7 +10,7 @@ from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
 from lexray.web.pages.head import spell_token
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet, Width
+from lexray.web.sheet import Section, Sheet, Viewpoint, Width
 
 LONGEST = 6000
 """Letters of a prompt."""
@@ -20,7 +20,7 @@ NEXT, LEAVES, EDITS = 12, 12, 12
 EXAMPLE = "This movie was"
 
 
-def read_prompt(library: Library, place: Place, query: Query) -> Sheet:
+def read_prompt(library: Library, place: Viewpoint, query: Query) -> Sheet:
     """The page: `text`, `position`, `target`, `edits`; without a text, the box to type one."""
     text = query.text("text", LONGEST)
     typed = read_typed(place, place.model, query)
@@ -36,18 +36,18 @@ def read_prompt(library: Library, place: Place, query: Query) -> Sheet:
     )
 
 
-def read_typed(place: Place, model: Anatomy, query: Query) -> Prompt | None:
+def read_typed(place: Viewpoint, model: Anatomy, query: Query) -> PromptRun | None:
     """The prompt that was typed, if one was."""
     text = query.text("text", LONGEST)
-    return Prompt.read(place, model, query, text) if text.strip() else None
+    return PromptRun.read(place, model, query, text) if text.strip() else None
 
 
-class Prompt:
+class PromptRun:
     """What is run, and where one looks."""
 
     def __init__(
         self,
-        place: Place,
+        place: Viewpoint,
         model: Anatomy,
         text: str,
         ids: list[int],
@@ -59,7 +59,7 @@ class Prompt:
         self.position, self.target, self.edits = position, target, edits
 
     @classmethod
-    def read(cls, place: Place, model: Anatomy, query: Query, text: str) -> Prompt:
+    def read(cls, place: Viewpoint, model: Anatomy, query: Query, text: str) -> PromptRun:
         ids = model.vocabulary.encode(text, special=True)
         if len(ids) > TOKENS:
             raise LexrayError(
@@ -284,7 +284,7 @@ def target_field(typed: str) -> Markup:
     return el("input", name="target", value=typed, placeholder="·great", maxlength=100)
 
 
-def _form(place: Place, query: Query, text: str) -> Markup:
+def _form(place: Viewpoint, query: Query, text: str) -> Markup:
     fields = [
         (
             "Target (else the most probable)",

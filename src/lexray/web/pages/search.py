@@ -13,7 +13,7 @@ from lexray.web.library import Library
 from lexray.web.markup import Markup, el
 from lexray.web.pages.head import spell_token
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet, When
+from lexray.web.sheet import Section, Sheet, Viewpoint, When
 
 KINDS = {
     "writes": ("values", "O"),
@@ -39,8 +39,8 @@ def split_words(text: str) -> list[str]:
     >>> split_words('film, "·New York" ·actor')
     ['film', ' New York', ' actor']
     """
-    found = [quoted or plain for quoted, plain in QUOTED.findall(text)]
-    return [word.replace("·", " ") for word in found if word.strip()]
+    words = [quoted or plain for quoted, plain in QUOTED.findall(text)]
+    return [word.replace("·", " ") for word in words if word.strip()]
 
 
 def address_in(query: Query) -> str | None:
@@ -51,7 +51,7 @@ def address_in(query: Query) -> str | None:
         return None
 
 
-def read_search(library: Library, place: Place, query: Query) -> Sheet:
+def read_search(library: Library, place: Viewpoint, query: Query) -> Sheet:
     """The page; `q` words, `among` a kind, `layers` a range, `legible` the least legibility."""
     model, text = place.model, query.text("q")
     among = query.choice("among", tuple(KINDS))
@@ -77,9 +77,9 @@ HINT = (
 
 
 def _sections(
-    place: Place, model: Anatomy, query: Query, among: str, words: list[str]
+    place: Viewpoint, model: Anatomy, query: Query, among: str, words: list[str]
 ) -> list[Section]:
-    found = [
+    sections = [
         Section(
             "tokens",
             "Tokens",
@@ -94,13 +94,13 @@ def _sections(
         except LexrayError:
             unknown.append(word)
     if known:
-        found.insert(0, _lookup(place, query, among, known, unknown))
+        sections.insert(0, _lookup(place, query, among, known, unknown))
     if known and place.atlas is not None:
-        found.insert(0, _stored(place, query, among, known))
-    return found
+        sections.insert(0, _read_stored(place, query, among, known))
+    return sections
 
 
-def _stored(place: Place, query: Query, among: str, known: list[str | int]) -> Section:
+def _read_stored(place: Viewpoint, query: Query, among: str, known: list[str | int]) -> Section:
     """The lists of the atlas that have most of the words."""
     layers, least = read_layers(query.text("layers", 60)), query.choice("legible", LEGIBLE)
     options: dict[str, object] = {"end": "top", "kind": kind_of(KINDS[among][0])}
@@ -114,7 +114,7 @@ def _stored(place: Place, query: Query, among: str, known: list[str | int]) -> S
 
 
 def _lookup(
-    place: Place, query: Query, among: str, known: list[str | int], unknown: list[str]
+    place: Viewpoint, query: Query, among: str, known: list[str | int], unknown: list[str]
 ) -> Section:
     layers, least = read_layers(query.text("layers", 60)), query.choice("legible", LEGIBLE)
     groups = list(KINDS[among])
@@ -140,16 +140,16 @@ def read_layers(text: str) -> list[int] | None:
     """Layers such as 3, 20-29 or 0,5; None for all."""
     if not text.strip():
         return None
-    found: list[int] = []
+    layers: list[int] = []
     for part in text.replace(" ", "").split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or len(part) > 11:
             raise LexrayError(f"layers={text!r} is no list such as 3, 20-29 or 0,5")
-        found += range(int(first), min(int(last or first), int(first) + 4096) + 1)
-    return found[:4096]
+        layers += range(int(first), min(int(last or first), int(first) + 4096) + 1)
+    return layers[:4096]
 
 
-def _form(place: Place, query: Query, among: str, text: str) -> Markup:
+def _form(place: Viewpoint, query: Query, among: str, text: str) -> Markup:
     kinds = [
         el("option", SAID.get(kind, f"only {kind}"), value=kind, selected=kind == among)
         for kind in KINDS

@@ -9,12 +9,12 @@ from lexray.web.expression import name
 from lexray.web.library import Library
 from lexray.web.markup import Markup, el
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet
+from lexray.web.sheet import Section, Sheet, Viewpoint
 
 FOUND, WORDS = 12, 10
 
 
-def read_token(library: Library, place: Place, query: Query, token_id: int) -> Sheet:
+def read_token(library: Library, place: Viewpoint, query: Query, token_id: int) -> Sheet:
     """The page of a token of this id."""
     model = place.model
     token = model.space.token(model.space.id(token_id))
@@ -28,7 +28,7 @@ def read_token(library: Library, place: Place, query: Query, token_id: int) -> S
             "",
             "How long its embedding is, whether training has touched it, and what lies near.",
         ),
-        *(_stored(place, spelled) or _live(place, spelled, readers)),
+        *(_read_stored(place, spelled) or _live(place, spelled, readers)),
     ]
     last = model.space.n_rows - 1
     return Sheet(
@@ -46,7 +46,7 @@ def read_token(library: Library, place: Place, query: Query, token_id: int) -> S
     )
 
 
-def _stored(place: Place, token: str | int) -> list[Section]:
+def _read_stored(place: Viewpoint, token: str | int) -> list[Section]:
     """Whose stored lists have it, from the atlas."""
     if place.atlas is None:
         return []
@@ -67,7 +67,7 @@ def _stored(place: Place, token: str | int) -> list[Section]:
     ]
 
 
-def _live(place: Place, token: str | int, readers: tuple[str, ...]) -> list[Section]:
+def _live(place: Viewpoint, token: str | int, readers: tuple[str, ...]) -> list[Section]:
     both, down = ("values", "O"), ("--suppressed",)
     return [
         Section(

@@ -11,14 +11,14 @@ from lexray.web.expression import name
 from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
 from lexray.web.query import Query
-from lexray.web.sheet import Place, Section, Sheet, other_name
+from lexray.web.sheet import Section, Sheet, Viewpoint, other_name
 
 SHOWN, NEAR, LINKS, SNIPPETS = 24, 12, 8, 8
 LARGE = 50_000
 """Vectors that are searched without asking."""
 
 
-def read_vector(library: Library, place: Place, query: Query, at: Address) -> Sheet:
+def read_vector(library: Library, place: Viewpoint, query: Query, at: Address) -> Sheet:
     """The page of a neuron or of a single vector."""
     model = place.model
     model[at]  # raises with the model's own ranges
@@ -60,13 +60,13 @@ def _say(model: Anatomy, at: Address) -> str:
     return f"Where its {match} what the model has in mind, it adds its value."
 
 
-def _where(place: Place, at: Address) -> list[Section]:
+def _where(place: Viewpoint, at: Address) -> list[Section]:
     """Where it is strongest in running text, and who is linked with it."""
     address = str(at)
-    found = []
+    rows = []
     if at.part is None:
         call = name("model").call("evidence", address, n=SNIPPETS)
-        found.append(
+        rows.append(
             Section(
                 "evidence",
                 "In running text",
@@ -86,11 +86,11 @@ def _where(place: Place, at: Address) -> list[Section]:
         ):
             command = place.command("wires", flag, whole, "-n", LINKS)
             call = part.call(method, LINKS)
-            found.append(Section(method, title, call, command, says, "soon", "half"))
-    return found
+            rows.append(Section(method, title, call, command, says, "soon", "half"))
+    return rows
 
 
-def _alike(place: Place, at: Address, vector: str) -> list[Section]:
+def _alike(place: Viewpoint, at: Address, vector: str) -> list[Section]:
     if at.part is not None:
         return []
     says = f"Parameters whose lists of words go with that of {vector}."
@@ -110,24 +110,24 @@ def _alike(place: Place, at: Address, vector: str) -> list[Section]:
     return [Section("like", "Most like it in this model", call, "", says), live]
 
 
-def _is_large(place: Place) -> bool:
+def _is_large(place: Viewpoint) -> bool:
     """Whether looking through all parameters is worth a question first."""
     model = place.model
     return model.n_layers * (3 * model.d_mlp + 4 * model.n_heads * model.d_head) > LARGE
 
 
-def _elsewhere(library: Library, place: Place, at: Address) -> list[Section]:
+def _elsewhere(library: Library, place: Viewpoint, at: Address) -> list[Section]:
     """The most similar in each other model that is served."""
     if at.neuron is None:
         return []
     address = str(replace(at, vector=None))
-    found = []
+    rows = []
     for other in library:
         if other is place.served:
             continue
         call = name("lx").call("partners", name("model"), address, name(other_name(other)), 5)
         words = place.command("align", other.origin.source, "--of", address)
-        found.append(
+        rows.append(
             Section(
                 f"in-{other.slug}",
                 f"Most like it in {other.title}",
@@ -138,10 +138,10 @@ def _elsewhere(library: Library, place: Place, at: Address) -> list[Section]:
                 waits=f"Look for it in {other.title}",
             )
         )
-    return found
+    return rows
 
 
-def _lead(place: Place, model: Anatomy, at: Address) -> Markup:
+def _lead(place: Viewpoint, model: Anatomy, at: Address) -> Markup:
     """Its kind, and its parts as links."""
     if at.neuron is not None:
         whole = replace(at, vector=None)
@@ -161,7 +161,7 @@ def _lead(place: Place, model: Anatomy, at: Address) -> Markup:
     return el("span", "a vector of the layer", class_="note")
 
 
-def _tabs(place: Place, names: list[tuple[str, str]], here: str) -> Markup:
+def _tabs(place: Viewpoint, names: list[tuple[str, str]], here: str) -> Markup:
     links = [
         el("a", text, href=place.link(to), aria_current="true" if to == here else None)
         for to, text in names
@@ -169,15 +169,15 @@ def _tabs(place: Place, names: list[tuple[str, str]], here: str) -> Markup:
     return el("span", *links, class_="switch")
 
 
-def _trail(place: Place, at: Address) -> list[tuple[str, str]]:
-    found = [(f"layer {at.layer}", place.link(f"L{at.layer}"))]
+def _trail(place: Viewpoint, at: Address) -> list[tuple[str, str]]:
+    trail = [(f"layer {at.layer}", place.link(f"L{at.layer}"))]
     if at.head is not None and at.subhead is not None:
         head = str(Address(at.layer, head=at.head))
-        found.append((head, place.link(head)))
-    return found
+        trail.append((head, place.link(head)))
+    return trail
 
 
-def _neighbours(model: Anatomy, place: Place, at: Address) -> tuple[str, str, str, str]:
+def _neighbours(model: Anatomy, place: Viewpoint, at: Address) -> tuple[str, str, str, str]:
     """Before, after, and the same one layer up and down; empty where there is none."""
 
     def there(other: Address | None) -> str:

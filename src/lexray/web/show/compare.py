@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lexray.compare.align.alignment import NAMES, Alignment
-from lexray.compare.align.partnership import Part, Partners
+from lexray.compare.align.partnership import PartnerPart, Partners
 from lexray.compare.diff.changes import Change
 from lexray.compare.diff.result import Diff
 from lexray.result.format import show_percent
 from lexray.result.pairs import Pairs
 from lexray.result.readings import Scored
 from lexray.web.markup import Markup, el, join
-from lexray.web.sheet import Place
+from lexray.web.sheet import Viewpoint
 from lexray.web.show.results import figure, show
 from lexray.web.show.words import address_link, is_address, level, token_chip
 
@@ -21,7 +21,7 @@ CHANGES = 40
 
 
 @show.register
-def _(result: Diff, place: Place) -> Markup:
+def _(result: Diff, place: Viewpoint) -> Markup:
     items = [_change(each, result.changes, place) for each in result.changes[:CHANGES]]
     notes = [el("p", note, class_="note") for note in result.notes]
     return join(
@@ -54,7 +54,7 @@ def _matrix(head: Markup, rows: Sequence[Markup], said: str) -> Markup:
     return el("div", table, class_="scroll", tabindex="0", role="region", aria_label=said)
 
 
-def _change(change: Change, every: Sequence[Change], place: Place) -> Markup:
+def _change(change: Change, every: Sequence[Change], place: Viewpoint) -> Markup:
     largest = max((abs(each.telling) for each in every), default=0.0) or 1.0
     name = (
         address_link(change.address, place) if is_address(change.address) else el("b", change.name)
@@ -68,11 +68,11 @@ def _change(change: Change, every: Sequence[Change], place: Place) -> Markup:
     )
 
 
-def _words(listed: Sequence[Scored], place: Place) -> Markup:
+def _words(listed: Sequence[Scored], place: Viewpoint) -> Markup:
     return el("ol", *(el("li", token_chip(s.token, place)) for s in listed), class_="words")
 
 
-def _pairs(change: Change, place: Place) -> Markup:
+def _pairs(change: Change, place: Viewpoint) -> Markup:
     items = [
         el(
             "li",
@@ -86,11 +86,11 @@ def _pairs(change: Change, place: Place) -> Markup:
 
 
 @show.register
-def _(result: Alignment, place: Place) -> Markup:
+def _(result: Alignment, place: Viewpoint) -> Markup:
     return el("div", *(_alignment(group, place) for group in result), class_="readings")
 
 
-def _alignment(group: object, place: Place) -> Markup:
+def _alignment(group: object, place: Viewpoint) -> Markup:
     similar = group.embedding  # type: ignore[attr-defined]
     kind = group.kind  # type: ignore[attr-defined]
     most = float(similar.S.max()) or 1.0
@@ -108,7 +108,7 @@ def _alignment(group: object, place: Place) -> Markup:
 
 
 @show.register
-def _(result: Partners, place: Place) -> Markup:
+def _(result: Partners, place: Viewpoint) -> Markup:
     own = el("div", *(_part(part, place, None) for part in result.target), class_="readings")
     items = [
         el(
@@ -122,7 +122,7 @@ def _(result: Partners, place: Place) -> Markup:
     return join(own, el("h3", f"In {result.b.model}"), el("ol", *items, class_="found"))
 
 
-def _part(part: Part, place: Place, said: str | None) -> Markup:
+def _part(part: PartnerPart, place: Viewpoint, said: str | None) -> Markup:
     """A part of a head or neuron as words; those of another model are no links."""
     listed: list[str]
     if isinstance(part.reading, Pairs):

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from lexray.effects.effect import Effect, Moved
+from lexray.effects.effect import Effect, MovedToken
 from lexray.result.format import show_number, show_percent
 from lexray.result.readings import Token
 from lexray.trace.attribute.leaves import Leaf, Leaves
 from lexray.trace.read.grid import Grid, GridCell
 from lexray.web.markup import Markup, el, join
-from lexray.web.packed import Drawn, PackedLens
-from lexray.web.sheet import Content, Place
+from lexray.web.packed import Drawing, PackedLens
+from lexray.web.sheet import Content, Viewpoint
 from lexray.web.show.results import figure, show
 from lexray.web.show.words import address_link, is_address, level, token_chip
 
 
-def show_of_prompt(section: str, content: Content, place: Place, query: dict[str, str]) -> Markup:
+def show_of_prompt(
+    section: str, content: Content, place: Viewpoint, query: dict[str, str]
+) -> Markup:
     """A section's content; `query` is the page's, for links to the same run with a change."""
     if isinstance(content, PackedLens):
         if section == "lens" and content.grids:
@@ -24,18 +26,18 @@ def show_of_prompt(section: str, content: Content, place: Place, query: dict[str
         return _next(content, place, query)
     if isinstance(content, Leaves):
         return _leaves(content, place, query)
-    if isinstance(content, Drawn):
-        return _drawn(section, content, place, query)
+    if isinstance(content, Drawing):
+        return _draw(section, content, place, query)
     if isinstance(content, Effect):
         return _effect(content, place)
     return show(content, place)
 
 
-def _with(place: Place, query: dict[str, str], **changes: Any) -> str:
+def _with(place: Viewpoint, query: dict[str, str], **changes: Any) -> str:
     return place.link("prompt", **{**query, **changes})
 
 
-def _next(lens: PackedLens, place: Place, query: dict[str, str]) -> Markup:
+def _next(lens: PackedLens, place: Viewpoint, query: dict[str, str]) -> Markup:
     """The most probable tokens, each a target to choose."""
     rows = [
         el(
@@ -44,7 +46,7 @@ def _next(lens: PackedLens, place: Place, query: dict[str, str]) -> Markup:
                 "a",
                 token.shown,
                 class_="tok",
-                href=_with(place, query, target=_typed(token)),
+                href=_with(place, query, target=_spell(token)),
                 title="make it the target",
             ),
             el("span", el("i", class_=f"fill {level(p)}"), class_="meter long"),
@@ -55,13 +57,13 @@ def _next(lens: PackedLens, place: Place, query: dict[str, str]) -> Markup:
     return el("ol", *rows, class_="next")
 
 
-def _typed(token: Token) -> str:
+def _spell(token: Token) -> str:
     """A token as it can be typed: by its sign for a space, or by its id."""
     plain = token.text.replace(" ", "·")
     return plain if plain.isprintable() and plain.strip("·") and "," not in plain else str(token.id)
 
 
-def _grid(grid: Grid, lens: PackedLens, place: Place, query: dict[str, str]) -> Markup:
+def _grid(grid: Grid, lens: PackedLens, place: Viewpoint, query: dict[str, str]) -> Markup:
     heads = [
         el(
             "th",
@@ -93,7 +95,7 @@ def _cell(cell: GridCell) -> Markup:
     return el("td", cell.text, class_=f"{level(cell.strength**0.5)}{sign}", title=cell.more or None)
 
 
-def _leaves(leaves: Leaves, place: Place, query: dict[str, str]) -> Markup:
+def _leaves(leaves: Leaves, place: Viewpoint, query: dict[str, str]) -> Markup:
     largest = max((abs(leaf.contribution) for leaf in leaves), default=0.0) or 1.0
     items = [
         el(
@@ -110,12 +112,12 @@ def _leaves(leaves: Leaves, place: Place, query: dict[str, str]) -> Markup:
     )
 
 
-def _component(leaf: Leaf, place: Place) -> Markup:
+def _component(leaf: Leaf, place: Viewpoint) -> Markup:
     name = leaf.component
     return address_link(name, place) if is_address(name) else el("b", name)
 
 
-def _wrote(leaf: Leaf, place: Place) -> Markup:
+def _wrote(leaf: Leaf, place: Viewpoint) -> Markup:
     looked = None
     if leaf.looked_at is not None:
         looked = el("li", token_chip(leaf.looked_at, place), el("span", "→", class_="arrow"))
@@ -123,7 +125,7 @@ def _wrote(leaf: Leaf, place: Place) -> Markup:
     return el("ol", looked, *words, class_="words")
 
 
-def ways(component: str, place: Place, query: dict[str, str]) -> Markup | None:
+def ways(component: str, place: Viewpoint, query: dict[str, str]) -> Markup | None:
     """Ways to change a head or neuron in this run, as links to the run so changed."""
     if not is_address(component) or not ("H" in component or "N" in component):
         return None
@@ -138,7 +140,7 @@ def ways(component: str, place: Place, query: dict[str, str]) -> Markup | None:
     return el("span", *links, class_="ways")
 
 
-def _drawn(section: str, content: Drawn, place: Place, query: dict[str, str]) -> Markup:
+def _draw(section: str, content: Drawing, place: Viewpoint, query: dict[str, str]) -> Markup:
     """What a module draws; where there is none, a word."""
     here = place.link("prompt", section, **query)
     path, mark, tail = here.partition("?")
@@ -154,7 +156,7 @@ def _drawn(section: str, content: Drawn, place: Place, query: dict[str, str]) ->
     )
 
 
-def _effect(effect: Effect, place: Place) -> Markup:
+def _effect(effect: Effect, place: Viewpoint) -> Markup:
     target = effect.aim.target
     before, after = effect.before, effect.after
     facts = [
@@ -172,15 +174,15 @@ def _effect(effect: Effect, place: Place) -> Markup:
         ),
         el(
             "div",
-            el("div", el("h3", "Rose"), _moved(effect.rose[:8], place)),
-            el("div", el("h3", "Fell"), _moved(effect.fell[:8], place)),
+            el("div", el("h3", "Rose"), _show_moved(effect.rose[:8], place)),
+            el("div", el("h3", "Fell"), _show_moved(effect.fell[:8], place)),
             class_="readings",
         ),
         el("p", effect.note, class_="note") if effect.note else None,
     )
 
 
-def _moved(moved: tuple[Moved, ...], place: Place) -> Markup:
+def _show_moved(moved: tuple[MovedToken, ...], place: Viewpoint) -> Markup:
     rows = [
         el(
             "li",

@@ -15,13 +15,13 @@ from lexray.result.table import Result
 from lexray.roles.card import Card
 from lexray.trace.evidence.result import Evidence, Snippet
 from lexray.web.markup import Markup, el, join
-from lexray.web.sheet import Failed, Place
+from lexray.web.sheet import Failed, Viewpoint
 from lexray.web.show.tables import show_table
 from lexray.web.show.words import (
     address_link,
     legibility,
     level,
-    linked,
+    link_to,
     name_ends,
     scored_chips,
     show_reading,
@@ -33,7 +33,7 @@ ROWS = 60
 
 
 @singledispatch
-def show(result: Any, place: Place) -> Markup:
+def show(result: Any, place: Viewpoint) -> Markup:
     """Whatever has tables; whatever has not, as a list of facts."""
     if isinstance(result, Result):
         return join(show_table(table, place) for table in result.tables())
@@ -45,22 +45,22 @@ def show_facts(facts: dict[str, Any]) -> Markup:
 
 
 @show.register
-def _(result: Failed, place: Place) -> Markup:
+def _(result: Failed, place: Viewpoint) -> Markup:
     return el("p", result.words, class_="failed", role="alert")
 
 
 @show.register
-def _(result: Reading, place: Place) -> Markup:
+def _(result: Reading, place: Viewpoint) -> Markup:
     return show_reading(result, place)
 
 
 @show.register
-def _(result: NamedReadings, place: Place) -> Markup:
+def _(result: NamedReadings, place: Viewpoint) -> Markup:
     return el("div", *(show_reading(each, place) for each in result), class_="readings")
 
 
 @show.register
-def _(result: Readings, place: Place) -> Markup:
+def _(result: Readings, place: Viewpoint) -> Markup:
     rows = [
         el(
             "li",
@@ -78,7 +78,7 @@ def _(result: Readings, place: Place) -> Markup:
 
 
 @show.register
-def _(result: Pairs, place: Place) -> Markup:
+def _(result: Pairs, place: Viewpoint) -> Markup:
     if not result.pairs:
         return el("p", "no pair is left by these filters", class_="note")
     largest = max(abs(pair.score) for pair in result) or 1.0
@@ -102,7 +102,7 @@ def _(result: Pairs, place: Place) -> Markup:
 
 
 @show.register
-def _(result: Directions, place: Place) -> Markup:
+def _(result: Directions, place: Viewpoint) -> Markup:
     items = [
         el(
             "li",
@@ -125,7 +125,7 @@ def _(result: Directions, place: Place) -> Markup:
 
 
 @show.register
-def _(result: Hits, place: Place) -> Markup:
+def _(result: Hits, place: Viewpoint) -> Markup:
     largest = max((abs(hit.score) for hit in result), default=0.0) or 1.0
     if not len(result):
         return el("p", "nothing was found", class_="note")
@@ -150,12 +150,12 @@ def _ranks(result: Hits, ranks: tuple[int, ...]) -> str | None:
 
 
 @show.register
-def _(result: Links, place: Place) -> Markup:
+def _(result: Links, place: Viewpoint) -> Markup:
     """The other end of each link: one end is the page's own."""
     if not len(result):
         return el("p", "none: there is no layer on that side", class_="note")
     largest = max(abs(each.times) for each in result) or 1.0
-    reads = len({linked(each.reader) for each in result}) == 1
+    reads = len({link_to(each.reader) for each in result}) == 1
     items = []
     for each in result:
         other, mine = (each.writer, each.reader) if reads else (each.reader, each.writer)
@@ -164,7 +164,7 @@ def _(result: Links, place: Place) -> Markup:
         items.append(
             el(
                 "li",
-                el("span", address_link(linked(other), place, other), *said, class_="who"),
+                el("span", address_link(link_to(other), place, other), *said, class_="who"),
                 el("div", _plain(each.writes if reads else each.reads)),
                 figure(
                     f"{each.times:.1f} ×",
@@ -183,7 +183,7 @@ def figure(text: str, share: float, title: str | None = None) -> Markup:
     return el("span", bar, el("span", text), class_="figure", title=title)
 
 
-def show_matrix(result: Pairs, place: Place) -> Markup:
+def show_matrix(result: Pairs, place: Viewpoint) -> Markup:
     """All pairs among some tokens as a heat map."""
     rows = {pair.row.id: pair.row for pair in result}
     cols = {pair.col.id: pair.col for pair in result}
@@ -205,7 +205,7 @@ def show_matrix(result: Pairs, place: Place) -> Markup:
 
 
 @show.register
-def _(result: TokenList, place: Place) -> Markup:
+def _(result: TokenList, place: Viewpoint) -> Markup:
     if not len(result):
         return el("p", "there is none", class_="note")
     chips = (el("li", token_chip(token, place)) for token in result)
@@ -213,7 +213,7 @@ def _(result: TokenList, place: Place) -> Markup:
 
 
 @show.register
-def _(result: TokenRows, place: Place) -> Markup:
+def _(result: TokenRows, place: Viewpoint) -> Markup:
     parts = []
     for row in result.rows:
         said = [
@@ -247,11 +247,11 @@ def _plain(words: tuple[str, ...]) -> Markup:
 
 
 @show.register
-def _(result: Evidence, place: Place) -> Markup:
+def _(result: Evidence, place: Viewpoint) -> Markup:
     snippets = el(
         "ol", *(_snippet(each, result, place) for each in result.snippets), class_="snippets"
     )
-    found = [
+    items = [
         el(
             "li",
             el("b", each.reading, class_="who"),
@@ -276,14 +276,14 @@ def _(result: Evidence, place: Place) -> Markup:
     return join(
         snippets,
         el("h3", "Does its reading tell where?"),
-        el("ol", found, class_="found"),
+        el("ol", items, class_="found"),
         el(
             "p", f"{result.text}, {result.tokens:,} tokens · 0.5 says nothing, 1 all", class_="note"
         ),
     )
 
 
-def _snippet(snippet: Snippet, result: Evidence, place: Place) -> Markup:
+def _snippet(snippet: Snippet, result: Evidence, place: Viewpoint) -> Markup:
     largest = max((abs(s.activation) for s in result.snippets), default=0.0) or 1.0
     share = abs(snippet.activation) / largest
     took = None
@@ -305,7 +305,7 @@ def _snippet(snippet: Snippet, result: Evidence, place: Place) -> Markup:
 
 
 @show.register
-def _(result: Card, place: Place) -> Markup:
+def _(result: Card, place: Viewpoint) -> Markup:
     """A head's roles, relations and the tokens that move it; pairs and links have sections."""
     facts = result.facts
     roles = facts.get("roles", [])
@@ -357,7 +357,7 @@ def _role(role: dict[str, Any]) -> Markup:
     )
 
 
-def sum_up(reading: Reading, place: Place, n: int = 6) -> Markup:
+def sum_up(reading: Reading, place: Viewpoint, n: int = 6) -> Markup:
     """A reading in a line."""
     top: tuple[Scored, ...] = reading.top
     return join(el("span", name_ends(reading)[0], class_="note"), scored_chips(top, place, n))

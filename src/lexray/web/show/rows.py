@@ -7,9 +7,9 @@ from typing import Any
 from lexray.atlas.rows import Rows
 from lexray.result.readings import Token
 from lexray.web.markup import Markup, el, join
-from lexray.web.sheet import Place
+from lexray.web.sheet import Viewpoint
 from lexray.web.show.results import figure, show
-from lexray.web.show.words import address_link, linked, token_chip
+from lexray.web.show.words import address_link, link_to, token_chip
 
 __all__ = ["show"]
 LISTS = ("found_ids", "shared_ids", "top_ids", "value_ids")
@@ -18,7 +18,7 @@ WORDS = 10
 
 
 @show.register
-def _(result: Rows, place: Place) -> Markup:
+def _(result: Rows, place: Viewpoint) -> Markup:
     if not len(result):
         return el("p", "nothing in the atlas", class_="note")
     if "address" not in result.columns:
@@ -29,7 +29,7 @@ def _(result: Rows, place: Place) -> Markup:
     items = [
         el(
             "li",
-            el("span", address_link(linked(row["address"]), place, row["address"]), class_="who"),
+            el("span", address_link(link_to(row["address"]), place, row["address"]), class_="who"),
             el("div", _words(row, result, place)),
             figure(f"{row[column]:.2f}", row[column] / (largest or 1.0), column)
             if column and row[column] is not None
@@ -41,7 +41,7 @@ def _(result: Rows, place: Place) -> Markup:
     return join(el("ol", *items, class_="found"), el("p", said, class_="note"))
 
 
-def _words(row: dict[str, Any], result: Rows, place: Place) -> Markup:
+def _words(row: dict[str, Any], result: Rows, place: Viewpoint) -> Markup:
     ids: list[int] = next((row[name] for name in LISTS if row.get(name)), [])
     chips = [
         el("li", token_chip(Token(i, word, word), place))

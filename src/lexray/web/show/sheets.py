@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lexray.result.pairs import Pairs
 from lexray.web.frame import copies, views
 from lexray.web.markup import Markup, el, join
-from lexray.web.sheet import Content, Place, Section, Sheet
+from lexray.web.sheet import Content, Section, Sheet, Viewpoint
 from lexray.web.show.compare import show
 from lexray.web.show.prompt import show_of_prompt
 from lexray.web.show.results import show_matrix
@@ -78,8 +78,8 @@ def _neighbours(sheet: Sheet) -> Markup:
             href=href,
             rel=_rel(name),
             data_key=key,
-            title=f"{_said(name)} ({key})",
-            aria_label=_said(name),
+            title=f"{_say(name)} ({key})",
+            aria_label=_say(name),
         )
         for name, sign, key, href in ways
         if href
@@ -91,7 +91,7 @@ def _rel(name: str) -> str | None:
     return {"before": "prev", "after": "next"}.get(name)
 
 
-def _said(name: str) -> str:
+def _say(name: str) -> str:
     return {
         "before": "the one before",
         "after": "the one after",
@@ -104,7 +104,7 @@ def show_section(
     sheet: Sheet, section: Section, content: Content | None, query: dict[str, str]
 ) -> Markup:
     """A section with its content, or with what is said while there is none."""
-    place: Place = sheet.place
+    place: Viewpoint = sheet.place
     kept = {key: value for key, value in query.items() if key != "view"}
     here = place.link(*sheet.path, section.name, **kept)
     body = _wait(section, here) if content is None else _show(sheet, section, content, place, kept)
@@ -128,7 +128,7 @@ def show_section(
 
 
 def _show(
-    sheet: Sheet, section: Section, content: Content, place: Place, kept: dict[str, str]
+    sheet: Sheet, section: Section, content: Content, place: Viewpoint, kept: dict[str, str]
 ) -> Markup:
     if sheet.kind == "prompt":
         return show_of_prompt(section.name, content, place, kept)

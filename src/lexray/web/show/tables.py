@@ -5,13 +5,13 @@ from __future__ import annotations
 from lexray.result.format import show_number
 from lexray.result.table import Cell, Table
 from lexray.web.markup import Markup, el
-from lexray.web.sheet import Place
-from lexray.web.show.words import address_link, level, linked
+from lexray.web.sheet import Viewpoint
+from lexray.web.show.words import address_link, level, link_to
 
 ROWS = 200
 
 
-def show_table(table: Table, place: Place, *, title: bool = True) -> Markup:
+def show_table(table: Table, place: Viewpoint, *, title: bool = True) -> Markup:
     numeric = [is_numeric(table, i) for i in range(len(table.columns))]
     head = el(
         "tr",
@@ -48,7 +48,7 @@ def is_numeric(table: Table, column: int) -> bool:
     )
 
 
-def _cell(table: Table, column: int, cell: Cell, numeric: bool, place: Place) -> Markup:
+def _cell(table: Table, column: int, cell: Cell, numeric: bool, place: Viewpoint) -> Markup:
     bar = None
     if table.columns[column] in table.bars and isinstance(cell, int | float):
         sizes = [abs(float(row[column] or 0)) for row in table.rows]
@@ -58,9 +58,9 @@ def _cell(table: Table, column: int, cell: Cell, numeric: bool, place: Place) ->
     return el("td", bar, _text(cell, place), class_="num" if numeric else None)
 
 
-def _text(cell: Cell, place: Place) -> Markup:
+def _text(cell: Cell, place: Viewpoint) -> Markup:
     if isinstance(cell, str):
-        page = linked(cell)
+        page = link_to(cell)
         return (
             address_link(page, place, cell) if page != cell or page[:1] == "L" else el("span", cell)
         )

@@ -9,7 +9,7 @@ from lexray.errors import LexrayError
 from lexray.result.format import show_number
 from lexray.result.readings import Reading, Scored, Token
 from lexray.web.markup import Child, Markup, el, join
-from lexray.web.sheet import Place
+from lexray.web.sheet import Viewpoint
 
 SAID = {
     "value": ("value writes", "and pushes down"),
@@ -30,7 +30,7 @@ def level(share: float) -> str:
 
 def token_chip(
     token: Token,
-    place: Place,
+    place: Viewpoint,
     share: float | None = None,
     more: str = "",
     *,
@@ -49,7 +49,7 @@ def token_chip(
 
 
 def scored_chips(
-    listed: Sequence[Scored], place: Place, n: int | None = None, marked: Sequence[str] = ()
+    listed: Sequence[Scored], place: Viewpoint, n: int | None = None, marked: Sequence[str] = ()
 ) -> Markup:
     """Tokens in their order, the strongest the deepest; those that were sought are marked."""
     top = max((abs(s.score) for s in listed), default=0.0) or 1.0
@@ -71,7 +71,7 @@ def scored_chips(
     return el("ol", items, class_="words")
 
 
-def address_link(address: str, place: Place, text: str = "") -> Markup:
+def address_link(address: str, place: Viewpoint, text: str = "") -> Markup:
     """An address, which leads to its page; what is none stays text."""
     if not is_address(address):
         return join(text or address)
@@ -85,7 +85,7 @@ def is_address(text: str) -> bool:
         return False
 
 
-def linked(address: str) -> str:
+def link_to(address: str) -> str:
     """The page of a part's side: `L5H2.K` is a side of L5H2, `L7N12.gate` has a page itself."""
     return address if is_address(address) else address.partition(".")[0]
 
@@ -124,7 +124,7 @@ def name_ends(reading: Reading) -> tuple[str, str]:
     return f"{name} {said}", "at the other end"
 
 
-def show_reading(reading: Reading, place: Place, heading: Child = None) -> Markup:
+def show_reading(reading: Reading, place: Viewpoint, heading: Child = None) -> Markup:
     """Both ends of a reading."""
     top, bottom = name_ends(reading)
     return el(
@@ -139,7 +139,7 @@ def show_reading(reading: Reading, place: Place, heading: Child = None) -> Marku
     )
 
 
-def _scores(reading: Reading, place: Place) -> Markup:
+def _scores(reading: Reading, place: Viewpoint) -> Markup:
     rows = [
         el(
             "tr",
