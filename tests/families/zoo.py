@@ -656,7 +656,7 @@ VARIANTS = [
     ),
     llama_like("internlm3", "internlm3", qkv_bias=True, bias=True),
     llama_like("iquestcoder", "iquestcoder"),
-    llama_like("youtu", "youtu", **LATENT),
+    llama_like("youtu", "youtu", **LATENT, pad_token_id=None),  # transformers zeroes its row
     llama_like("helium", "helium", head_dim=6),
     llama_like("hyperclovax", "hyperclovax", **GRANITE),
     llama_like("hyperclovax-plain", "hyperclovax", use_post_norm=False),

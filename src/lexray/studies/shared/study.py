@@ -1,7 +1,7 @@
 """What a study is: options, a function of a model and these, and findings with their verdicts.
 
 >>> @dataclass(frozen=True)
-... class Opts(Options):
+... class Opts(StudyOptions):
 ...     k: int = option(100, "How many tokens.", min=1)
 >>> def run(model: Model, options: Opts) -> Evidence: ...
 >>> STUDY = Study("sim-k", "Do keys resemble their values?", ES, "Fig. 6", __doc__, Opts, run)
