@@ -57,6 +57,11 @@ def modules() -> dict[str, Path]:
     return {name_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {name: ast.parse(path.read_text("utf-8")) for name, path in modules().items()}
+
+
 def imported(tree: ast.Module, known: dict[str, Path]) -> Iterator[str]:
     """The modules among the known ones that a file imports, anywhere in it."""
     for node in ast.walk(tree):
@@ -75,10 +80,9 @@ def imports() -> dict[str, set[str]]:
     """What each module imports. The package itself is left out: it is the public face, which
     imports nothing until it is asked, and those who import it want the version."""
     known = modules()
-    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in known.items()}
     return {
         name: set(imported(tree, known)) - {name, "lexray"}
-        for name, tree in trees.items()
+        for name, tree in trees().items()
         if name != "lexray"
     }
 
@@ -132,8 +136,8 @@ def test_no_imports_in_a_circle() -> None:
 def test_a_class_name_means_one_thing() -> None:
     """But for what a family describes and the part of a model that is made by it."""
     described = {"FeedForward", "Heads", "Mixer"}
-    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in modules().values())
-    names = Counter(n.name for tree in trees for n in tree.body if isinstance(n, ast.ClassDef))
+    classes = (n for tree in trees().values() for n in tree.body if isinstance(n, ast.ClassDef))
+    names = Counter(each.name for each in classes)
     assert {name for name, n in names.items() if n > 1} <= described
 
 

@@ -102,6 +102,7 @@ def test_the_gallery_has_its_pictures() -> None:
         assert "smollm2" in drawn, f"run python -m tools.docs.gallery {picture}"
 
 
+@pytest.mark.slow
 def test_real_json_is_as_documented() -> None:
     model = lx.Model.from_pretrained("demo")
     flow = model.trace("This film was").flow(layers=[2], heads=2, neurons=(2, 1))

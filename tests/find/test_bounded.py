@@ -132,6 +132,7 @@ def test_every_layer_is_read_once(question: str, tmp_path_factory: pytest.TempPa
         assert expected <= bytes_read <= expected + few * 2
 
 
+@pytest.mark.slow
 @asked
 @pytest.mark.parametrize("view", ["raw", "standard"])
 def test_memory_does_not_grow_with_layers(

@@ -26,6 +26,7 @@ def things() -> Iterator[Any]:
     )
 
 
+@pytest.mark.slow
 def test_one_line_with_what_to_call_next() -> None:
     for thing in things():
         line = repr(thing)
