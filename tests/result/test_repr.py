@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 import lexray as lx
 from lexray.result.table import Result, Table
 
