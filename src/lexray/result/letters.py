@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from itertools import accumulate, takewhile
 
 _ADVANCES = {
     191: "'", 222: "ijl", 260: "|", 278: " !,./:;I[]\\ft·", 333: "()-r`", 334: "{}", 355: '"',
@@ -24,9 +25,10 @@ def fit(text: str, size: float, room: float, *, bold: bool = False, mono: bool =
     """The text if there is room for it, else its beginning and an ellipsis."""
     if measure(text, size, bold=bold, mono=mono) <= room:
         return text
-    cut = text
-    while cut and measure(cut + "…", size, bold=bold, mono=mono) > room:
-        cut = cut[:-1]
+    sizes = {"bold": bold, "mono": mono}
+    room -= measure("…", size, **sizes)
+    ends = accumulate(measure(letter, size, **sizes) for letter in text)
+    cut = text[: sum(1 for _ in takewhile(lambda end: end <= room, ends))]
     return cut + "…" if cut else ""
 
 
