@@ -100,6 +100,7 @@ def test_the_schema_has_what_is_documented() -> None:
         ({"position": 999}, "position 999 is none of its"),
         ({"position": -1}, "damaged"),
         ({"d_vocab": 0}, "damaged"),
+        ({"prediction": {"id": 1, "shown": "x", "weight": float("inf")}}, "damaged"),
         ({"layers": [float("inf")]}, "inf is no whole number"),
         ({"prompt": {"a": 1}}, "is no text"),
     ],

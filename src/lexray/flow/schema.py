@@ -104,7 +104,9 @@ def from_json(text: str) -> FlowGraph:
             "wrote it"
         )
     try:
-        return _graph_from(data)
+        graph = _graph_from(data)
+        json.dumps(to_dict(graph), allow_nan=False)  # a page says it again, and is JSON too
+        return graph
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise LexrayError(f"this flow graph is damaged: {_short(said)}") from error
@@ -176,7 +178,7 @@ def _run_to(run: Run) -> dict[str, Any]:
 
 
 def _run_from(data: dict[str, Any]) -> Run:
-    view = View(**_options_from(data["view"]))
+    view = View(**data["view"])
     model, address, filter = (_as(text, data[key]) for key in ("model", "address", "filter"))
     source = Source(model, _maybe(text, data["revision"]), address, view, filter)
     said = data["prediction"]
@@ -314,10 +316,8 @@ def _shares_from(shares: Any) -> tuple[float, ...] | None:
 
 
 def _options_from(given: Any) -> dict[str, Any]:
-    """How the graph was built, as it stands in the file; a page that says it again is JSON too."""
-    options = dict(given.items())
-    json.dumps(options, allow_nan=False)  # raises a ValueError for what is no number
-    return options
+    """How the graph was built, as it stands in the file."""
+    return dict(given.items())
 
 
 def _number_to(value: float | None) -> float | str | None:
