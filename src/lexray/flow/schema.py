@@ -148,7 +148,7 @@ def _graph_from(data: dict[str, Any]) -> FlowGraph:
         layers=tuple(_at_least(0, layer) for layer in data["layers"]),
         nodes=tuple(_node_from(node, shown) for node in data["nodes"]),
         edges=tuple(_edge_from(edge) for edge in data["edges"]),
-        options=_options_from(data["options"]),
+        options=dict(data["options"].items()),
         other=_run_from(data["other"]) if "other" in data else None,
         pins=tuple(
             Pin(tuple(map(str, pin["nodes"])), _as(text, pin.get("name", "")))
@@ -313,11 +313,6 @@ def _shares_to(shares: tuple[float, ...] | None) -> list[Any] | None:
 
 def _shares_from(shares: Any) -> tuple[float, ...] | None:
     return None if shares is None else tuple(float(share) for share in shares)
-
-
-def _options_from(given: Any) -> dict[str, Any]:
-    """How the graph was built, as it stands in the file."""
-    return dict(given.items())
 
 
 def _number_to(value: float | None) -> float | str | None:
