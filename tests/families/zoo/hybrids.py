@@ -1,0 +1,93 @@
+"""Hybrids of attention and mixers."""
+
+from __future__ import annotations
+
+from tests.families.zoo.options import (
+    GRANITE,
+    MAMBA2,
+    MOE,
+    QWEN_NEXT,
+    llama_like,
+)
+
+HYBRIDS = [
+    llama_like("qwen3-next", "qwen3_next", **QWEN_NEXT | MOE),
+    llama_like("qwen3.5", "qwen3_5_text", **QWEN_NEXT | {"tie_word_embeddings": True}),
+    llama_like("qwen3.5-moe", "qwen3_5_moe_text", **QWEN_NEXT | MOE),
+    llama_like(
+        "granite4",
+        "granitemoehybrid",
+        **GRANITE | MAMBA2 | {"num_local_experts": 4, "shared_intermediate_size": 9},
+        layer_types=["full_attention", "linear_attention", "full_attention"],
+    ),
+    llama_like(
+        "granite4-dense",
+        "granitemoehybrid",
+        **GRANITE | MAMBA2 | {"num_local_experts": 0, "shared_intermediate_size": 9},
+        layer_types=["full_attention", "linear_attention", "full_attention"],
+        position_embedding_type="rope",
+    ),
+    llama_like(
+        "jamba",
+        "jamba",
+        num_hidden_layers=4,
+        attn_layer_period=3,
+        attn_layer_offset=0,
+        num_experts=4,
+        mamba_d_state=5,
+        mamba_dt_rank=6,
+    ),
+    llama_like("bamba", "bamba", **MAMBA2, attn_layer_indices=[0, 2]),
+    llama_like(
+        "falcon-h1",
+        "falcon_h1",
+        **MAMBA2 | {"num_hidden_layers": 2},
+        mamba_d_ssm=48,
+        lm_head_multiplier=0.6,
+        embedding_multiplier=3.0,
+        mlp_multipliers=[0.7, 1.4],
+        key_multiplier=0.5,
+        attention_in_multiplier=1.3,
+        attention_out_multiplier=0.8,
+        ssm_multipliers=[0.9, 1.1, 0.8, 1.2, 0.7],
+        ssm_in_multiplier=1.5,
+        ssm_out_multiplier=0.6,
+        mamba_rms_norm=True,
+    ),
+    llama_like(
+        "lfm2",
+        "lfm2",
+        num_hidden_layers=3,
+        block_multiple_of=4,
+        layer_types=["full_attention", "conv", "full_attention"],
+    ),
+    llama_like(
+        "lfm2-moe",
+        "lfm2_moe",
+        **MOE,
+        num_dense_layers=1,
+        layer_types=["full_attention", "conv", "full_attention"],
+    ),
+    llama_like(
+        "nemotron-h",
+        "nemotron_h",
+        layers_block_type=["attention", "mamba", "mlp", "moe", "attention"],
+        head_dim=7,
+        ssm_state_size=5,
+        mamba_num_heads=6,
+        mamba_head_dim=4,
+        n_groups=2,
+        chunk_size=4,
+        n_routed_experts=6,
+        moe_intermediate_size=12,
+        moe_shared_expert_intermediate_size=9,
+        n_group=3,
+        topk_group=2,
+        routed_scaling_factor=1.5,
+    ),
+    llama_like(
+        "olmo-hybrid",
+        "olmo_hybrid",
+        **{k: v for k, v in QWEN_NEXT.items() if k != "head_dim"},
+    ),
+]
