@@ -22,7 +22,7 @@ from lexray.families.linear import ALL, Linear
 from lexray.model.model import Model
 from lexray.model.open import shipped_path
 from tests.families import oracles, zoo
-from tests.families.gguf.writer import Converted, convert, quantisable
+from tests.families.gguf.writer import Converted, add, convert, quantisable
 from tests.families.oracles import IDS, ORACLES, check_all, parameters
 from tests.families.zoo import Variant
 
@@ -489,8 +489,8 @@ def test_sizes_per_layer_are_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tensor", "says"),
     [
-        ("llama", "blk.0.attn_q.scale", "blk.0.attn_q.scale.*another quantisation"),
-        ("llama", "blk.0.ffn_down.input_scale", "another quantisation"),
+        ("llama", "blk.0.attn_q.scale", "blk.0.attn_q.scale has 24 factors"),
+        ("llama", "blk.0.attn_norm_2.scale", "blk.0.attn_norm_2.scale, which lexray does not know"),
         ("qwen3-moe", "blk.0.ffn_gate_up_exps.weight", "ffn_gate_up_exps.weight, which.*qwen3moe"),
         ("llama", "blk.1.attn_sinks.weight", "blk.1.attn_sinks.weight, which lexray does not know"),
         ("llama", "blk.2.attn_q.weight", "blk.2.attn_q.weight, which lexray does not know"),
@@ -502,6 +502,56 @@ def test_unknown_tensors_are_refused(name: str, tensor: str, says: str, path: Pa
     strange.save(path)
     with pytest.raises(LexrayError, match=says):
         opened(path)
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "gpt2"])
+def test_scales_beside_weights_multiply_them(name: str, path: Path) -> None:
+    """As of NVFP4: one for a matrix, or one for each expert; what rounds inputs says nothing."""
+    whole, beside = converted(name), {}
+    for stem in ("attn_q", "attn_qkv", "ffn_down", "ffn_gate_exps"):
+        weight = f"blk.1.{stem}.weight"
+        if weight in whole.tensors:
+            tensor = whole.tensors[weight]
+            factors = 2.0 ** torch.arange(1, (len(tensor) if tensor.ndim == 3 else 1) + 1)
+            beside[f"blk.1.{stem}.scale"] = factors
+            beside[f"blk.1.{stem}.input_scale"] = factors * 3
+            whole.tensors[weight] = tensor / factors.view(-1, *[1] * (tensor.ndim - 1))
+    assert len(beside) >= 4
+    whole.tensors |= beside
+    whole.save(path)
+    for oracle in ("OV", "FF", "disk=memory"):
+        run_oracle(oracle, name, path)
+
+
+def test_nvfp4_with_its_scale(tmp_path: Path) -> None:
+    """Random codes, as `gguf` cannot make them; read by it, times the factor, they are F32."""
+    small = convert(wide("llama", **LLAMA))
+    kind, plain = GGMLQuantizationType.NVFP4, {}
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    writer = gguf.GGUFWriter(tmp_path / "nvfp4.gguf", small.architecture)
+    for key, value in small.metadata.items():
+        add(writer, key, value)
+    for name, tensor in small.tensors.items():
+        if not name.startswith("blk.") or tensor.ndim == 1 or tensor.shape[-1] % block:
+            plain[name] = tensor
+            writer.add_tensor(name, tensor.contiguous().numpy())
+            continue
+        seed = torch.manual_seed(len(plain))
+        shape = (len(tensor), tensor.shape[-1] // block * size)
+        codes = torch.randint(0, 120, shape, dtype=torch.uint8, generator=seed).numpy()
+        plain[name] = torch.from_numpy(gguf.quants.dequantize(codes, kind)) * 0.25
+        writer.add_tensor(name, codes, raw_dtype=kind)
+        writer.add_tensor(name.replace(".weight", ".scale"), torch.tensor([0.25]).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = opened(tmp_path / "nvfp4.gguf")
+    assert model.checkpoint.info("model.layers.0.mlp.up_proj.weight").stored == "NVFP4"
+    expected = opened(replace(small, tensors=plain).save(tmp_path / "f32.gguf"))
+    for (name, ours), (_, theirs) in zip(parameters(model), parameters(expected), strict=True):
+        assert (ours is None) == (theirs is None), name
+        assert ours is None or torch.equal(ours, theirs), name
 
 
 def test_stored_rotary_embeddings_are_passed_over(path: Path) -> None:
@@ -556,4 +606,4 @@ def test_rows_are_ordered_once(path: Path) -> None:
     for n in range(2):
         checkpoint.read(f"model.layers.{n}.self_attn.q_proj.weight", slice(0, 6))
         checkpoint.read(f"model.layers.{n}.self_attn.q_proj.weight", slice(4, 4))
-    assert len(checkpoint._orders) == 1
+    assert len(checkpoint._side.orders) == 1

@@ -48,8 +48,9 @@ def _from_package(number: int) -> Quantisation | None:
         import numpy
         from gguf import quants
 
+        one_row = blocks.numpy().reshape(1, -1)  # of many rows it takes sixteen at a time
         with numpy.errstate(all="ignore"):
-            values = quants.dequantize(blocks.numpy(), kind)
+            values = quants.dequantize(one_row, kind)
         return torch.from_numpy(values.reshape(-1, block))
 
     return Quantisation(kind.name, block, size, unpack)

@@ -7,12 +7,10 @@ while reading, so that everything after it sees one naming only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lexray.checkpoint import Box, Checkpoint, TensorInfo
@@ -20,29 +18,28 @@ from lexray.checkpoint.fields import brief
 from lexray.checkpoint.gguf.file import GGUFCheckpoint
 from lexray.errors import LexrayError
 from lexray.families.gguf.config import Config, Keys, common_config, share
+from lexray.families.gguf.pieces import (
+    GGUFJoined,
+    GGUFSide,
+    GGUFSource,
+    Order,
+    find_pieces,
+    is_empty,
+)
 
-__all__ = ["Config", "GGUFModel", "GGUFSource", "Keys", "Naming", "declare", "hf_named", "share"]
+__all__ = [
+    "Config",
+    "GGUFJoined",
+    "GGUFModel",
+    "GGUFSource",
+    "Keys",
+    "Naming",
+    "declare",
+    "hf_named",
+    "share",
+]
 
-Order = Callable[[Config], list[int]]
-
-
-@dataclass(frozen=True)
-class GGUFSource:
-    """A GGUF tensor and what the converter did to it."""
-
-    stem: str
-    rows: Order | None = None
-    """Where each row of the Hugging Face tensor lies in the GGUF tensor."""
-    added: float = 0.0
-    """What was added to every element (Gemma's norms are stored as 1 + w)."""
-    transposed: bool = False
-    stacked: bool = False
-    """One of several tensors on a new first axis; `{i}` in its own name is the place there."""
-    one_row: bool = False
-    """A matrix of one row, which some files hold as a vector."""
-
-
-Names = Mapping[str, str | GGUFSource]
+Names = Mapping[str, str | GGUFSource | GGUFJoined]
 
 
 @dataclass(frozen=True)
@@ -68,16 +65,6 @@ def hf_named(checkpoint: Checkpoint) -> Checkpoint:
     return GGUFModel(checkpoint) if isinstance(checkpoint, GGUFCheckpoint) else checkpoint
 
 
-@dataclass(frozen=True)
-class FilePiece:
-    """Where a Hugging Face tensor lies in the file."""
-
-    source: str
-    stored: GGUFSource
-    place: int = 0
-    """Its index in the stack."""
-
-
 class GGUFModel(Checkpoint):
     """A GGUF file that looks like the Hugging Face checkpoint it was made from."""
 
@@ -86,18 +73,17 @@ class GGUFModel(Checkpoint):
         self.name = file.name
         keys = Keys(file)
         naming = find_naming(keys)
-        refuse_scales(file)
         config = common_config(keys, naming.model_type)
         config |= naming.config(keys, config)
         self._config = {key: value for key, value in config.items() if value is not None}
         n_layers = config["num_hidden_layers"]
+        self._side = GGUFSide(file, self._config)
         self._pieces = {
             name: piece
             for ours, stored in naming.names.items()
-            for name, piece in pieces(file, ours, stored, n_layers)
+            for name, piece in find_pieces(file, ours, stored, n_layers)
         }
-        refuse_unread(file, {piece.source for piece in self._pieces.values()})
-        self._orders: dict[Order, Tensor] = {}
+        refuse_unread(file, {name for piece in self._pieces.values() for name in piece.sources})
 
     @property
     def config(self) -> Config:
@@ -121,47 +107,14 @@ class GGUFModel(Checkpoint):
         if name not in self._pieces:
             raise self.missing(name)
         piece = self._pieces[name]
-        stored, info = piece.stored, self.file.info(piece.source)
-        shape = info.shape[1:] if stored.stacked else info.shape
-        if stored.one_row and len(shape) == 1:
-            shape = (1, *shape)
-        shape = shape[::-1] if stored.transposed else shape
-        return TensorInfo(shape, info.dtype, stored=info.stored)
+        info = self.file.info(piece.sources[0])
+        return TensorInfo(piece.shape(self._side), info.dtype, stored=info.stored)
 
     def _read(self, name: str, box: Box) -> Tensor:
-        piece = self._pieces[name]
-        index, order = self._plan(piece, box)
-        tensor = self.file.read_unchecked(piece.source, *index)
-        if order is not None:
-            tensor = tensor[order]
-        if piece.stored.added:
-            tensor = tensor - piece.stored.added
-        if piece.stored.transposed and tensor.ndim == 2:
-            tensor = tensor.T.contiguous()
-        return tensor.reshape([stop - start for start, stop in box])
+        return self._pieces[name].read(self._side, box)
 
     def _cost(self, name: str, box: Box) -> int:
-        piece = self._pieces[name]
-        return self.file.cost(piece.source, *self._plan(piece, box)[0])
-
-    def _plan(self, piece: FilePiece, box: Box) -> tuple[list[slice], Tensor | None]:
-        """The slices to read from the file, and the order of their rows if it is another."""
-        stored, order = piece.stored, None
-        index = [slice(*ends) for ends in (box[::-1] if stored.transposed else box)]
-        if stored.rows is not None and index[0].start < index[0].stop:
-            order = self._order(stored.rows)[index[0]]
-            low, high = order.min(), order.max()
-            index[0], order = slice(int(low), int(high) + 1), order - low
-        if stored.stacked:
-            index.insert(0, slice(piece.place, piece.place + 1))
-        elif stored.one_row and len(self.file.info(piece.source).shape) == 1:
-            del index[0]
-        return index, order
-
-    def _order(self, rows: Order) -> Tensor:
-        if rows not in self._orders:
-            self._orders[rows] = torch.tensor(rows(self._config))
-        return self._orders[rows]
+        return 0 if is_empty(box) else self._pieces[name].cost(self._side, box)
 
 
 def find_naming(keys: Keys) -> Naming:
@@ -175,13 +128,9 @@ def find_naming(keys: Keys) -> Naming:
     return ARCHITECTURES[file.architecture](keys)
 
 
-def refuse_scales(file: GGUFCheckpoint) -> None:
-    scale = next((name for name in file.names() if name.endswith((".scale", "_scale"))), None)
-    if scale is not None:
-        raise LexrayError(
-            f"{file.name} keeps scales of its weights in tensors of their own ({scale}), as NVFP4 "
-            "does, which lexray does not read; take another quantisation of the model"
-        )
+PASSED_OVER = (".attn_rot_embd.", ".input_scale")
+"""In names of what says nothing of the weights: frequencies that follow from the metadata, and what
+llama.cpp rounds activations by where it multiplies in four bits."""
 
 
 def refuse_unread(file: GGUFCheckpoint, known: set[str]) -> None:
@@ -189,7 +138,7 @@ def refuse_unread(file: GGUFCheckpoint, known: set[str]) -> None:
     unread = [
         name
         for name in file.names()
-        if name.startswith("blk.") and name not in known and ".attn_rot_embd." not in name
+        if name.startswith("blk.") and name not in known and not any(p in name for p in PASSED_OVER)
     ]
     if unread:
         more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
@@ -197,28 +146,6 @@ def refuse_unread(file: GGUFCheckpoint, known: set[str]) -> None:
             f"{file.name} has the tensor {unread[0]}{more}, which lexray does not know in GGUF "
             f"files of the architecture {file.architecture!r}; try the model's safetensors"
         )
-
-
-def pieces(
-    file: GGUFCheckpoint, ours: str, stored: str | GGUFSource, n_layers: int
-) -> Iterator[tuple[str, FilePiece]]:
-    """Every tensor of the file that a pair of names stands for: (Hugging Face name, piece)."""
-    stored = stored if isinstance(stored, GGUFSource) else GGUFSource(stored)
-    for n in range(n_layers if "{n}" in ours else 1):
-        for suffix in (".weight", ".bias"):
-            for piece in places(file, stored, n, suffix):
-                yield ours.format(n=n, i=piece.place) + suffix, piece
-
-
-def places(file: GGUFCheckpoint, stored: GGUFSource, n: int, suffix: str) -> Iterator[FilePiece]:
-    """One piece for a tensor, several for a stack or for a row of numbered tensors."""
-    for i in count():
-        source = stored.stem.format(n=n, i=i) + suffix
-        if source not in file.names() or (stored.stacked and i >= file.info(source).shape[0]):
-            return
-        yield FilePiece(source, stored, i)
-        if not stored.stacked and "{i}" not in stored.stem:
-            return
 
 
 def turn_rows(heads: str) -> Order:
