@@ -12,17 +12,10 @@ from hypothesis import strategies as st
 from lexray.result.charts.axes import Axis, AxisScale, scale_of, ticks
 from lexray.result.charts.cells import Cells, Square
 from lexray.result.charts.cloud import choose_places, label_boxes, overlap
-from lexray.result.charts.panels import (
-    Curve,
-    Dots,
-    DrawnPanel,
-    Heat,
-    Level,
-    Panel,
-    Panels,
-    StandingBars,
-)
+from lexray.result.charts.panel import DrawnPanel
+from lexray.result.charts.panels import Panels
 from lexray.result.charts.pen import Mix, Pen, blend
+from lexray.result.charts.series import Curve, Dots, Heat, Level, Panel, StandingBars
 from lexray.result.letters import fit, measure, wrap
 from lexray.result.theme import DARK, LIGHT
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.model import Model
-from lexray.result.charts.panels import Heat
+from lexray.result.charts.series import Heat
 from lexray.roles import hits
 from lexray.roles.relation import Relation
 from lexray.roles.scores import Relations

@@ -11,7 +11,7 @@ import pytest
 
 from lexray import studies
 from lexray.model.model import Model
-from lexray.result.charts.panels import Panel, StandingBars
+from lexray.result.charts.series import Panel, StandingBars
 from lexray.result.table import Table
 from lexray.studies.shared import figures
 from lexray.studies.shared.finding import Outcome, finding

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lexray.model.model import Model
-from lexray.result.charts.panels import Curve, Dots
+from lexray.result.charts.series import Curve, Dots
 from lexray.studies import find, keep_k
 from lexray.studies.keep_k import HIDDEN, LARGE, NORMAL, SMALL, UNIT, VALUES
 from lexray.studies.shared.hidden import hidden_states

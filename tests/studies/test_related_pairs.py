@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lexray.errors import LexrayError
-from lexray.result.charts.panels import Level, StandingBars
+from lexray.result.charts.series import Level, StandingBars
 from lexray.studies import find, related_pairs
 from lexray.studies.related_pairs import RelatedPairs
 from tests.dense import dense

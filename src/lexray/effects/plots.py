@@ -11,7 +11,8 @@ from torch import Tensor
 from lexray.effects.grids import SMALL, short
 from lexray.result.charts.axes import Axis
 from lexray.result.charts.cells import Cells, Square
-from lexray.result.charts.panels import Curve, Dots, Heat, Panel, Panels, StandingBars
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Curve, Dots, Heat, Panel, StandingBars
 from lexray.result.format import show_number
 
 LABELLED = 10

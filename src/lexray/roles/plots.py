@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Heat, Panel, Panels
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Heat, Panel
 
 Grid = NDArray[np.float64]
 ACROSS = 4

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Panel, Panels
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Panel
 from lexray.studies.shared import figures
 from lexray.studies.shared.finding import Finding, Outcome, finding
 from lexray.studies.shared.last_position import (

@@ -33,7 +33,8 @@ from torch import Tensor
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Panel, Panels, StandingBars
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Panel, StandingBars
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
 from lexray.space.topk.vectors import members

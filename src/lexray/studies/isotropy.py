@@ -24,7 +24,8 @@ from torch import Tensor
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Curve, Panel, Panels
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Curve, Panel
 from lexray.result.table import Table
 from lexray.space.side import Side
 from lexray.studies.shared import figures

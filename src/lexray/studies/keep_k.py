@@ -24,7 +24,8 @@ from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Curve, Panel, Panels, Series
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Curve, Panel, Series
 from lexray.result.table import Table
 from lexray.space.kernels import invert
 from lexray.space.side import Side

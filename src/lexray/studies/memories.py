@@ -23,7 +23,8 @@ from torch import Tensor
 
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Heat, Panel, Panels, StandingBars
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Heat, Panel, StandingBars
 from lexray.result.format import show_percent
 from lexray.studies.shared import figures
 from lexray.studies.shared.finding import Finding, Outcome, finding

@@ -29,7 +29,8 @@ from lexray.families import Block, Norm
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Dots, Panel, Panels
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Dots, Panel
 from lexray.result.format import show_percent
 from lexray.result.table import Table
 from lexray.space.topk.arithmetic import full_precision

@@ -19,7 +19,8 @@ import torch
 
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Level, Panel, Panels
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Level, Panel
 from lexray.space.topk.vectors import members
 from lexray.studies.shared import figures
 from lexray.studies.shared.finding import Finding, Outcome, finding

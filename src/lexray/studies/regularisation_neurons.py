@@ -27,7 +27,8 @@ from torch import Tensor
 from lexray.model import fold
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Curve, Dots, Panel, Panels, StandingBars
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Curve, Dots, Panel, StandingBars
 from lexray.result.table import Table
 from lexray.studies.shared import figures
 from lexray.studies.shared.active import active_neurons

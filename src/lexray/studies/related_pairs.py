@@ -18,7 +18,8 @@ from lexray.address import Address
 from lexray.find.related import Related, related
 from lexray.model.model import Model
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Level, Panel, Panels, StandingBars
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Level, Panel, StandingBars
 from lexray.result.format import show_percent
 from lexray.result.table import Table
 from lexray.space.kinds import Kind

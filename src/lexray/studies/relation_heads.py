@@ -31,7 +31,8 @@ from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Panel, Panels, StandingBars
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Panel, StandingBars
 from lexray.result.table import Cell, Table
 from lexray.roles.relation import Relation, relations_of
 from lexray.roles.relations import relations

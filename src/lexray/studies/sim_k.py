@@ -26,7 +26,8 @@ from lexray.model.model import Model
 from lexray.model.vectors import VECTORS_AT_ONCE, VectorGroup
 from lexray.progress import track
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Panel, Panels, StandingBars
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Panel, StandingBars
 from lexray.result.table import Table
 from lexray.space.kinds import Kind
 from lexray.space.side import Side

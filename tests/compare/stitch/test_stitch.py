@@ -26,7 +26,7 @@ from lexray.compare.stitch.stitch import Stitched, encode, stitch
 from lexray.compare.stitch.sweep import VARIANTS, Example, sweep, wilson
 from lexray.errors import LexrayError
 from lexray.model.model import Model
-from lexray.result.charts.panels import Curve
+from lexray.result.charts.series import Curve
 from tests.families import zoo
 from tests.families.span import STAND_INS
 from tests.saved import save, words, write_tokenizer

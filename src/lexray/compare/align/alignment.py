@@ -15,7 +15,8 @@ from lexray.compare.align.similarity import Similarity, diagonal
 from lexray.compare.align.tokens import SharedTokens
 from lexray.errors import LexrayError
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Heat, Panel, Panels
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Heat, Panel
 from lexray.result.format import show_percent
 from lexray.result.page import fragment
 from lexray.result.readings import Source

@@ -26,7 +26,8 @@ from lexray.files import read_json_lines
 from lexray.model.model import Model
 from lexray.progress import track
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Curve, Level, Panel, Panels, Series
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Curve, Level, Panel, Series
 from lexray.result.format import show_percent
 from lexray.result.table import Result, Table
 

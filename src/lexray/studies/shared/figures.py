@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lexray.result.charts.axes import Axis
-from lexray.result.charts.panels import Dots, Panel, Panels
+from lexray.result.charts.panels import Panels
+from lexray.result.charts.series import Dots, Panel
 
 OURS, CONTROL, THIRD = "positive", "negative", "third"
 """What was measured; what it is compared with; one more."""

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.model import Model
-from lexray.result.charts.panels import Curve
 from lexray.result.charts.pen import Colour
+from lexray.result.charts.series import Curve
 from lexray.result.table import Table
 from lexray.studies.shared import figures
 from lexray.studies.shared.lists import PassVectors
