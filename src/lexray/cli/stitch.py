@@ -134,7 +134,7 @@ def _measure(
     a: Model,
     others: list[Model],
     texts: DataOptions,
-    layers: int,
+    last: int,
     after: list[int] | None,
     recipes: list[Recipe],
 ) -> Sweep:
@@ -144,7 +144,7 @@ def _measure(
         a,
         others,
         texts.read(),
-        layers=layers,
+        last=last,
         recipes=recipes,
         after=after,
         batch=texts.batch,
@@ -157,7 +157,7 @@ def _save(
     a: Model,
     others: list[Model],
     after: int | None,
-    layers: int,
+    last: int,
     recipes: list[Recipe],
     texts: DataOptions,
     folder: Path,
@@ -170,6 +170,6 @@ def _save(
     needed = recipes[0].needs_texts
     calibrate = [e.text for e in texts.read()[:CALIBRATION]] if needed else []
     options = vars(recipes[0])
-    stitch(
-        a, others[0], after=after, layers=layers, calibrate=calibrate, **options
-    ).save_pretrained(folder)
+    stitch(a, others[0], after=after, last=last, calibrate=calibrate, **options).save_pretrained(
+        folder
+    )

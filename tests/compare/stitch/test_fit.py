@@ -93,7 +93,7 @@ def test_frequencies_are_counted_and_predicted(tmp_path: Path) -> None:
     assert counts[0] == 0  # padding
     torch.testing.assert_close(weigh(counts), (counts * 37 / 7 + 0.01).sqrt())
     torch.testing.assert_close(weigh(counts), weigh(counts * 9))
-    counted = stitch(a, b, after=0, layers=1, frequencies="counted", calibrate=TEXTS)
+    counted = stitch(a, b, after=0, last=1, frequencies="counted", calibrate=TEXTS)
     expected = fit_maps(a, b, [0], 1, frequencies=counts)[0]
     torch.testing.assert_close(counted.kernel.double(), expected.kernel, atol=1e-6, rtol=1e-5)
     rows = shuffle(a, b)
@@ -101,7 +101,7 @@ def test_frequencies_are_counted_and_predicted(tmp_path: Path) -> None:
         own = a.module()(rows[: max(1, 1024 // rows.shape[1])]).logits[:, 1:].softmax(-1)
     torch.testing.assert_close(expect_tokens(a, b), own.mean((0, 1)), atol=1e-5, rtol=1e-4)
     kernels = [
-        stitch(a, b, after=0, layers=1, frequencies=way).kernel for way in ("none", "predicted")
+        stitch(a, b, after=0, last=1, frequencies=way).kernel for way in ("none", "predicted")
     ]
     assert not torch.allclose(*kernels, atol=1e-4)
     assert not torch.allclose(kernels[0], counted.kernel, atol=1e-4)
@@ -109,12 +109,12 @@ def test_frequencies_are_counted_and_predicted(tmp_path: Path) -> None:
 
 def test_carried_states_have_bs_mean_and_size() -> None:
     a, b = live("llama"), live("stablelm")
-    stitched = stitch(a, b, after=0, layers=1)
+    stitched = stitch(a, b, after=0, last=1)
     X, Y, _ = pairs(a, b, 0, 1)
     moved = stitched.carry(X.float()[None])[0].double()
     torch.testing.assert_close(moved.mean(0), Y.mean(0), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close((moved - moved.mean(0)).norm(), (Y - Y.mean(0)).norm())
-    normed = stitch(a, b, after=0, layers=1, a_norm=True)
+    normed = stitch(a, b, after=0, last=1, a_norm=True)
     again = normed.carry(X.float()[None])[0].double()
     torch.testing.assert_close(again.mean(0), Y.mean(0), atol=1e-4, rtol=1e-4)
     assert not torch.allclose(again, moved, atol=1e-2)
@@ -124,7 +124,7 @@ def test_folders_of_earlier_versions_open(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     a = saved("gpt2", tmp_path / "gpt2")
-    made = stitch(a, a, after=0, layers=1, kernel="pinv")
+    made = stitch(a, a, after=0, last=1, kernel="pinv")
     folder = made.save_pretrained(tmp_path / "s")
     path = folder / "stitch.safetensors"
     tensors = load_file(path)

@@ -72,7 +72,7 @@ def test_a_model_stitched_onto_itself_is_itself(name: str, way: str) -> None:
     model = live(name)
     for after in range(model.n_layers - 1):
         layers = model.n_layers - 1 - after
-        stitched = stitch(model, model, after=after, layers=layers, kernel=way)
+        stitched = stitch(model, model, after=after, last=layers, kernel=way)
         torch.testing.assert_close(
             run(stitched)[REAL], run(model.module())[REAL], atol=2e-4, rtol=1e-4
         )
@@ -85,7 +85,7 @@ def test_classifiers_stitched_onto_themselves(name: str, kind: str) -> None:
     model = Model.from_module(module).view("raw")
     options = {} if model.architecture.tied else {"embedding": "input"}
     options |= {"kernel": "pinv"}
-    stitched = stitch(model, model, after=0, layers=model.n_layers - 1, **options)
+    stitched = stitch(model, model, after=0, last=model.n_layers - 1, **options)
     own = run(module)
     if kind == "token":
         kept = MASK[..., None]
@@ -101,7 +101,7 @@ def test_classifiers_stitched_onto_themselves(name: str, kind: str) -> None:
 def test_another_models_states_enter_where_they_should(pair: tuple[str, str]) -> None:
     """Against a pass of A that is recorded, and one of B whose layers are cut out by hand."""
     a, b = live(pair[0]), live(pair[1])
-    stitched = stitch(a, b, after=0, layers=1, kernel="pinv")
+    stitched = stitch(a, b, after=0, last=1, kernel="pinv")
     module: Any = a.module()
     with torch.no_grad():
         states = module(IDS, attention_mask=MASK, output_hidden_states=True).hidden_states[1]
@@ -162,21 +162,21 @@ def test_options_where_paper_and_code_differ() -> None:
     module = classifier("gpt2", "token")
     b = Model.from_module(module).view("raw")
     a = live("gpt2")
-    plain = stitch(a, b, after=1, layers=1, kernel="pinv")
+    plain = stitch(a, b, after=1, last=1, kernel="pinv")
     with torch.no_grad():
         states = plain._a.states(IDS, MASK, [1])[1]
         normed = zoo.build("gpt2").transformer.ln_f(states)
     K = plain.kernel
     torch.testing.assert_close(plain.carry(states), states @ K)
     torch.testing.assert_close(
-        stitch(a, b, after=1, layers=1, kernel="pinv", a_norm=True).carry(states), normed @ K
+        stitch(a, b, after=1, last=1, kernel="pinv", a_norm=True).carry(states), normed @ K
     )
     assert b.W_pos is not None
     torch.testing.assert_close(
-        stitch(a, b, after=1, layers=1, kernel="pinv", b_positions=True).carry(states),
+        stitch(a, b, after=1, last=1, kernel="pinv", b_positions=True).carry(states),
         states @ K + b.W_pos[:7],
     )
-    bare = run(stitch(a, b, after=1, layers=1, kernel="pinv", final_norm="identity"))
+    bare = run(stitch(a, b, after=1, last=1, kernel="pinv", final_norm="identity"))
     assert not torch.allclose(bare, run(plain), atol=1e-3)
     body: Any = module
     norm, body.transformer.ln_f = body.transformer.ln_f, nn.Identity()
@@ -191,10 +191,10 @@ def test_the_sentiment_models_norm_can_be_kept() -> None:
         Model.from_pretrained(n, dtype=torch.float32).view("raw")
         for n in ("demo-wide", "demo-sentiment")
     )
-    left_out = stitch(a, b, after=1, layers=2)
-    kept = stitch(a, b, after=1, layers=2, final_norm="keep")
+    left_out = stitch(a, b, after=1, last=2)
+    kept = stitch(a, b, after=1, last=2, final_norm="keep")
     assert not torch.allclose(run(left_out), run(kept), atol=1e-3)
-    again = stitch(a, b, after=1, layers=2, final_norm="identity")
+    again = stitch(a, b, after=1, last=2, final_norm="identity")
     torch.testing.assert_close(run(left_out), run(again))
 
 
@@ -217,7 +217,7 @@ TEXTS = ["word3 word5 word9 word11", "word30 word2 word7"]
 @pytest.mark.parametrize("match", ["scale", "token", "moments"])
 def test_carried_states_get_the_size_of_bs_own(match: str, tmp_path: Path) -> None:
     a, b = (saved(name, tmp_path / name) for name in ("llama", "stablelm"))
-    found = stitch(a, b, after=0, layers=1, match=match, calibrate=TEXTS)
+    found = stitch(a, b, after=0, last=1, match=match, calibrate=TEXTS)
     ids, mask = encode(a, TEXTS, 64)
     kept = mask.bool()
     kept[:, 0] = False
@@ -234,9 +234,9 @@ def test_carried_states_get_the_size_of_bs_own(match: str, tmp_path: Path) -> No
 
 def test_matching_needs_texts() -> None:
     with pytest.raises(LexrayError, match=r"calibrate=\["):
-        stitch(live("gpt2"), live("llama"), after=0, layers=1, match="scale")
+        stitch(live("gpt2"), live("llama"), after=0, last=1, match="scale")
     with pytest.raises(LexrayError, match=r"counts tokens on texts: calibrate=\["):
-        stitch(live("gpt2"), live("llama"), after=0, layers=1, frequencies="counted")
+        stitch(live("gpt2"), live("llama"), after=0, last=1, frequencies="counted")
 
 
 @pytest.mark.parametrize(
@@ -244,11 +244,11 @@ def test_matching_needs_texts() -> None:
 )
 def test_saved_and_loaded(recipe: dict[str, Any], tmp_path: Path) -> None:
     a, b = (saved(name, tmp_path / name) for name in ("gpt2", "mixtral"))
-    made = stitch(a, b, after=1, layers=1, calibrate=TEXTS, **recipe)
+    made = stitch(a, b, after=1, last=1, calibrate=TEXTS, **recipe)
     folder = made.save_pretrained(tmp_path / "stitched")
     assert {p.suffix for p in folder.rglob("*") if p.is_file()} <= {".json", ".safetensors"}
     again = Stitched.from_pretrained(folder)
-    assert (again.after, again.layers, again.recipe) == (1, 1, made.recipe)
+    assert (again.after, again.last, again.recipe) == (1, 1, made.recipe)
     torch.testing.assert_close(run(again), run(made), atol=1e-5, rtol=1e-5)
     assert again.models[0].vocabulary.fingerprint == a.vocabulary.fingerprint
     with pytest.raises(LexrayError, match="exists and is not empty"):
@@ -261,7 +261,7 @@ def test_a_dropped_norm_survives_saving(tmp_path: Path) -> None:
         Model.from_pretrained(n, dtype=torch.float32).view("raw")
         for n in ("demo-wide", "demo-sentiment")
     )
-    made = stitch(a, b, after=2, layers=2)
+    made = stitch(a, b, after=2, last=2)
     again = Stitched.from_pretrained(made.save_pretrained(tmp_path / "s"))
     torch.testing.assert_close(run(again), run(made), atol=1e-5, rtol=1e-5)
 
@@ -271,7 +271,7 @@ def test_a_dropped_norm_survives_saving(tmp_path: Path) -> None:
     [
         {"after": 7},
         {"after": "../../etc"},
-        {"layers": 0},
+        {"last": 0},
         {"recipe": {"kernel": "os.system"}},
         {"recipe": {"folder": "/etc"}},
         {"recipe": []},
@@ -279,7 +279,7 @@ def test_a_dropped_norm_survives_saving(tmp_path: Path) -> None:
 )
 def test_spoilt_settings_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
     a = saved("gpt2", tmp_path / "gpt2")
-    folder = stitch(a, a, after=0, layers=1).save_pretrained(tmp_path / "s")
+    folder = stitch(a, a, after=0, last=1).save_pretrained(tmp_path / "s")
     path = folder / "stitch.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(LexrayError):
@@ -288,7 +288,7 @@ def test_spoilt_settings_are_refused(change: dict[str, Any], tmp_path: Path) -> 
 
 def test_a_spoilt_kernel_is_refused(tmp_path: Path) -> None:
     a = saved("gpt2", tmp_path / "gpt2")
-    folder = stitch(a, a, after=0, layers=1).save_pretrained(tmp_path / "s")
+    folder = stitch(a, a, after=0, last=1).save_pretrained(tmp_path / "s")
     (folder / "stitch.safetensors").write_bytes(b"no tensors")
     with pytest.raises(LexrayError, match="cannot be read"):
         Stitched.from_pretrained(folder)
@@ -299,7 +299,7 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
     save("llama", tmp_path / "b")
     write_tokenizer(tmp_path / "b", [*words(30), *(f"other{i}" for i in range(7))])
     with pytest.raises(LexrayError, match=r"7 of the first 37 ids .* 30 is 'word30' and 'other0'"):
-        stitch(a, Model.from_pretrained(tmp_path / "b").view("raw"), after=0, layers=1)
+        stitch(a, Model.from_pretrained(tmp_path / "b").view("raw"), after=0, last=1)
 
 
 @pytest.mark.parametrize(
@@ -307,21 +307,21 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
     [
         ({"after": 2}, "no layer 2 after which to leave .* 0 to 1"),
         ({"after": -1}, "no layer -1"),
-        ({"after": 0, "layers": 3}, "has 2, of which"),
-        ({"after": 0, "layers": 1, "kernel": "magic"}, "kernel=magic"),
-        ({"after": 0, "layers": 1, "colour": "red"}, "colour=red"),
-        ({"after": 0, "layers": 1, "ridge": -1.0}, "at least 0"),
-        ({"after": 0, "layers": 1, "ridge": float("nan")}, "at least 0"),
-        ({"after": 0, "layers": 1, "ridge": "much"}, "'much' is no number"),
-        ({"after": 0, "layers": 1, "ridge": True}, "ridge=True"),
+        ({"after": 0, "last": 3}, "has 2, of which"),
+        ({"after": 0, "last": 1, "kernel": "magic"}, "kernel=magic"),
+        ({"after": 0, "last": 1, "colour": "red"}, "colour=red"),
+        ({"after": 0, "last": 1, "ridge": -1.0}, "at least 0"),
+        ({"after": 0, "last": 1, "ridge": float("nan")}, "at least 0"),
+        ({"after": 0, "last": 1, "ridge": "much"}, "'much' is no number"),
+        ({"after": 0, "last": 1, "ridge": True}, "ridge=True"),
         (
-            {"after": 0, "layers": 1, "kernel": "pinv", "b_positions": True},
+            {"after": 0, "last": 1, "kernel": "pinv", "b_positions": True},
             "no position embeddings",
         ),
-        ({"after": 0, "layers": 1, "b_positions": True}, "is for kernels of embeddings"),
-        ({"after": 0, "layers": 1, "ridge": 0.1}, 'kernel="pinv" is the paper\'s'),
+        ({"after": 0, "last": 1, "b_positions": True}, "is for kernels of embeddings"),
+        ({"after": 0, "last": 1, "ridge": 0.1}, 'kernel="pinv" is the paper\'s'),
         (
-            {"after": 0, "layers": 1, "kernel": "pinv", "frequencies": "counted"},
+            {"after": 0, "last": 1, "kernel": "pinv", "frequencies": "counted"},
             'is for kernel="vocabulary", not for pinv',
         ),
     ],
@@ -334,13 +334,13 @@ def test_mistakes(options: dict[str, Any], says: str) -> None:
 def test_a_classifier_without_an_output_embedding_is_explained() -> None:
     b = Model.from_module(classifier("llama", "sequence")).view("raw")
     with pytest.raises(LexrayError, match='embedding="input"'):
-        stitch(live("llama"), b, after=0, layers=1, kernel="pinv")
-    assert run(stitch(live("llama"), b, after=0, layers=1)).shape == (2, 3)
+        stitch(live("llama"), b, after=0, last=1, kernel="pinv")
+    assert run(stitch(live("llama"), b, after=0, last=1)).shape == (2, 3)
 
 
 def test_hooks_are_gone_after_an_error() -> None:
     model = live("gptj")
-    stitched = stitch(model, model, after=0, layers=1)
+    stitched = stitch(model, model, after=0, last=1)
     before = run(model.module())
     with pytest.raises(IndexError):
         stitched(torch.tensor([[999]]))
@@ -354,7 +354,7 @@ def test_hooks_are_gone_after_an_error() -> None:
 def test_too_long_a_text_is_refused() -> None:
     model = live("gpt2")
     with pytest.raises(LexrayError, match="33 tokens are more than the 32"):
-        stitch(model, model, after=0, layers=1)(torch.ones(1, 33, dtype=torch.long))
+        stitch(model, model, after=0, last=1)(torch.ones(1, 33, dtype=torch.long))
 
 
 @given(st.integers(1, 400), st.floats(0, 1))
@@ -394,15 +394,15 @@ def examples() -> list[Example]:
 def test_a_sweep_counts_what_one_by_one_counts(tuned: Model, tmp_path: Path) -> None:
     a = saved("llama", tmp_path)
     recipes = [Recipe(), Recipe(a_norm=True), Recipe("whitened", a_norm=True)]
-    found = sweep(a, [tuned], examples(), layers=1, recipes=recipes, batch=4)
+    found = sweep(a, [tuned], examples(), last=1, recipes=recipes, batch=4)
     assert found.majority == 1 / 3
     expected = {}
     for recipe in recipes:
         for after in range(a.n_layers):
-            one = stitch(a, tuned, after=after, layers=1, **vars(recipe))
+            one = stitch(a, tuned, after=after, last=1, **vars(recipe))
             expected[str(recipe), after] = sum(_right(one, a, e) for e in examples())
     assert {(p.recipe, p.after): p.right for p in found.points} == expected
-    own = sum(_right(stitch(tuned, tuned, after=0, layers=1), tuned, e) for e in examples())
+    own = sum(_right(stitch(tuned, tuned, after=0, last=1), tuned, e) for e in examples())
     assert [p.right for p in found.ceilings] == [own]
     assert {len(t.rows) for t in found.csv_tables()} == {6}
     (panel,) = found.plot().panels
@@ -420,8 +420,8 @@ def _right(one: Stitched, model: Model, example: Example) -> bool:
 def test_a_sweep_reports_classes_that_are_not_there(tuned: Model, tmp_path: Path) -> None:
     a = saved("llama", tmp_path)
     with pytest.raises(LexrayError, match="no class 5: it has 0 to 2"):
-        sweep(a, [tuned], [Example("word3", 5)], layers=1)
+        sweep(a, [tuned], [Example("word3", 5)], last=1)
     with pytest.raises(LexrayError, match="no class 'good'"):
-        sweep(a, [tuned], [Example("word3", "good")], layers=1)
+        sweep(a, [tuned], [Example("word3", "good")], last=1)
     with pytest.raises(LexrayError, match="which has no classes"):
-        sweep(tuned, [a], [Example("word3", 0)], layers=1)
+        sweep(tuned, [a], [Example("word3", 0)], last=1)

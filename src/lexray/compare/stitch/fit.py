@@ -79,7 +79,7 @@ def fit_maps(
     a: Model,
     b: Model,
     afters: Sequence[int],
-    layers: int,
+    last: int,
     *,
     normed: bool = False,
     frequencies: Float[Tensor, "e"] | None = None,
@@ -90,7 +90,7 @@ def fit_maps(
     shares, of which the roots are the tokens' weights; without them all count alike.
     """
     first, second = CutRunner.of(a), CutRunner.of(b)
-    entry = len(second.blocks) - layers
+    entry = len(second.blocks) - last
     rows = shuffle(a, b)
     weights = torch.ones(int(rows.max()) + 1) if frequencies is None else weigh(frequencies)
     sums = {after: FitSums(a.d_model, b.d_model) for after in afters}

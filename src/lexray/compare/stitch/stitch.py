@@ -4,7 +4,7 @@ The states of A after layer ℓ, carried over by a map that is fitted on the voc
 a kernel that the two embeddings give (`kernels`; the paper's is `pinv`), go into the last layers of
 a fine-tuned B and its head. Both models must have the same vocabulary.
 
->>> stitched = lx.stitch("demo-wide", "demo-sentiment", after=1, layers=2)
+>>> stitched = lx.stitch("demo-wide", "demo-sentiment", after=1, last=2)
 >>> stitched(torch.tensor([[750, 359, 336, 598]])).logits.shape
 torch.Size([1, 2])
 """
@@ -55,11 +55,9 @@ class Stitched(nn.Module):
     scale: Float[Tensor, ""]
     shift: Float[Tensor, "d_b"]
 
-    def __init__(
-        self, a: Model, b: Model, after: int, layers: int, recipe: Recipe, way: Map
-    ) -> None:
+    def __init__(self, a: Model, b: Model, after: int, last: int, recipe: Recipe, way: Map) -> None:
         super().__init__()
-        self.after, self.layers, self.recipe = after, layers, recipe
+        self.after, self.last, self.recipe = after, last, recipe
         self.models = (a, b)
         self._a, self._b = CutRunner.of(a), CutRunner.of(b)
         self.a, self.b = self._a.module, self._b.module
@@ -105,7 +103,7 @@ class Stitched(nn.Module):
             rest["labels"] = labels
         carried = self.carry(states).to(next(self.b.parameters()).dtype)
         with self._b.without_final_norm() if identity else nullcontext():
-            out = self._b.last(self.layers, carried, input_ids, attention_mask, **rest)
+            out = self._b.last(self.last, carried, input_ids, attention_mask, **rest)
         return average_logits(out.logits, attention_mask, labels) if pooled else out
 
     def carry(self, states: From) -> To:
@@ -135,7 +133,7 @@ class Stitched(nn.Module):
         counted = mask.bool()
         counted[:, 0] = counted[:, 0] & (mask.sum(1) == 1)  # the first token's states are outliers
         ours = self.bare(self._a.states(input_ids, mask, [self.after])[self.after])[counted]
-        entry = len(self._b.blocks) - self.layers
+        entry = len(self._b.blocks) - self.last
         theirs = self._b.entering(input_ids, mask, entry)[counted].to(ours)
         if self.recipe.match == "moments":
             size = (theirs - theirs.mean(0)).norm(dim=1).median()
@@ -153,14 +151,14 @@ class Stitched(nn.Module):
 
     def extra_repr(self) -> str:
         a, b = (model.name for model in self.models)
-        return f"{a} after layer {self.after} → the last {self.layers} of {b}, {self.recipe}"
+        return f"{a} after layer {self.after} → the last {self.last} of {b}, {self.recipe}"
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Both models, the kernel and the settings in a new folder: safetensors and JSON."""
         target = Path(folder)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise LexrayError(f"{target} exists and is not empty; choose another folder")
-        settings = {"after": self.after, "layers": self.layers, "recipe": asdict(self.recipe)}
+        settings = {"after": self.after, "last": self.last, "recipe": asdict(self.recipe)}
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -185,18 +183,18 @@ class Stitched(nn.Module):
 
         home = Path(folder)
         settings = read_json(home / SETTINGS)
-        after, layers, recipe = (settings.get(key) for key in ("after", "layers", "recipe"))
-        if type(after) is not int or type(layers) is not int or not isinstance(recipe, dict):
-            raise LexrayError(f"{home / SETTINGS} should give after, layers and a recipe")
+        after, last, recipe = (settings.get(key) for key in ("after", "last", "recipe"))
+        if type(after) is not int or type(last) is not int or not isinstance(recipe, dict):
+            raise LexrayError(f"{home / SETTINGS} should give after, last and a recipe")
         a, b = (Model.from_pretrained(home / p, device=device, dtype=dtype) for p in PARTS)
         try:
             tensors = load_file(home / WEIGHTS, device=str(torch.device(device)))
         except Exception as error:  # safetensors' own error is no OSError
             raise LexrayError(f"{home / WEIGHTS} cannot be read: {error}") from error
         how = Recipe.of(recipe, str(home / SETTINGS))
-        _check_layers(a, b, after, layers)
+        _check_layers(a, b, after, last)
         none = Map(torch.zeros(a.d_model, b.d_model), torch.zeros(b.d_model))
-        stitched = cls(a, _with_norm(b, how), after, layers, how, none)
+        stitched = cls(a, _with_norm(b, how), after, last, how, none)
         tensors.setdefault("offset", stitched.offset)  # what earlier versions saved had none
         shapes = {name: buffer.shape for name, buffer in stitched.named_buffers(recurse=False)}
         if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
@@ -219,22 +217,22 @@ def stitch(
     b: Given,
     *,
     after: int,
-    layers: int = 3,
+    last: int = 3,
     calibrate: Sequence[str] = (),
     **recipe: Any,
 ) -> Stitched:
-    """A up to and including layer `after`, then the last `layers` layers of B and its head.
+    """A up to and including layer `after`, then the last `last` layers of B and its head.
 
     The other arguments are those of `Recipe`: `kernel="pinv"`, `a_norm=True`, … By default the map
     is fitted on the vocabulary, which takes a pass of every token through both models' first
     layers. With `match` or `frequencies="counted"` some texts are needed (`calibrate`), on which
     the sizes of both models' states are measured or tokens counted.
 
-    >>> lx.stitch("demo", "demo-b", after=1, layers=2)
+    >>> lx.stitch("demo", "demo-b", after=1, last=2)
     """
     how = Recipe.of(recipe, f"stitch({', '.join(f'{k}={v!r}' for k, v in recipe.items())})")
     a, b = open_as_papers_do(a, b)
-    _check_layers(a, b, after, layers)
+    _check_layers(a, b, after, last)
     if how.needs_texts and not calibrate:
         why = (
             f'match="{how.match}" measures the size of states'
@@ -243,32 +241,32 @@ def stitch(
         )
         raise LexrayError(f'{why} on texts: calibrate=["…", …]')
     texts = encode(a, calibrate, context(a, b)) if how.needs_texts else None
-    return next(stitch_after(a, b, [after], layers, how, texts))
+    return next(stitch_after(a, b, [after], last, how, texts))
 
 
 def stitch_after(
     a: Model,
     b: Model,
     afters: Sequence[int],
-    layers: int,
+    last: int,
     how: Recipe,
     texts: Encoded | None = None,
 ) -> Iterator[Stitched]:
     """The same after each of some layers: what can be made once for all of them is."""
     refuse_other_vocabulary(a, b)
     for after in afters:
-        _check_layers(a, b, after, layers)
+        _check_layers(a, b, after, last)
     b = _with_norm(b, how)
-    maps = _maps(a, b, afters, layers, how, texts)
+    maps = _maps(a, b, afters, last, how, texts)
     for after in afters:
-        stitched = Stitched(a, b, after, layers, how, maps[after])
+        stitched = Stitched(a, b, after, last, how, maps[after])
         if how.match != "none" and texts is not None:
             stitched.calibrate(*(t.to(stitched.device) for t in texts))
         yield stitched
 
 
 def _maps(
-    a: Model, b: Model, afters: Sequence[int], layers: int, how: Recipe, texts: Encoded | None
+    a: Model, b: Model, afters: Sequence[int], last: int, how: Recipe, texts: Encoded | None
 ) -> dict[int, Map]:
     """A recipe's map after each layer; all the same if the embeddings give it."""
     if how.kernel == "vocabulary":
@@ -277,7 +275,7 @@ def _maps(
             frequencies = expect_tokens(a, b)
         elif how.frequencies == "counted" and texts is not None:
             frequencies = count_tokens(*texts, a.architecture.d_vocab)
-        return fit_maps(a, b, afters, layers, normed=how.a_norm, frequencies=frequencies)
+        return fit_maps(a, b, afters, last, normed=how.a_norm, frequencies=frequencies)
     if how.b_positions and b.W_pos is None:
         raise LexrayError(f"{b.name} has no position embeddings that could be added")
     K = kernel(
@@ -308,13 +306,13 @@ def encode(model: Model, texts: Sequence[str], most: int) -> Encoded:
     return ids, mask
 
 
-def _check_layers(a: Model, b: Model, after: int, layers: int) -> None:
+def _check_layers(a: Model, b: Model, after: int, last: int) -> None:
     if not 0 <= after < a.n_layers:
         raise LexrayError(
             f"there is no layer {after} after which to leave {a.name}: 0 to {a.n_layers - 1}"
         )
-    if not 1 <= layers <= b.n_layers:
-        raise LexrayError(f"layers={layers}: {b.name} has {b.n_layers}, of which 1 to all can run")
+    if not 1 <= last <= b.n_layers:
+        raise LexrayError(f"last={last}: {b.name} has {b.n_layers}, of which 1 to all can run")
     if a.device != b.device:
         raise LexrayError(f"{a.name} is on {a.device}, {b.name} on {b.device}; open both on one")
 

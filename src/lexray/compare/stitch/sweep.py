@@ -138,7 +138,7 @@ class Sweep(Result):
     """Accuracy after each layer of A, for each fine-tuned B and each recipe."""
 
     a: str
-    layers: int
+    last: int
     n: int
     max_tokens: int
     data: str
@@ -171,7 +171,7 @@ class Sweep(Result):
         return Table(
             ("reference", "accuracy", "95 % interval", "levelled"),
             (majority, *own),
-            f"{self.a} stitched to the last {self.layers} layers of "
+            f"{self.a} stitched to the last {self.last} layers of "
             f"{', '.join(p.b for p in self.ceilings)}",
             f"{self.n} texts of {self.data}, at most {self.max_tokens} tokens each",
         )
@@ -211,7 +211,7 @@ class Sweep(Result):
     def to_dict(self) -> dict[str, Any]:
         return {
             "a": self.a,
-            "layers": self.layers,
+            "last": self.last,
             "n": self.n,
             "max_tokens": self.max_tokens,
             "data": self.data,
@@ -240,7 +240,7 @@ class Sweep(Result):
                 series.append(line)
         series.append(Level(self.majority, "the most frequent class", "faint", "dot"))
         series += [Level(p.accuracy, f"{p.b} by itself", "ink", "dot") for p in self.ceilings]
-        title = f"{self.a} stitched to the last {self.layers} layers of {', '.join(names)}"
+        title = f"{self.a} stitched to the last {self.last} layers of {', '.join(names)}"
         height = Axis("accuracy, with 95 % intervals", percent=True)
         panel = Panel("", tuple(series), Axis(f"after layer of {self.a}", whole=True), height)
         return Panels(title, "", (panel,))
@@ -264,7 +264,7 @@ def sweep(
     tuned: Sequence[Model],
     examples: Sequence[Example],
     *,
-    layers: int = 3,
+    last: int = 3,
     recipes: Sequence[Recipe] = (Recipe(),),
     after: Sequence[int] | None = None,
     batch: int = 16,
@@ -283,7 +283,7 @@ def sweep(
         (name, recipe, one.after): one
         for name, b in zip(names, tuned, strict=True)
         for recipe in recipes
-        for one in stitch_after(a, b, afters, layers, recipe, calibration)
+        for one in stitch_after(a, b, afters, last, recipe, calibration)
     }
     labels = {name: _labels(b, examples) for name, b in zip(names, tuned, strict=True)}
     runners = {name: CutRunner.of(b) for name, b in zip(names, tuned, strict=True)}
@@ -311,7 +311,7 @@ def sweep(
 
     return Sweep(
         a.name,
-        layers,
+        last,
         n,
         most,
         data,
