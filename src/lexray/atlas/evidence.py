@@ -18,7 +18,7 @@ from lexray.atlas.vectors import between
 from lexray.model.feedforward import FeedForward
 from lexray.model.groups import layer_groups
 from lexray.model.model import Model
-from lexray.trace.evidence.gather import Ran, gather
+from lexray.trace.evidence.gather import OF_NEURONS, Ran, gather
 from lexray.trace.evidence.heads import QUESTIONS, head_snippets, watch_layer
 from lexray.trace.evidence.result import Snippet
 from lexray.trace.evidence.vectors import (
@@ -69,7 +69,7 @@ def _neurons(model: Model, chunk: Chunk, layer: int, text: str) -> tuple[list[Ro
     def active(recorded: LayerTrace) -> Float[Tensor, "p n"]:
         return torch.cat([unit.activity(recorded) for unit in units], 1)
 
-    ran = gather(model, text, layer, ("mlp",), active)
+    ran = gather(model, text, layer, OF_NEURONS, active)
     snippets: list[Row] = []
     areas: list[Row] = []
     parts = torch.split(ran.active, [unit.width for unit in units], 1)

@@ -25,14 +25,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lexray.find.promise import look_factors, score_looks, score_written
+from lexray.model.groups import layer_groups
 from lexray.model.head import Head
 from lexray.model.model import Model
 from lexray.space.area import area
 from lexray.space.kinds import Kind
 from lexray.space.space import space_of
 from lexray.studies.shared.measures import sample, seed_generator
-from lexray.trace.evidence.gather import STRONGEST, strongest
+from lexray.trace.evidence.gather import OF_NEURONS, STRONGEST, strongest
 from lexray.trace.evidence.heads import weigh_looks
+from lexray.trace.evidence.vectors import neuron_activity
 from lexray.trace.record.removal import Removal, Where, changes
 from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace
@@ -75,7 +77,7 @@ class Grounds:
                 return self._readers(layer, kind, traces)
             case "QK":
                 return self._queries(layer, traces)
-            case "value" | "O" if causal and _strengths(traces[0], layer, kind) is not None:
+            case "value" | "O" if causal and self.model.layers[layer].groups(kind):
                 follows = self._follows(layer, kind, traces)
                 return follows | self._remove(self._plan_writers(layer, kind, traces))
             case "VO" if causal:
@@ -85,7 +87,7 @@ class Grounds:
     def _traces(self, layer: int) -> list[Trace]:
         if self._traced is None or self._traced[0] != layer:
             texts = [list(ids) for ids in self.texts]
-            what = ("attention", "heads", "mlp")
+            what = ("attention", "heads", *OF_NEURONS)
             self._traced = layer, self.model.trace(texts, layers=layer, what=what, special=False)
         return self._traced[1]
 
@@ -101,13 +103,13 @@ class Grounds:
     # ------------------------------------------------------------------ keys and gates
 
     def _readers(self, layer: int, kind: Kind, traces: Sequence[Trace]) -> Areas:
-        name = "pre" if kind == "key" else "gate_pre"
-        parts = [getattr(trace[layer], name) for trace in traces]
-        if any(part is None for part in parts):
+        total = sum(group.n for group in layer_groups(self.model, layer, kind))
+        if not total:
             return {}
-        active = torch.cat([part[1:-1] for part in parts]).float()
-        chosen = self._draw(self.amount.readers, active.shape[1], layer, kind)
-        strong = [strongest(active[:, neuron]) for neuron in chosen.tolist()]
+        chosen = self._draw(self.amount.readers, total, layer, kind)
+        parts = [_strengths(trace, layer, kind, chosen) for trace in traces]
+        active = torch.cat([part[1:-1] for part in parts])
+        strong = [strongest(column) for column in active.T]
         questions = {"sees": _tokens(traces, 1, -1)}
         if self.model.architecture.causal:
             questions["expects"] = _tokens(traces, 2, None)
@@ -121,10 +123,10 @@ class Grounds:
 
     def _follows(self, layer: int, kind: Kind, traces: Sequence[Trace]) -> Areas:
         """What follows where a writer is strong, in the sign that it mostly has there."""
-        parts = [_strengths(trace, layer, kind) for trace in traces]
-        active = torch.cat([part[1:-1] for part in parts if part is not None]).float()
-        chosen = self._draw(self.amount.readers, active.shape[1], layer, kind)
-        columns = active[:, chosen]
+        total = sum(group.n for group in layer_groups(self.model, layer, kind))
+        chosen = self._draw(self.amount.readers, total, layer, kind)
+        parts = [_strengths(trace, layer, kind, chosen) for trace in traces]
+        columns = torch.cat([part[1:-1] for part in parts])
         n = min(STRONGEST, len(columns) // 2)
         largest = columns.gather(0, columns.abs().topk(n, dim=0).indices).sum(0)
         signs = torch.where(largest < 0, -1.0, 1.0)
@@ -177,8 +179,10 @@ class Grounds:
             name: self._read(view, layer, kind, chosen) for name, view in self._views(kind).items()
         }
         jobs = []
+        strengths = [_strengths(trace, layer, kind, chosen) for trace in traces]
         for i, number in enumerate(chosen.tolist()):
-            for s, p, c in _strongest(traces, layer, kind, number, self.amount.places):
+            columns = [part[:, i] for part in strengths]
+            for s, p, c in _strongest(columns, self.amount.places):
                 sign = 1.0 if c > 0 else -1.0
                 own = {name: sign * scores[i] for name, scores in readings.items()}
                 other = {name: sign * scores[i - 1] for name, scores in readings.items()}
@@ -258,22 +262,32 @@ def _area(scores: Float[Tensor, "n"], wanted: Bool[Tensor, "n"]) -> float | None
     return None if isnan(value) else value
 
 
-def _strengths(trace: Trace, layer: int, kind: str) -> Float[Tensor, "p n"] | None:
-    """By how much each writer is added."""
-    return trace[layer].coefficients if kind == "value" else trace[layer].z.flatten(1)
+def _strengths(
+    trace: Trace, layer: int, kind: Kind, chosen: Int[Tensor, "n"]
+) -> Float[Tensor, "p n"]:
+    """What some keys and gates give at each position, or by how much some writers are added."""
+    if kind == "O":
+        return trace[layer].z.flatten(1)[:, chosen].float()
+    columns = torch.zeros(len(trace.ids), len(chosen))
+    start = 0
+    for group in layer_groups(trace.weights, layer, kind):
+        own = ((chosen >= start) & (chosen < start + group.n)).nonzero()[:, 0]
+        if len(own):
+            within = (chosen[own] - start).tolist()
+            columns[:, own] = neuron_activity(
+                trace[layer], names=[kind], chosen=within, at=group.owner
+            ).float()
+        start += group.n
+    return columns
 
 
-def _strongest(
-    traces: Sequence[Trace], layer: int, kind: Kind, number: int, places: int
-) -> list[tuple[int, int, float]]:
+def _strongest(columns: Sequence[Float[Tensor, "p"]], places: int) -> list[tuple[int, int, float]]:
     """(text, position, coefficient) where a writer was strongest, after the first position."""
     spots: list[tuple[int, int, float]] = []
-    for s, trace in enumerate(traces):
-        x = _strengths(trace, layer, kind)
-        assert x is not None
-        strengths = x[1:, number].abs().float()
-        p = int(strengths.argmax()) + 1
-        spots.append((s, p, float(x[p, number])))
+    for s, strengths in enumerate(columns):
+        p = int(strengths[1:].abs().argmax()) + 1
+        if c := float(strengths[p]):
+            spots.append((s, p, c))
     return sorted(spots, key=lambda place: -abs(place[2]))[:places]
 
 

@@ -11,16 +11,22 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
+from lexray.model.feedforward import Mixture
+from lexray.model.fold import at_least_float32
 from lexray.progress import track
 from lexray.result.readings import Token
 from lexray.trace.evidence.result import Snippet
 from lexray.trace.read.usual import cut
-from lexray.trace.recording import LayerTrace, Recording
+from lexray.trace.record.plan import What
+from lexray.trace.recording import ExpertTrace, LayerTrace, Recording
 
 AROUND = 8
 """So many tokens are shown on either side."""
 STRONGEST = 20
 """So many of the strongest places are what a reading has to tell from the others."""
+
+OF_NEURONS: tuple[What, ...] = ("mlp", "residual")
+"""What a pass keeps for neurons; the last for experts, whose keys are multiplied here."""
 
 Activity = Callable[[LayerTrace], Float[Tensor, "p n"]]
 """What the parameter and its peers did at each position; the parameter is the first."""
@@ -101,20 +107,47 @@ def gather(
     return Ran(model, pieces, torch.tensor(where), torch.cat(parts))
 
 
-def expert_activity(layer: LayerTrace, expert: int | None) -> Float[Tensor, "p d_mlp"]:
-    """The coefficients of one expert's values (None: the shared one's); 0 where it did nothing."""
-    did = layer.experts
+def expert_activity(
+    layer: LayerTrace, expert: int | None, kind: str, chosen: Sequence[int]
+) -> Float[Tensor, "p n"]:
+    """What some neurons of one expert (None: the shared one) did, by their keys, gates or values.
+
+    Of values, by how much they are added: 0 where no token reached the expert. Of keys and gates
+    the products with what it read, which no pass keeps of experts: −∞ where it read nothing.
+    """
+    did, mixture = layer.experts, layer.trace.weights.layers[layer.index].ff
     assert did is not None
+    assert isinstance(mixture, Mixture)
+    weight, coefficients = _routed(did, expert)
+    scales_input = mixture.spec.routing.on_input and expert is not None
+    if kind == "value":
+        added = coefficients[:, chosen] * mixture.spec.share
+        return added if scales_input else added * weight[:, None]
+    ff = mixture.shared if expert is None else mixture.experts[expert]
+    assert ff is not None
+    W, bias = (ff.W_in, ff.b_in) if kind == "key" else (ff.W_gate, ff.b_gate)
+    assert W is not None
+    W = at_least_float32(W[:, chosen])
+    read = layer.mlp_in.to(W) * (weight[:, None].to(W) if scales_input else 1.0)
+    pre = read @ W if bias is None else read @ W + bias[chosen].to(W)
+    return pre.masked_fill((weight == 0)[:, None].to(W.device), -torch.inf)
+
+
+def _routed(
+    did: ExpertTrace, expert: int | None
+) -> tuple[Float[Tensor, "p"], Float[Tensor, "p d_mlp"]]:
+    """An expert's weight at each position, and its coefficients before it; 0 where not chosen."""
     if expert is None:
         assert did.shared_coefficients is not None
-        share = 1.0 if did.shared_weight is None else did.shared_weight[:, None]
-        return did.shared_coefficients * share
-    chosen = (did.chosen == expert).to(did.weights) * did.weights
-    return torch.einsum("pk,pkd->pd", chosen.to(did.coefficients), did.coefficients)
+        own = did.shared_coefficients
+        return own.new_ones(len(own)) if did.shared_weight is None else did.shared_weight, own
+    reached = (did.chosen == expert).to(did.coefficients)
+    weight = (reached * did.weights.to(reached)).sum(1)
+    return weight, torch.einsum("pk,pkd->pd", reached, did.coefficients)
 
 
 def strongest(active: Float[Tensor, "p"]) -> Bool[Tensor, "p"]:
-    """The places of the largest activations."""
+    """The places of the largest activations, among those where there was any."""
     marked = torch.zeros(len(active), dtype=torch.bool)
     marked[active.topk(min(STRONGEST, max(1, len(active) // 2))).indices] = True
-    return marked
+    return marked & (active != 0) & (active > -torch.inf)

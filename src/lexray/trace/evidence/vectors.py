@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from math import isnan
+from math import inf, isnan
 from typing import Any, Literal
 
 import torch
@@ -20,7 +20,7 @@ from lexray.result.readings import Reading
 from lexray.space.area import area
 from lexray.space.kinds import EXPECTS, WRITES, Kind
 from lexray.space.space import EmbeddingSpace, space_of
-from lexray.trace.evidence.gather import Ran, expert_activity, gather, strongest
+from lexray.trace.evidence.gather import OF_NEURONS, Ran, expert_activity, gather, strongest
 from lexray.trace.evidence.result import Agreement, Evidence
 from lexray.trace.recording import LayerTrace
 
@@ -63,7 +63,7 @@ def neuron_evidence(model: Anatomy, at: Address, text: str | None, n: int) -> Ev
     names: list[str] = [at.vector] if at.vector else name_vectors(ff)
     reads = neuron_reads(model, ff, names, chosen)
     activity = partial(neuron_activity, names=names, chosen=chosen, at=at)
-    ran = gather(model, text, at.layer, ("mlp",), activity)
+    ran = gather(model, text, at.layer, OF_NEURONS, activity)
     main = len(names) - 1  # the value's coefficient where there are several
     return _evidence(model, str(at), ran, reads, len(chosen), main, text, n)
 
@@ -91,8 +91,8 @@ def neuron_activity(
 ) -> Float[Tensor, "p n"]:
     """One block of columns for each name."""
     if layer.experts is not None:
-        whole = expert_activity(layer, at.expert)[:, chosen]
-        return torch.cat([whole] * len(names), 1)
+        did = [expert_activity(layer, at.expert, name, chosen) for name in names]
+        return torch.cat([x.float().cpu() for x in did], 1)
     parts = {"key": layer.pre, "gate": layer.gate_pre, "value": layer.coefficients}
     active = [x for name in names if (x := parts[name]) is not None]
     return torch.cat([x[:, chosen] for x in active], 1)
@@ -174,7 +174,8 @@ def _evidence(
     own = blocks[main][:, 0]
     responds = all(read.kind in RESPOND for read in reads)
     order = (own if responds else own.abs()).argsort(descending=True, stable=True)[:n].tolist()
-    snippets = tuple(ran.snippet(row, float(own[row])) for row in order if float(own[row]) != 0)
+    there = [row for row in order if float(own[row]) not in (0, -inf)]
+    snippets = tuple(ran.snippet(row, float(own[row])) for row in there)
     agreements = tuple(
         agree(ran, read, blocks[min(read.active, len(blocks) - 1)]) for read in reads
     )
