@@ -289,3 +289,17 @@ def test_a_package_that_is_not_there(package: str, monkeypatch: pytest.MonkeyPat
     way = {"pyarrow": "arrow"}.get(package, package)
     with pytest.raises(LexrayError, match=rf"pip install {package}"):
         getattr(example(), f"to_{way}")()
+
+
+def test_tables_of_a_page_stand_beside_each_other_where_they_fit() -> None:
+    @dataclass(frozen=True)
+    class Some(Result):
+        titles: tuple[str, ...]
+
+        def tables(self) -> list[Table]:
+            return [Table(("token",), (("a",),), title) for title in self.titles]
+
+    both = Some(("first", "second")).to_html().partition("<body")[2]
+    assert both.count('<div class="beside">') == 1
+    assert both.index("first") < both.index("</div></div>") < both.index("second")
+    assert 'class="beside"' not in Some(("first",)).to_html().partition("<body")[2]

@@ -98,10 +98,17 @@ class Result(ABC):
         return "\n".join(html_table(shorten(table)) for table in self.tables())
 
     def html_body(self) -> str:
-        """What a page of this result holds: every row; in notebooks some bring the pages' style."""
+        """What a page of this result holds: every row, and tables beside each other where they fit.
+
+        In notebooks some bring the pages' style."""
         if type(self)._repr_html_ is not Result._repr_html_:
             return self._repr_html_()
-        return "\n".join(html_table(table) for table in self.tables())
+        tables = [html_table(table) for table in self.tables()]
+        if len(tables) == 1:
+            return tables[0]
+        return "\n".join(
+            ['<div class="beside">', *(f"<div>{one}</div>" for one in tables), "</div>"]
+        )
 
     def to_html(self) -> str:
         """A whole page, without scripts or links."""
