@@ -299,6 +299,9 @@ def test_tables_of_a_page_stand_beside_each_other_where_they_fit() -> None:
         def tables(self) -> list[Table]:
             return [Table(("token",), (("a",),), title) for title in self.titles]
 
+        def to_dict(self) -> dict[str, Any]:
+            return {"titles": self.titles}
+
     both = Some(("first", "second")).to_html().partition("<body")[2]
     assert both.count('<div class="beside">') == 1
     assert both.index("first") < both.index("</div></div>") < both.index("second")
