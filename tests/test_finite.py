@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import lexray as lx
-from lexray import LexrayError
+from lexray import LexrayError, finite
 from lexray.finite import all_finite, require_finite
 from lexray.studies import find
 from tests.cli.running import lexray, save_tiny
@@ -134,3 +134,16 @@ def test_a_pass_that_overflows_says_what_to_try() -> None:
             layer.mlp.up_proj.weight *= 1e37
     with pytest.raises(LexrayError, match=r"leaves the range of torch.float32: .*dtype"):
         lx.Model.from_module(module).trace([1, 2, 3])
+
+
+@pytest.mark.parametrize("shape", [(40,), (5, 8), (8, 5), (2, 4, 5), (1, 40), (40, 1)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_large_tensors_are_looked_at_block_by_block(
+    shape: tuple[int, ...], turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finite, "AT_ONCE", 7)
+    for at in range(40):
+        X = torch.zeros(shape)
+        assert all_finite(X.mT if turned and X.ndim > 1 else X)
+        X.view(-1)[at] = math.inf
+        assert not all_finite(X.mT if turned and X.ndim > 1 else X)

@@ -15,12 +15,18 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 
+AT_ONCE = 1 << 24
+"""Numbers that are looked at together: a tensor that lies in a file comes in blocks."""
+
 
 def all_finite(X: Shaped[Tensor, "..."]) -> bool:
     """Whether no entry is NaN or infinite; no copy of the tensor is made."""
     if not X.is_floating_point() or X.numel() == 0:
         return True
     X = X.mT if X.ndim == 2 and X.mT.is_contiguous() else X  # as it lies: aminmax copies otherwise
+    if X.ndim and X.numel() > AT_ONCE and len(X) > 1:
+        step = max(1, AT_ONCE * len(X) // X.numel())
+        return all(all_finite(X[at : at + step]) for at in range(0, len(X), step))
     low, high = torch.aminmax(X.detach() if X.dtype.itemsize > 1 else X.detach().float())
     return bool(low.isfinite()) and bool(high.isfinite())
 

@@ -1,20 +1,29 @@
-"""A file of weights, mapped into memory: the one place where its bytes are looked at.
+"""A file of weights: the one place where its bytes are looked at.
 
-Reading a mapped file behind its end kills the process (SIGBUS), and a file may shrink while it is
-open: a download that begins anew, a disk that is tidied up. So its size is looked up before every
-read, and a file that has become shorter is an error like any other.
+A file may shrink while it is open: a download that begins anew, a disk that is tidied up. Reading
+a mapped file behind its end then kills the process (SIGBUS). So parts of it are copied by reading,
+which fails like any other call, and costs what a copy out of a mapping does. What is too large to
+be copied stays in the file as a `MappedTensor`: its blocks are read when they are asked for, and
+before anything else is done with it the file's size is looked up.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lexray.checkpoint.plain import open_plain
 from lexray.errors import LexrayError
+
+BLOCK = 1 << 26
+"""The most bytes of a mapped tensor's slice that are read at once: more stays in the file."""
 
 
 class Mapped:
@@ -23,25 +32,129 @@ class Mapped:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with open_plain(path) as file:
-                # A private mapping may be written to, as torch insists on; nothing ever does.
-                self.buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except ValueError as error:
-            raise LexrayError(f"{path} is empty; download it again") from error
+            self._file = open_plain(path)
         except OSError as error:
-            raise LexrayError(f"{path} cannot be read: {error.strerror or error}") from error
-        self.size = len(self.buffer)
-        self._bytes = torch.frombuffer(self.buffer, dtype=torch.uint8)
+            raise self._unreadable(error) from error
+        self.size = os.fstat(self._file.fileno()).st_size
+        if not self.size:
+            raise LexrayError(f"{path} is empty; download it again")
 
-    def part(self, start: int, stop: int) -> Tensor:
-        """The bytes from `start` up to `stop`, still in the file: copied at once, unless many."""
+    def _unreadable(self, error: OSError) -> LexrayError:
+        return LexrayError(f"{self.path} cannot be read: {error.strerror or error}")
+
+    @cached_property
+    def buffer(self) -> mmap.mmap:
+        """All bytes, as long as the file keeps them."""
+        self.refuse_shorter(self.size)
+        try:
+            # A private mapping may be written to, as torch insists on; nothing ever does.
+            return mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    @cached_property
+    def _bytes(self) -> Tensor:
+        return torch.frombuffer(self.buffer, dtype=torch.uint8)
+
+    def part(self, start: int, stop: int) -> MappedTensor:
+        """The bytes from `start` up to `stop`, still in the file."""
         self.refuse_shorter(stop)
-        return self._bytes[start:stop]
+        return _watch(self._bytes[start:stop], self, stop)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """A copy of the bytes from `start` up to `stop`."""
+        if not hasattr(os, "preadv"):  # Windows, which lets nobody shorten what is mapped
+            return self.part(start, stop).clone()
+        self.refuse_shorter(stop)
+        out = torch.empty(stop - start, dtype=torch.uint8)
+        rest: memoryview = out.numpy().data
+        try:
+            while rest.nbytes:
+                count = os.preadv(self._file.fileno(), [rest], stop - rest.nbytes)
+                if not count:
+                    raise self._shorter()
+                rest = rest[count:]
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return out
 
     def refuse_shorter(self, stop: int) -> None:
         """Raises if the file no longer reaches `stop`."""
-        if (now := self.buffer.size()) < stop:
-            raise LexrayError(
-                f"{self.path} has become shorter since it was opened ({self.size} bytes, now "
-                f"{now}); open the model again"
-            )
+        if os.fstat(self._file.fileno()).st_size < stop:
+            raise self._shorter()
+
+    def _shorter(self) -> LexrayError:
+        now = os.fstat(self._file.fileno()).st_size
+        return LexrayError(
+            f"{self.path} has become shorter since it was opened ({self.size} bytes, now "
+            f"{now}); open the model again"
+        )
+
+
+class MappedTensor(Tensor):
+    """A tensor that lies in a file. Slices of it, up to a block, are copies; whatever is made of it
+    is a plain tensor."""
+
+    file: Mapped
+    stop: int
+    """Where the file has to reach to."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Whatever is done with one: the file's size is looked up before."""
+        mapped = _find((args, *(kwargs or {}).values()))
+        for tensor in mapped:
+            tensor.file.refuse_shorter(tensor.stop)
+        with torch._C.DisableTorchFunctionSubclass():
+            if func in (Tensor.__reduce_ex__, Tensor.__deepcopy__):
+                args = (args[0].as_subclass(Tensor), *args[1:])
+            result = func(*args, **(kwargs or {}))
+            return _keep(result, mapped, func is Tensor.__getitem__)
+
+
+def _find(values: Iterable[Any]) -> list[MappedTensor]:
+    """The mapped tensors among arguments, and in lists of them."""
+    tensors: list[MappedTensor] = []
+    for value in values:
+        if isinstance(value, MappedTensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            tensors += _find(value)
+    return tensors
+
+
+def _keep(result: Any, mapped: list[MappedTensor], sliced: bool) -> Any:
+    """A result that still lies in the file is mapped again, or (`sliced`, and small) read."""
+    if type(result) in (list, tuple):
+        return type(result)(_keep(each, mapped, sliced) for each in result)
+    if not isinstance(result, Tensor) or isinstance(result, MappedTensor):
+        return result
+    for source in mapped:
+        if result.untyped_storage().data_ptr() == source.untyped_storage().data_ptr():
+            copy = _read(result, source.file) if sliced else None
+            return _watch(result, source.file, source.stop) if copy is None else copy
+    return result
+
+
+def _read(view: Tensor, file: Mapped) -> Tensor | None:
+    """A copy of a view of the file, if its bytes are few and lie side by side."""
+    turned = view.ndim == 2 and not view.is_contiguous()
+    rows = view.mT if turned else view
+    length = rows.numel() * rows.dtype.itemsize
+    if not 0 < length <= BLOCK or not rows.is_contiguous():
+        return None
+    start = int(rows.storage_offset()) * rows.dtype.itemsize
+    copy = file.read(start, start + length).view(rows.dtype).view(rows.shape)
+    return copy.mT if turned else copy
+
+
+def _watch(tensor: Tensor, file: Mapped, stop: int) -> MappedTensor:
+    mapped = tensor.as_subclass(MappedTensor)
+    mapped.file, mapped.stop = file, stop
+    return mapped

@@ -10,7 +10,7 @@ import os
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import prod
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo, file_marks
+from lexray.checkpoint.base import Box, FolderCheckpoint, TensorInfo, file_marks, runs
 from lexray.checkpoint.fields import Fields, brief
 from lexray.checkpoint.mapped import Mapped
 from lexray.checkpoint.plain import exists, open_plain, parse_json, read_json, without_collector
@@ -221,29 +221,31 @@ class SafetensorsFile:
         """The part inside `box`, of the tensor in its own or in another shape."""
         entry = self.entries[name]
         shape = entry.shape if shape is None else shape
+        sizes, size = [stop - start for start, stop in box], entry.dtype.itemsize
         if entry.start == entry.stop:
-            return torch.empty([stop - start for start, stop in box], dtype=entry.dtype)
-        part = self._part(entry.start, entry.stop)
-        if entry.start % entry.dtype.itemsize == 0:
-            tensor = part.view(entry.dtype).view(shape)
-            if entry.stop - entry.start >= MAPPED_FROM and _is_whole(box, shape):
-                return tensor
-            return tensor[_slices(box)].clone(memory_format=torch.contiguous_format)
+            return torch.empty(sizes, dtype=entry.dtype)
+        aligned = entry.start % size == 0
+        if aligned and entry.stop - entry.start >= MAPPED_FROM and sizes == [*shape]:
+            return self._open().part(entry.start, entry.stop).view(entry.dtype).view(shape)
+        pieces = [*islice(runs(shape, size, box), 2)]
+        if len(pieces) < 2:  # side by side in the file
+            start, length = pieces[0] if pieces else (0, 0)
+            start += entry.start
+            return self._open().read(start, start + length).view(entry.dtype).view(sizes)
+        part = self._open().part(entry.start, entry.stop)
+        if aligned:
+            inside = part.view(entry.dtype).view(shape)[_slices(box)]
+            return inside.clone(memory_format=torch.contiguous_format)
         # Misaligned in the file, where torch can only view bytes: one more axis, until copied.
-        bytewise = part.view(*shape, entry.dtype.itemsize)[_slices(box)]
-        copied = bytewise.clone(memory_format=torch.contiguous_format)
+        copied = part.view(*shape, size)[_slices(box)].clone(memory_format=torch.contiguous_format)
         return copied.view(entry.dtype).squeeze(-1)
 
-    def _part(self, start: int, stop: int) -> Tensor:
+    def _open(self) -> Mapped:
         if self._mapped is None:
             if not exists(self.path):
                 raise LexrayError(f"{self.path} cannot be read any more: it is gone")
             self._mapped = Mapped(self.path)
-        return self._mapped.part(start, stop)
-
-
-def _is_whole(box: Box, shape: tuple[int, ...]) -> bool:
-    return all(part == (0, size) for part, size in zip(box, shape, strict=True))
+        return self._mapped
 
 
 def _slices(box: Box) -> tuple[slice, ...]:

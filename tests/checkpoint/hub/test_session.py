@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from huggingface_hub import close_session, get_session
+from huggingface_hub import close_session, get_session, set_client_factory
 
 from lexray.checkpoint.hub import repository, session
 from lexray.checkpoint.hub.remote import RemoteCheckpoint
@@ -308,3 +308,35 @@ def test_others_are_left_alone(use: Callable[[str], None]) -> None:
         with pytest.raises(LexrayError):
             Repository.resolve("org/one")
         assert get_session().get(url).content == b"hello"
+
+
+def test_a_version_that_calls_its_factory_something_else(
+    use: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions are then made like the one that is there, within the same bounds; once."""
+    before = session._factory()
+    assert before is not None
+    plain = session._imitate(get_session())()
+    own = [hook for hook in plain.event_hooks["request"] if hook is not session._before]
+    plain.event_hooks = {"request": own, "response": []}
+    plain.headers["X-Mine"] = "kept"
+    bomb = gzip.compress(b"[" * (1 << 20))
+
+    def answer(method: str, path: str) -> Iterator[bytes]:
+        yield from whole(bomb, Content_Encoding="gzip")
+
+    set_client_factory(lambda: plain)
+    monkeypatch.setattr(session, "_factory", lambda: None)
+    try:
+        with serve(answer) as url:
+            use(url)
+            for _ in range(3):
+                with pytest.raises(LexrayError, match="packs its answer"):
+                    Repository.resolve("org/one")
+                hooks = get_session().event_hooks
+                assert hooks["request"] == [*own, session._before]
+                assert hooks["response"] == [session._after]
+                assert get_session().headers["X-Mine"] == "kept"
+                close_session()  # as huggingface_hub does where a connection fails
+    finally:
+        set_client_factory(before)

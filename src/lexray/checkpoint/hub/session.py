@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from huggingface_hub import close_session, set_client_factory
-from huggingface_hub.utils import _http
+from huggingface_hub import close_session, get_session, set_client_factory
 
 from lexray.checkpoint.hub.grammar import check_token
 from lexray.errors import LexrayError
@@ -123,7 +122,7 @@ def limit(
 def _guard_session() -> None:
     """Lets every session from now on have our hooks, also one that replaces a broken one."""
     with _LOCK:
-        made = _http._GLOBAL_CLIENT_FACTORY
+        made = _factory() or _imitate(get_session())
         if getattr(made, "bounded_by_lexray", False):
             return
 
@@ -135,6 +134,36 @@ def _guard_session() -> None:
 
         make.bounded_by_lexray = True  # type: ignore[attr-defined]
         set_client_factory(make)
+
+
+def _factory() -> Callable[[], Any] | None:
+    """What makes huggingface_hub's sessions: its own, or what a user gave it.
+
+    There is no public word for it; None in a version that calls it something else.
+    """
+    made = getattr(sys.modules[set_client_factory.__module__], "_GLOBAL_CLIENT_FACTORY", None)
+    return made if callable(made) else None
+
+
+def _imitate(client: Any) -> Callable[[], Any]:
+    """What makes sessions like this one, as far as a session tells: a transport of the user's own
+    is not seen, while proxies and certificates of the environment are."""
+    hooks = {kind: list(each) for kind, each in client.event_hooks.items()}
+
+    def make() -> Any:
+        return type(client)(
+            headers=client.headers,
+            cookies=client.cookies,
+            auth=client.auth,
+            timeout=client.timeout,
+            trust_env=client.trust_env,
+            follow_redirects=client.follow_redirects,
+            max_redirects=client.max_redirects,
+            event_hooks={kind: list(each) for kind, each in hooks.items()},
+        )
+
+    make.bounded_by_lexray = _before in hooks["request"]  # type: ignore[attr-defined]
+    return make
 
 
 def _before(request: Any) -> None:
