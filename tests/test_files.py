@@ -171,6 +171,24 @@ def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["a.txt", "link.txt", "real"]
 
 
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.symlink_to(other)
+    other.symlink_to(one)
+    with pytest.raises(LexrayError, match=r"cannot write .*one: Too many levels of symbolic links"):
+        write_whole(one, "new")
+    assert one.is_symlink()
+    assert other.is_symlink()
+
+
+def test_a_lone_line_that_is_too_deep_to_be_read_is_kept(tmp_path: Path) -> None:
+    path, line = tmp_path / "a.jsonl", b'{"key":' + b"[" * 100_000
+    path.write_bytes(line)
+    with appending(path) as stream:
+        assert [*whole_lines(stream, b'{"key":')] == [line]
+    assert path.read_bytes().startswith(line)
+
+
 def test_a_link_to_what_is_not_there_yet(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "new")
     write_whole(tmp_path / "link", "x")

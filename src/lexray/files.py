@@ -73,6 +73,8 @@ def writing(path: Path) -> Iterator[Path]:
                 _pour(part, path)
             return
         target = Path(os.path.realpath(path))
+        if target.is_symlink():  # what cannot be followed: links in a circle
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         with _beside(target) as folder:
             yield (part := folder / path.name)
             _keep_mode(target, part)
@@ -321,4 +323,6 @@ def _is_torn(line: bytes, start: bytes) -> bool:
         json.loads(line)
     except ValueError:
         return line.startswith(start)
+    except RecursionError:  # nothing of ours is that deep
+        return False
     return False

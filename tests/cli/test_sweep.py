@@ -14,6 +14,9 @@ from lexray import Model, filters
 from lexray.files import appending
 from tests.cli.running import answer, lexray, mistake
 
+DEEP = '{"model":' + "[" * 100_000
+"""Deeper than Python reads."""
+
 
 def sweep(model: Path, path: Path, *options: object) -> bytes:
     ran = lexray("heads", model, "-k", 5, "-o", path, *options)
@@ -168,7 +171,11 @@ def test_other_weights(llama: Path, tmp_path: Path) -> None:
     assert "other weights" in mistake("heads", llama, "-k", 5, "-o", path)
 
 
-@pytest.mark.parametrize("text", ["hello\n", "hello", '{"a": 1}\n', '{"a": 1}', "[1]\n", "{\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["hello\n", "hello", '{"a": 1}\n', '{"a": 1}', "[1]\n", "{\n", DEEP, f"{DEEP}\n"],
+    ids=lambda text: text[:9],
+)
 def test_a_file_of_someone_else_stays_as_it_is(llama: Path, tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes"
     path.write_text(text)

@@ -26,12 +26,17 @@ from lexray.model.info import info
 from lexray.model.model import Model
 from lexray.vocabulary.vocabulary import Vocabulary
 from tests.families import zoo
-from tests.families.gguf.writer import Converted, convert
+from tests.families.gguf.test_names import BY_NAME as STORED
+from tests.families.gguf.test_names import converted
+from tests.families.gguf.writer import Converted
+from tests.families.pairs import PAIRS, build_pair
 from tests.fuzz import given, quantised, words
 from tests.fuzz.spoil import VALUES, each, spoil_bytes, spoil_header, spoil_text
 
-FAMILIES = sorted({"llama", "gpt2", *(variant.name for variant in zoo.VARIANTS[::3])})
-"""Whose configs are spoiled."""
+FAMILIES = {v.model_type: (v.name, zoo.build) for v in zoo.VARIANTS[::-1]} | {
+    v.model_type: (v.name, build_pair) for v in PAIRS[::-1]
+}
+"""Whose configs are spoiled: the first variant of every family, and what builds it."""
 TEXT = "Hello wörld, 日本 <s> x\n  it's 123 aaaaaaaa"
 CORPUS = ["the cat and the dog", "Hello wörld it's 日本 12345", "a b c d e f g"] * 9
 
@@ -69,10 +74,7 @@ def make_sound(folder: Path) -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     write_tokenizers(folder)
-    for name in FAMILIES:
-        zoo.build(name).save_pretrained(folder / "families" / name)
-        shutil.copy(folder / "bpe.json", folder / "families" / name / "tokenizer.json")
-    llama = folder / "families" / "llama"
+    llama = sound_family("llama", folder)
     settings = {"eos_token": "<s>", "added_tokens_decoder": {"40": {"content": "<new>"}}}
     (llama / "tokenizer_config.json").write_text(json.dumps(settings))
     shutil.copytree(llama, folder / "shards")
@@ -87,27 +89,35 @@ def make_sound(folder: Path) -> None:
     config = json.loads((folder / "adapter" / "adapter_config.json").read_text())
     config |= {"base_model_name_or_path": "base", "alpha_pattern": {"q_proj": 3}}
     (folder / "adapter" / "adapter_config.json").write_text(json.dumps(config))
-    for name in ("llama", "gpt2"):
-        sound_gguf(name).save(folder / f"{name}.gguf")
     words.make_sound(folder)
     given.make_sound(folder)
     quantised.make_sound(folder)
 
 
+def sound_family(model_type: str, sound: Path) -> Path:
+    """A model of a family, made when it is first asked for."""
+    folder = sound / "families" / model_type
+    if not folder.exists():
+        name, build = FAMILIES[model_type]
+        build(name).save_pretrained(folder)
+        shutil.copy(sound / "bpe.json", folder / "tokenizer.json")
+    return folder
+
+
 def sound_gguf(name: str) -> Converted:
     """A model as llama.cpp's converter writes it, with a tokenizer that can encode."""
-    converted = convert(zoo.build(name))
+    model = converted(name)
     letters = [*"abcdefghijklmnopqrstuvwxyz", "▁", "Ġ", "th", "the", "▁the", "to", "tok"]
     tokens = letters + [f"<{i}>" for i in range(36 - len(letters))] + ["<s>"]
-    converted.metadata |= {
-        "tokenizer.ggml.model": "llama" if name == "llama" else "gpt2",
+    model.metadata |= {
+        "tokenizer.ggml.model": "gpt2" if name.startswith("gpt2") else "llama",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.merges": ["t h", "th e", "t o", "to k"],
         "tokenizer.ggml.scores": [0.5] * 37,
         "tokenizer.ggml.token_type": [1] * 36 + [3],
         "tokenizer.ggml.bos_token_id": 36,
     }
-    return converted
+    return model
 
 
 def exercise(path: Path) -> None:
@@ -137,7 +147,7 @@ def use_vocabulary(vocabulary: Vocabulary) -> None:
 
 
 def spoil_config(sound: Path, folder: Path, random: Random) -> Path:
-    source = random.choice(sorted((sound / "families").iterdir()))
+    source = sound_family(random.choice(sorted(FAMILIES)), sound)
     return _with(source, folder, "config.json", lambda raw: spoil_text(raw, random))
 
 
@@ -164,17 +174,16 @@ def spoil_index(sound: Path, folder: Path, random: Random) -> Path:
 
 def spoil_gguf(sound: Path, folder: Path, random: Random) -> Path:
     """By its bytes, or a key of its metadata by its value."""
-    name, path = random.choice(["llama", "gpt2"]), folder / "model.gguf"
+    model, path = sound_gguf(random.choice(["gpt2", *STORED])), folder / "model.gguf"
     if random.random() < 0.5:
-        raw = (sound / f"{name}.gguf").read_bytes()
+        raw = model.save(path).read_bytes()
         path.write_bytes(spoil_bytes(raw, random, raw.rindex(b".weight") + 64))
         return path
-    converted = sound_gguf(name)
-    key = random.choice(sorted(converted.metadata))
+    key = random.choice(sorted(model.metadata))
     for value in random.sample(VALUES, len(VALUES)):
-        converted.metadata[key] = value
+        model.metadata[key] = value
         try:
-            converted.save(path)
+            model.save(path)
         except Exception:  # what the `gguf` package cannot write
             continue
         return path

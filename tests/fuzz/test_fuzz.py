@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.quant.writers import FORMATS
-from tests.fuzz.cases import KINDS, exercise, make_sound, run
+from tests.fuzz.cases import KINDS, STORED, exercise, make_sound, run, sound_gguf
 from tests.fuzz.quantised import use
 
 CASES = 25
@@ -27,8 +27,8 @@ def test_sound_files_open(sound: Path) -> None:
         exercise(path)
     for form in FORMATS:
         use(sound / "quantised" / form)
-    for name in ("llama", "gpt2"):
-        exercise(sound / f"{name}.gguf")
+    for name in STORED:
+        exercise(sound_gguf(name).save(sound / f"{name}.gguf"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

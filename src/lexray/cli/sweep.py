@@ -160,7 +160,7 @@ def _parse(data: bytes, path: Path, number: int) -> Line:
     try:
         line = json.loads(data)
         whole = isinstance(line["pairs"], list) and line["address"] and line["matrix"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         whole = False
     if not whole:
         raise LexrayError(

@@ -120,7 +120,10 @@ def test_a_torn_last_line_is_cut_off(torn: bytes, options: PromptOptions, tmp_pa
     assert all(json.loads(line)["key"] for line in place.read_text().splitlines())
 
 
-@pytest.mark.parametrize("data", [b"hello", b"hello\n", b'{"prompt": "x"}\n', b"[1]\n", b"\n"])
+@pytest.mark.parametrize(
+    "data",
+    [b"hello", b"hello\n", b'{"prompt": "x"}\n', b"[1]\n", b"\n", b'{"key":' + b"[" * 99_999],
+)
 def test_a_file_of_someone_else(data: bytes, options: PromptOptions, tmp_path: Path) -> None:
     place = tmp_path / "x.jsonl"
     place.write_bytes(data)

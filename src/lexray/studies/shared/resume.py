@@ -183,7 +183,7 @@ def _parse(line: bytes, path: Path) -> tuple[str, Numbers | None]:
     try:
         row = json.loads(line)
         return str(row["key"]), row["numbers"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise _foreign(path) from None
 
 
