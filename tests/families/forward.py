@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -43,6 +45,8 @@ def routing(mixture: Mixture, x: Tensor) -> Tensor:
     top = scores.gather(-1, chosen)
     if spec.normalise:
         top = top / top.sum(-1, keepdim=True)
+    if how.each is not None:
+        top = top * mixture.weights.checkpoint.read(how.each)[chosen]
     return torch.zeros_like(scores).scatter(-1, chosen, top * how.scale)
 
 
@@ -68,10 +72,20 @@ def _xielu(ff: FeedForward, x: Tensor) -> Tensor:
     return torch.where(x > 0, positive, negative)
 
 
-def written(ff: FeedForward | Mixture, x: Tensor) -> Tensor:
-    """What the sub-block writes at inputs x."""
+def router_input(mixture: Mixture, x: Tensor, stream: Tensor) -> Tensor:
+    """What the router reads: what experts do, or the stream behind a norm of its own."""
+    norm = mixture.spec.router_norm
+    return x if norm is None else norm(stream, mixture.weights.checkpoint)
+
+
+def written(ff: FeedForward | Mixture, x: Tensor, stream: Tensor | None = None) -> Tensor:
+    """What the sub-block writes at inputs x, which its norm made of the stream: some experts read
+    behind other norms than their router."""
     if isinstance(ff, FeedForward):
         return _affine(coefficients(ff, x), ff.W_out, ff.b_out)
+    if ff.spec.own_norm is not None:
+        assert stream is not None
+        return _written_apart(ff, x, stream)
     weights = routing(ff, x)
     out = torch.zeros_like(x)
     for e, expert in enumerate(ff.experts):
@@ -86,6 +100,22 @@ def written(ff: FeedForward | Mixture, x: Tensor) -> Tensor:
         gate = ff.weights.reader(ff.address.layer, ff.spec.shared_gate, ff.spec.pre_norm)
         extra = extra * (x @ gate.to(x)).sigmoid()
     return (out + extra) * ff.spec.share
+
+
+def _written_apart(ff: Mixture, x: Tensor, stream: Tensor) -> Tensor:
+    """Experts and the shared one, each side behind a norm of its own, and read before another."""
+    checkpoint, weights = ff.weights.checkpoint, routing(ff, router_input(ff, x, stream))
+    out = torch.zeros_like(x)
+    for e, expert in enumerate(ff.experts):
+        out = out + weights[:, e : e + 1] * (coefficients(expert, x) @ _without_gain(expert))
+    shared = ff.shared
+    assert shared is not None
+    beside = coefficients(shared, shared.spec.pre_norm(stream, checkpoint)) @ _without_gain(shared)
+    return ff.spec.own_norm(out, checkpoint) + ff.spec.shared_norm(beside, checkpoint)
+
+
+def _without_gain(ff: FeedForward) -> Tensor:
+    return replace(ff.spec.w_out, gain=None).read(ff.weights.checkpoint)
 
 
 def _affine(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:

@@ -96,13 +96,16 @@ def attention_weights(model: Model, layer: int, scores: Tensor) -> Tensor:
     return torch.cat([scores, more], -1).softmax(-1)[..., :-1]
 
 
-def attention_scores(model: Model, layer: int, x: Tensor, positions: list[int]) -> Tensor:
-    """(head, query, key) scores before the softmax, from our parameters alone."""
+def attention_scores(
+    model: Model, layer: int, x: Tensor, positions: list[int], source: Tensor | None = None
+) -> Tensor:
+    """(head, query, key) scores before the softmax, from our parameters alone; `source` is what
+    keys are made of, x unless given."""
     at = torch.tensor(positions)
     offsets = at[None, :] - at[:, None]
     scores = []
     for head in model.layers[layer].heads:
-        q, k, spec = head.queries(x), head.keys(x), head.spec
+        q, k, spec = head.queries(x), head.keys(x if source is None else source), head.spec
         score = q @ k.T
         if (gains := head.turned_gains) is not None:
             q, k = (spec.rotary.turn(y[:, None], at)[:, 0] for y in (q, k))
@@ -123,7 +126,11 @@ def qk_at(
 ) -> None:
     """Attention weights (where the implementation returns them) and outputs at these positions."""
     specs = {n: x.spec.attention for n, x in enumerate(live.layers) if x.heads}
-    names = [name for spec in specs.values() for name in (spec.q.linear.reader, spec.o.module)]
+    names = [
+        name
+        for spec in specs.values()
+        for name in (spec.q.linear.reader, spec.k.linear.reader, spec.o.module)
+    ]
     with recorded(module, *names) as seen:
         eager = module.config._attn_implementation == "eager"
         out = run(module, IDS[:, : len(positions)], output_attentions=eager, **inputs)
@@ -131,12 +138,13 @@ def qk_at(
         before = [specs[m].q for m in specs if m < n]
         reader, call = spec.q.linear.reader, before.count(spec.q)
         x, visible = seen.at(reader, call)[0], allowed(model, n, len(positions))
-        scores = attention_scores(model, n, x, positions)
+        source = x if spec.shares is None else seen[spec.k.linear.reader][0]
+        scores = attention_scores(model, n, x, positions, source)
         ours = attention_weights(model, n, scores.masked_fill(~visible, -torch.inf))
         if theirs is not None:
             assert torch.equal(theirs[0] > 0, visible.expand_as(theirs[0])), f"layer {n}: mask"
             close(ours, theirs[0])
-        close(attention_output(model, n, x, ours), seen.at(spec.o.module, call)[1])
+        close(attention_output(model, n, x, ours, source), seen.at(spec.o.module, call)[1])
 
 
 def given_weights(out: Any, n: int) -> list[Tensor | None]:
@@ -145,12 +153,16 @@ def given_weights(out: Any, n: int) -> list[Tensor | None]:
     return found or [None] * n
 
 
-def attention_output(model: Model, layer: int, x: Tensor, weights: Tensor) -> Tensor:
-    """Σ_heads weights · values W_O plus the bias."""
+def attention_output(
+    model: Model, layer: int, x: Tensor, weights: Tensor, source: Tensor | None = None
+) -> Tensor:
+    """Σ_heads weights · values W_O plus the bias; `source` is what values are made of, x unless
+    given."""
+    source = x if source is None else source
     heads = model.layers[layer].heads
     total = torch.zeros(len(x), model.d_model)
     for head, weight in zip(heads, weights, strict=True):
-        total = total + weight @ head.values(x) * head_gate(head, x) @ head.W_O
+        total = total + weight @ head.values(source) * head_gate(head, x) @ head.W_O
     b_O = heads[0].b_O
     return total if b_O is None else total + b_O
 
@@ -201,10 +213,13 @@ def ff(module: PreTrainedModel, live: Model, model: Model) -> None:
             else (spec.w_in.module, spec.w_out.module)
         )
         beside = [spec.shared.w_out.module] if getattr(spec, "shared_beside", False) else []
-        with recorded(module, reader, writer, *beside) as seen:
+        sums = getattr(spec, "sum_reader", None)
+        norm = spec.pre_norm.module if sums else reader
+        with recorded(module, reader, writer, *beside, norm, *([sums] if sums else [])) as seen:
             run(module, IDS)
         x, expected = seen[reader][0], sum(seen[name][1] for name in (writer, *beside))
-        close(forward.written(layer.ff, x), expected)
+        expected = seen[sums][0] if sums else expected
+        close(forward.written(layer.ff, x, seen[norm][0]), expected)
         if isinstance(layer.ff, FeedForward):
             neuron, coefficient = layer.ff.neurons[3], forward.coefficients(layer.ff, x)[:, 3]
             removed = forward.coefficients(layer.ff, x).clone()
@@ -230,15 +245,17 @@ def unembedding(module: PreTrainedModel, live: Model, model: Model) -> None:
 def folding(module: PreTrainedModel, live: Model, model: Model) -> None:
     """Folded matrices on the bare norm give what raw ones give on the whole norm."""
     folded = model.view(folded=True)
-    x = torch.randn(5, model.d_model)
+    x, raw = torch.randn(5, model.d_model), model.checkpoint
     for layer, other in zip(model.layers, folded.layers, strict=True):
         norm = layer.spec.attention.pre_norm
         whole = x if norm is None else norm(x, model.checkpoint)
         bare = x if norm is None else norm.bare(x)
+        source = layer.spec.attention.norm_of("K")
+        own, given = (bare, whole) if source == norm else (source.bare(x), source(x, raw))
         for a, b in zip(layer.heads, other.heads, strict=True):
             close(b.queries(bare), a.queries(whole))
-            close(b.keys(bare), a.keys(whole))
-            close(b.values(bare), a.values(whole))
+            close(b.keys(own), a.keys(given))
+            close(b.values(own), a.values(given))
             post = layer.spec.attention.post_norm
             written = torch.randn(5, a.spec.v.d_head)
             if post is not None:
@@ -247,10 +264,10 @@ def folding(module: PreTrainedModel, live: Model, model: Model) -> None:
                 close(written @ b.W_O, centred * post.read_gain(model.checkpoint))
             else:
                 close(b.W_O, a.W_O)
-        norm = layer.spec.ff.pre_norm
-        whole = x if norm is None else norm(x, model.checkpoint)
-        bare = x if norm is None else norm.bare(x)
         for f, g in zip(layer.feed_forwards, other.feed_forwards, strict=True):
+            norm = f.norms.pre_norm
+            whole = x if norm is None else norm(x, raw)
+            bare = x if norm is None else norm.bare(x)
             close(forward.coefficients(g, bare), forward.coefficients(f, whole))
     final = model.architecture.final_norm
     if final is not None and model.architecture.head is None:

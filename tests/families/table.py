@@ -43,6 +43,8 @@ def traits(a: Architecture) -> list[str]:
         "norms behind sub-blocks": any(posts),
         "factors": any(x.post_norm is not None and x.post_norm.kind == "fixed" for x in heads),
         "normed queries and keys": any(x.q_norm is not None for x in heads),
+        "normed values": any(x.v_norm is not None for x in heads),
+        "keys and values of earlier layers": any(x.shares is not None for x in heads),
         "latent attention": any(isinstance(x.v.linear, Latent) for x in heads),
         "sinks": any(x.sinks is not None for x in heads),
         "ALiBi": any(x.alibi for x in heads),

@@ -12,7 +12,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from lexray.model.model import Model
 from tests.families.oracles import IDS, ORACLES, close, run
-from tests.families.zoo import DEEPSEEK, LATENT, LLAMA, MOE, QWEN_NEXT
+from tests.families.zoo import DEEPSEEK, GEMMA4, LATENT, LLAMA, MOE, QWEN_NEXT
 
 VISION: dict[str, Any] = {
     "hidden_size": 16,
@@ -50,6 +50,20 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         "Gemma 3",
         {"head_dim": 8, "sliding_window": 3},
         VISION | {"model_type": "siglip_vision_model"},
+    ),
+    "gemma4": (
+        "Gemma4ForConditionalGeneration",
+        "Gemma 4",
+        GEMMA4
+        | {"num_kv_shared_layers": 2, "hidden_size_per_layer_input": 5}
+        | {"vocab_size_per_layer_input": 37},
+        VISION | {"model_type": "gemma4_vision", "num_key_value_heads": 2, "head_dim": 8},
+    ),
+    "gemma4_unified": (
+        "Gemma4UnifiedForConditionalGeneration",
+        "Gemma 4 (unified)",
+        GEMMA4,
+        {"model_type": "gemma4_unified_vision", "mm_embed_dim": 16, "mm_posemb_size": 4},
     ),
     "llava": (
         "LlavaForConditionalGeneration",

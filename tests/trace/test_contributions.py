@@ -53,9 +53,8 @@ class Linearised:
 
     def attention(self, index: int, x: Tensor) -> Tensor:
         layer, spec = self.trace[index], self.trace[index].spec.attention
-        if (mixer := layer.spec.mixer) is not None:
-            wrote = self.leaf(f"L{index}.mixer", layer.mixer_write[self.row])
-            x = x + self.norm(mixer.post_norm, wrote, "")
+        if (mixer := layer.spec.mixer) is not None and not mixer.last:
+            x = x + self.mixer(index)
         if spec.absent:
             return x
         heads = zip(self.model.layers[index].heads, layer.z[self.row], strict=True)
@@ -65,6 +64,19 @@ class Linearised:
             out = out + self.leaf(f"L{index}.b_O", b_O)
         name = f"L{index}.attn_norm_bias"
         return self.norm(spec.sum_norm, x + self.norm(spec.post_norm, out, name), name)
+
+    def mixer(self, index: int) -> Tensor:
+        layer = self.trace[index]
+        assert layer.spec.mixer is not None
+        wrote = self.leaf(f"L{index}.mixer", layer.mixer_write[self.row])
+        return self.norm(layer.spec.mixer.post_norm, wrote, "")
+
+    def last(self, index: int, x: Tensor) -> Tensor:
+        """What stands behind the feed-forward, and the factor on all that leaves."""
+        spec = self.trace[index].spec
+        if spec.mixer is not None and spec.mixer.last:
+            x = x + self.mixer(index)
+        return self.norm(spec.factor, x, "")
 
     def feed_forward(self, index: int, x: Tensor) -> Tensor:
         layer, spec = self.trace[index], self.trace[index].spec.ff
@@ -88,7 +100,7 @@ class Linearised:
             P, b = (getattr(a.project_in, f)(self.model.checkpoint) for f in ("read", "read_bias"))
             x = x @ P.double() + self.leaf("embedding.project_bias", b)
         for index in range(self.model.n_layers):
-            x = self.feed_forward(index, self.attention(index, x))
+            x = self.last(index, self.feed_forward(index, self.attention(index, x)))
         x = self.norm(a.final_norm, x, "final_norm.bias")
         logits = x @ self.model.W_U.double() * a.logit_scale
         if self.model.b_U is not None:

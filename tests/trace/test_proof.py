@@ -16,8 +16,10 @@ from transformers import PreTrainedModel
 
 from lexray.errors import LexrayError
 from lexray.families import Norm
+from lexray.model.layer import Layer
 from lexray.model.model import Model
 from lexray.trace.record.plan import RecordPlan, kept_bytes
+from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace
 from tests.families import forward
 from tests.families.oracles import allowed, close, given_weights, head_gate, run
@@ -84,16 +86,19 @@ def test_blocks_add_up(name: str) -> None:
         else:
             close(x.attn_in, normed(attention.pre_norm, x.resid_pre, c.model))
         if (mixer := layer.spec.mixer) is not None:
-            close(x.mixer_in, normed(mixer.pre_norm, x.resid_pre, c.model))
+            before = x.resid_late if mixer.last else x.resid_pre
+            close(x.mixer_in, normed(mixer.pre_norm, before, c.model))
             close(x.mixer_out, normed(mixer.post_norm, x.mixer_write, c.model))
-            mixed = mixed + x.mixer_out
+            mixed = mixed if mixer.last else mixed + x.mixer_out
         close(x.attn_out, normed(attention.post_norm, x.attn_write, c.model))
         close(x.resid_mid, normed(attention.sum_norm, mixed, c.model))
         read = x.resid_pre if layer.spec.parallel else x.resid_mid
         if not ff.absent:
             close(x.mlp_in, normed(ff.pre_norm, read, c.model))
         close(x.mlp_out, normed(ff.post_norm, x.mlp_write, c.model))
-        close(x.resid_post, normed(ff.sum_norm, x.resid_mid + x.mlp_out, c.model))
+        last = x.mixer_out if mixer is not None and mixer.last else 0
+        whole = normed(ff.sum_norm, x.resid_mid + x.mlp_out + last, c.model)
+        close(x.resid_post, normed(layer.spec.factor, whole, c.model))
         after = layer.index + 1
         close(
             x.resid_post, c.trace.final if after == c.model.n_layers else c.trace[after].resid_pre
@@ -117,7 +122,13 @@ def test_heads_add_up(name: str) -> None:
             close(x.z[:, head.index], x.pattern[head.index] @ values * gate)
             if x.gate is not None:
                 close(x.gate[:, head.index], gate)
-            close(values, head.values(x.attn_in))
+            close(values, head.values(keys_source(c, layer).attn_in))
+
+
+def keys_source(c: Case, layer: Layer) -> LayerTrace:
+    """The layer whose stream a layer's keys and values are made of."""
+    shared = layer.spec.attention.shares
+    return c.trace[layer.index if shared is None else shared]
 
 
 @every
@@ -151,7 +162,7 @@ def test_queries_and_keys(name: str) -> None:
         for head in layer.heads:
             q, k = x.q[:, head.index], x.k[:, head.kv_index]
             close(q, head.queries(x.attn_in))
-            close(k, head.keys(x.attn_in))
+            close(k, head.keys(keys_source(c, layer).attn_in))
             met = x.q_rotated[:, head.index] @ x.k_rotated[:, head.kv_index].T
             if (grows := head.spec.temperature) is not None:
                 met = met / grows(torch.arange(len(IDS)))[:, None]
@@ -191,7 +202,7 @@ def test_pre_activations(name: str) -> None:
             assert x.pre is x.gate_pre is x.coefficients is None
             routing = torch.zeros(len(IDS), len(ff.experts))
             routing.scatter_(1, x.experts.chosen, x.experts.weights)
-            close(routing, forward.routing(ff, x.mlp_in))
+            close(routing, forward.routing(ff, forward.router_input(ff, x.mlp_in, x.resid_mid)))
             continue
         close(x.pre, x.mlp_in @ ff.W_in + (0 if ff.b_in is None else ff.b_in))
         close(x.coefficients, forward.coefficients(ff, x.mlp_in))

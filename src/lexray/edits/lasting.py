@@ -72,6 +72,15 @@ def _refuse_shared(model: Anatomy, address: Address) -> None:
             f"{address} shares its weights with other layers of {model.name}, so that no change of "
             "weights is one of this layer alone; change a run: model.trace(…, edits=[…])"
         )
+    spec = model.architecture.blocks[address.layer].attention
+    if address.subhead not in ("K", "V"):
+        return
+    if spec.shares is not None or spec.k.linear == spec.v.linear:
+        whose = f"layer {spec.shares}" if spec.shares is not None else "keys and values alike"
+        raise LexrayError(
+            f"the weights behind {address} are those of {whose}, so that no change of them is one "
+            "of this vector alone; change a run: model.trace(…, edits=[…])"
+        )
 
 
 def _writers(model: Anatomy, edit: Placed) -> Iterator[tuple[Linear, slice, bool]]:
@@ -111,6 +120,8 @@ def _find_replaced(model: Anatomy, edit: Replace) -> Iterator[Found]:
         raise LexrayError(
             f"{edit.address} has {max(shape)} entries, but the vector has {vector.numel()}"
         )
+    if group.linear.gain is not None:  # which stands behind the weight, and is read as part of it
+        vector = vector / model.place(model.checkpoint.read(group.linear.gain)).to(vector)
     yield group.linear.weight, Rewritten(box, vector.detach().cpu().view(shape))
 
 
@@ -135,6 +146,11 @@ def _find_added(model: Anatomy, edit: RankOne) -> Iterator[Found]:
         raise LexrayError(f"{edit} has to be worked out first; model.edited([…]) does that")
     edit.site.check(model)
     linear = next(linear for linear, _, _ in _writers(model, edit))
+    if linear.gain is not None:
+        raise LexrayError(
+            f"{edit.site} writes through a norm of its own, so that nothing can be added to what "
+            "it writes by its weights alone; change a run: model.trace(…, edits=[…])"
+        )
     box = _box(model, linear, ALL, ALL)
     key, value = edit.key.detach().cpu(), edit.value.detach().cpu()
     rows, columns = (key, value) if linear.in_first else (value, key)

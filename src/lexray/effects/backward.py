@@ -22,6 +22,8 @@ from torch import Tensor
 from lexray.choice import Some, choose
 from lexray.effects.aim import Aim, own_actions
 from lexray.errors import LexrayError
+from lexray.families import Experts
+from lexray.model.anatomy import Anatomy
 from lexray.result.charts.cells import Cells, Square
 from lexray.result.readings import Reading, Source, Token
 from lexray.result.table import TEXT_WIDTH, Cell, Result, Table
@@ -173,6 +175,7 @@ def backward(
     at = choose(positions, len(recording), "position")
     blocks = model.architecture.blocks
     chosen = [n for n in choose(layers, model.n_layers, "layer") if not blocks[n].ff.absent]
+    refuse_inner_norms(model, chosen)
 
     def loss(logits: Float[Tensor, "n d_vocab"]) -> Float[Tensor, ""]:
         return -logits[aim.position].log_softmax(-1)[aim.target.id]
@@ -196,6 +199,18 @@ def backward(
     return Backward(
         source, aim, gradient.value, recording.tokens, tuple(chosen), at, tuple(imprints)
     )
+
+
+def refuse_inner_norms(model: Anatomy, layers: Sequence[int]) -> None:
+    """Raises where experts have norms of their own: what a loss would write into them is not what
+    arrives behind the feed-forward."""
+    ffs = {n: model.architecture.blocks[n].ff for n in layers}
+    if normed := [n for n, ff in ffs.items() if isinstance(ff, Experts) and ff.own_norm]:
+        raise LexrayError(
+            f"the backward lens does not reach the experts of {model.name} in layers "
+            f"{', '.join(map(str, normed))}, behind which stands a norm of their own; choose other "
+            "layers, or trace.contributions() for what their neurons added"
+        )
 
 
 def _read(

@@ -16,11 +16,15 @@ from lexray.families.linear import Latent, Linear, Norm
 from lexray.families.registry import CORRECT
 from lexray.families.relative import DistanceBias
 from lexray.families.shapes import block_shapes, check, refuse_packed
-from lexray.families.spec import Architecture, Attention, Block, Experts, QKNorm
+from lexray.families.spec import Architecture, Attention, Block, Experts, LayerInputs, QKNorm
 from lexray.families.walk import linears
 
 Vectors = Iterator[tuple[str | None, int]]
 """Names of gains and biases, and how many values each should have."""
+
+
+INSIDE = ("source_norm", "router_norm", "own_norm", "shared_norm")
+"""Norms that only some sub-blocks have."""
 
 
 def check_complete(a: Architecture, checkpoint: Checkpoint) -> None:
@@ -73,6 +77,16 @@ def _check_ends(a: Architecture, checkpoint: Checkpoint) -> None:
         _check_vector(head.dense.bias, outer, checkpoint)
     if a.projects_last and a.project_in is not None:
         _check_vector(a.project_in.bias, a.d_model, checkpoint)
+    if a.layer_inputs is not None:
+        _check_layer_inputs(a, a.layer_inputs, checkpoint)
+
+
+def _check_layer_inputs(a: Architecture, x: LayerInputs, checkpoint: Checkpoint) -> None:
+    whole = len(a.blocks) * x.width
+    _check_matrix(x.table, whole, checkpoint)
+    _check_matrix(x.project.weight, a.d_model, checkpoint, whole)
+    for vector in _of(x.norm, x.width):
+        _check_vector(*vector, checkpoint)
 
 
 def _inner_width(project: Linear | None, a: Architecture, checkpoint: Checkpoint) -> int:
@@ -91,9 +105,10 @@ def _inner_width(project: Linear | None, a: Architecture, checkpoint: Checkpoint
 
 def _norms(a: Architecture, block: Block) -> Vectors:
     x, ff = block.attention, block.ff
-    for part in (x, block.cross, block.mixer, ff):
-        for name in ("pre_norm", "post_norm", "sum_norm"):
+    for part in (x, block.cross, block.mixer, ff, getattr(ff, "shared", None)):
+        for name in ("pre_norm", "post_norm", "sum_norm", *INSIDE):
             yield from _of(getattr(part, name, None), a.d_model)
+    yield from _of(block.factor, 1)
     for heads in (x.q, x.k, x.v):
         if isinstance(heads.linear, Latent):
             yield from _of(heads.linear.norm, heads.linear.width)
@@ -102,7 +117,7 @@ def _norms(a: Architecture, block: Block) -> Vectors:
 
 
 def _qk_norms(x: Attention) -> Vectors:
-    for norms, heads in ((x.q_norm, x.q), (x.k_norm, x.k)):
+    for norms, heads in ((x.q_norm, x.q), (x.k_norm, x.k), (x.v_norm, x.v)):
         if norms is None:
             continue
         yield from _of(norms.joint, len(heads.starts) * heads.d_head)
@@ -137,6 +152,7 @@ def _check_distances(a: Architecture, x: Attention, checkpoint: Checkpoint) -> N
 
 def _check_experts(a: Architecture, ff: Experts, checkpoint: Checkpoint) -> None:
     _check_matrix(ff.router.weight, a.d_model, checkpoint, len(ff.experts))
+    _check_vector(ff.routing.each, len(ff.experts), checkpoint)
     if ff.shared_gate is not None:
         _check_matrix(ff.shared_gate.weight, a.d_model, checkpoint, 1)
     stack = ff.experts[-1].w_in

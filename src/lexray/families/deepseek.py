@@ -1,9 +1,10 @@
 """DeepSeek V2, V3 and V3.2, and those built alike: latent attention (Kimi K2, GLM-4.7-Flash,
-Mistral 4, whose queries grow with their position, and Youtu-LLM, which has no experts).
+GLM-5, Mistral 4, whose queries grow with their position, and Youtu-LLM, which has no experts).
 
 Keys and values come out of one narrow latent, which is normed; beside it stands a part of the keys
 that all heads share, and that alone is rotary. Queries may come out of a latent of their own. V3.2
-attends to those positions only that an indexer chooses; which, shows in a trace.
+attends to those positions only that an indexer chooses; which, shows in a trace. In GLM-5 a layer
+may go by the choice of an earlier one.
 """
 
 from __future__ import annotations
@@ -45,6 +46,14 @@ MISTRAL4 = DEFAULTS | {
     "num_experts_per_tok": 4,
     "rope_interleave": True,
 }
+GLM5 = V3 | {
+    "rms_norm_eps": 1e-5,
+    "n_group": 1,
+    "topk_group": 1,
+    "q_lora_rank": 2048,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 256,
+}
 YOUTU = DEFAULTS | {"tie_word_embeddings": True, "first_k_dense_replace": 1 << 20}
 INDEXER = tuple(
     f"indexer.{name}"
@@ -57,6 +66,7 @@ LATENT_EPS = 1e-6
 @family("deepseek_v2", title="DeepSeek V2", defaults=V2)
 @family("deepseek_v3", "kimi_k2", title="DeepSeek V3", defaults=V3)
 @family("deepseek_v32", title="DeepSeek V3.2", defaults=V3)
+@family("glm_moe_dsa", title="GLM-5", defaults=GLM5)
 @family("mistral4", title="Mistral 4", defaults=MISTRAL4)
 @family("youtu", title="Youtu-LLM", defaults=YOUTU)
 @family("glm4_moe_lite", title="GLM-4.7-Flash", defaults=GLM | {"rope_interleave": True})
@@ -78,12 +88,24 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
             scale=width**-0.5 * stretch(c),
             pre_norm=norm(f"{stem}input_layernorm"),
             temperature=temperature(c),
-            others=tuple(
-                f"{stem}self_attn.{name}" for name in INDEXER if f"{stem}self_attn.{name}" in t
-            ),
+            others=indexer(t, stem),
+            chosen_by=chooser(c, t, stem, n),
         ),
         deepseek_feed_forward(c, t, stem, n, norm(f"{stem}post_attention_layernorm"), **routing(c)),
     )
+
+
+def indexer(t: Names, stem: str) -> tuple[str, ...]:
+    """The tensors that choose the positions, where a layer has them."""
+    return tuple(name for x in INDEXER if (name := f"{stem}self_attn.{x}") in t)
+
+
+def chooser(c: Config, t: Names, stem: str, n: int) -> int | None:
+    """The earlier layer by whose choice a layer goes that makes none, in a model that chooses."""
+    layers = stem.removesuffix(f"{n}.")
+    if c.get("model_type") != "glm_moe_dsa" or indexer(t, stem):
+        return None
+    return next((m for m in range(n - 1, -1, -1) if indexer(t, f"{layers}{m}.")), None)
 
 
 def heads(c: Config, t: Names, stem: str) -> Projections:

@@ -1,8 +1,12 @@
 """EXAONE 4: norms on what sub-blocks write and on each head's queries and keys; where some layers
-look through a window, the others go without rotary positions."""
+look through a window, the others go without rotary positions. The mixture (K-EXAONE) norms what
+sub-blocks read, and has DeepSeek's experts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from lexray.families.experts import DEEPSEEK, deepseek_feed_forward
 from lexray.families.parts import attention, decoder, gated, projections, qk_norms, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
@@ -36,6 +40,30 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
             post_norm=t.norm("rms", f"{stem}post_feedforward_layernorm", eps),
         ),
     )
+
+
+MOE = {name: value for name, value in DEEPSEEK.items() if name != "n_shared_experts"}
+
+
+@family(
+    "exaone_moe",
+    title="EXAONE (MoE)",
+    defaults=DEFAULTS
+    | MOE
+    | {"sliding_window": 4096, "first_k_dense_replace": 1}
+    | {"num_shared_experts": 1, "routed_scaling_factor": 2.5},
+)
+def describe_moe(c: Config, t: Names) -> Architecture:
+    return decoder(c, t, moe_block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
+
+
+def moe_block(c: Config, t: Names, stem: str, n: int) -> Block:
+    before, between = (
+        t.norm("rms", f"{stem}{x}_layernorm", c["rms_norm_eps"])
+        for x in ("input", "post_attention")
+    )
+    heads = replace(block(c, t, stem, n).attention, pre_norm=before, post_norm=None)
+    return Block(heads, deepseek_feed_forward(c, t, stem, n, between))
 
 
 def is_sliding(c: Config, n: int) -> bool:

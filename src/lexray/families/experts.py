@@ -80,10 +80,12 @@ def deepseek_feed_forward(
     groups by their sigmoids, beside shared ones that are one feed-forward."""
     if n < c["first_k_dense_replace"] and f"{stem}mlp.gate.weight" not in t:
         return gated(t, f"{stem}mlp.", c["intermediate_size"], c["hidden_act"], pre_norm=norm)
-    width, shared = c["moe_intermediate_size"], c.get("n_shared_experts") or 0
+    width = c["moe_intermediate_size"]
+    shared = c.get("n_shared_experts", c.get("num_shared_experts")) or 0
+    places = (f"{stem}mlp.gate.", f"{stem}mlp.")
     how = {
         "score": "sigmoid",
-        "correction": t.pick(f"{stem}mlp.gate.e_score_correction_bias"),
+        "correction": t.pick(*(f"{place}e_score_correction_bias" for place in places)),
         "groups": c["n_group"],
         "kept": c["topk_group"],
         "scale": c["routed_scaling_factor"],

@@ -15,7 +15,7 @@ DEFAULTS = {
 }
 
 
-@family("gpt2", title="GPT-2", defaults=DEFAULTS)
+@family("gpt2", "gpt-sw3", title="GPT-2", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
     body = t.prefix("wte.weight", "transformer.", "")
     s = gpt_sizes(c)

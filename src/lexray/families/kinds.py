@@ -32,6 +32,9 @@ _WHOLE = """
     mamba_expand mamba_d_ssm mamba_n_heads mamba_n_groups mamba_d_state mamba_num_heads
     mamba_head_dim n_groups ssm_state_size moe_latent_size moe_shared_expert_intermediate_size
     linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim
+    kv_n_heads moe_top_k top_k_experts
+    global_head_dim num_global_key_value_heads num_kv_shared_layers
+    hidden_size_per_layer_input vocab_size_per_layer_input
     num_dense_layers block_multiple_of block_ff_dim
     sliding_window_pattern _sliding_window_pattern global_attn_every_n_layers no_rope_layer_interval
 """
@@ -45,10 +48,12 @@ _NUMBER = """
     ssm_in_multiplier ssm_out_multiplier block_ffn_dim_multiplier
     mscale mscale_all_dim alpha llama_4_scaling_beta
     norm_eps norm_epsilon embedding_multiplier logits_scaling residual_multiplier
-    floor_scale attn_scale attention_multiplier routed_scaling_factor router_jitter_noise
+    floor_scale attn_scale attention_multiplier
+    route_scale routed_scaling_factor router_jitter_noise
 """
 _FLAG = """
     scale_decoder_outputs relative_attention share_att_key position_biased_input legacy
+    mup_enabled attention_k_eq_v use_double_wide_mlp enable_moe_block
     block_auto_adjust_ff_dim rope_interleave attn_temperature_tuning
     scale_embedding tie_word_embeddings use_parallel_residual parallel_attn multi_query alibi
     new_decoder_architecture use_sliding_window qk_layernorm use_qk_norm norm_topk_prob

@@ -36,6 +36,11 @@ class Linear:
     """Its outputs are every `step`-th of the matrix (gates and keys in turn: gpt-oss)."""
     factor: float = 1.0
     """What comes out of its module is multiplied by this (Falcon-H1); it is read as part of W."""
+    rows: tuple[int, int] | None = None
+    """The first of its inputs and their number, in a matrix where the experts' lie end to end."""
+    gain: str | None = None
+    """What comes out is multiplied by the gain of a norm behind it (Gemma 4's experts); this is
+    read as part of W. The tensor's name."""
 
     @property
     def module(self) -> str:
@@ -50,6 +55,10 @@ class Linear:
     def index(self, inputs: slice, outputs: slice) -> tuple[slice, ...]:
         """The slices to read from disk for these inputs and outputs."""
         outputs = self._shift(outputs)
+        if self.rows is not None:
+            first, n = self.rows
+            start, stop, _ = inputs.indices(n)
+            inputs = slice(first + start, first + stop)
         plane = (inputs, outputs) if self.in_first else (outputs, inputs)
         return plane if self.expert is None else (slice(self.expert, self.expert + 1), *plane)
 
@@ -60,6 +69,8 @@ class Linear:
             tensor = tensor[0]
         tensor = tensor if self.in_first else tensor.T
         tensor = tensor if self.factor == 1 else tensor * self.factor
+        if self.gain is not None:
+            tensor = tensor.float() * checkpoint.read(self.gain, self._shift(outputs)).float()
         return tensor[:, :: self.step] if self.step > 1 else tensor
 
     def cost(self, checkpoint: Checkpoint, inputs: slice = ALL, outputs: slice = ALL) -> int:
@@ -72,7 +83,8 @@ class Linear:
             return None
         outputs = self._shift(outputs)
         if self.expert is None:
-            return checkpoint.read(self.bias, outputs)[:: self.step] * self.factor
+            bias = checkpoint.read(self.bias, outputs)[:: self.step] * self.factor
+            return bias if self.gain is None else bias * checkpoint.read(self.gain, outputs)
         each = checkpoint.read(self.bias, slice(self.expert, self.expert + 1), outputs)
         return each[0, :: self.step]
 

@@ -83,6 +83,8 @@ def rotary(
     `dims` overrides the number of turned dimensions.
     """
     parameters = rope_parameters(config, layer_type, theta, partial)
+    if parameters["rope_type"] == "proportional":
+        return _proportional(parameters, d_head, kind)
     if dims is None:
         dims = int(d_head * parameters["partial_rotary_factor"])
     if not 0 <= dims <= min(d_head, MOST):
@@ -91,6 +93,16 @@ def rotary(
     exponents = torch.arange(0, dims, 2, dtype=torch.float64) / dims
     frequencies, factor = _SCALED[parameters["rope_type"]](base**-exponents, parameters, config)
     return Rotary(tuple(frequencies.tolist()), kind, factor)
+
+
+def _proportional(p: dict[str, Any], d_head: int, kind: Literal["half", "pair"]) -> Rotary:
+    """Gemma 4's: pairs are as far apart as if all turned, and the last ones do not."""
+    turned, pairs = int(p["partial_rotary_factor"] * d_head // 2), d_head // 2
+    if not 0 <= turned <= pairs <= MOST:
+        raise LexrayError(f"a rotary embedding cannot turn {2 * turned} of {d_head} dimensions")
+    exponents = 2 * torch.arange(turned, dtype=torch.float64) / d_head
+    frequencies = float(p["rope_theta"]) ** -exponents / float(p.get("factor") or 1.0)
+    return Rotary((*frequencies.tolist(), *[0.0] * (pairs - turned)), kind)
 
 
 def rope_parameters(
@@ -198,5 +210,6 @@ _SCALED = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "proportional": _default,  # made by itself, above
     "su": _longrope,  # LongRoPE's name in early Phi-3 configs
 }

@@ -24,8 +24,9 @@ def block_shapes(a: Architecture, block: Block) -> Shapes:
         *(_attention(a, block.cross) if block.cross else ()),
         *(part for ff in dense_parts(block.ff) for part in _feed_forward(a, ff)),
     ):
-        end = linear.start + outputs
-        shapes[linear.weight] = inputs, max(end, shapes.get(linear.weight, (0, 0))[1])
+        end, rows = linear.start + outputs, linear.rows[0] if linear.rows else 0
+        known = shapes.get(linear.weight, (0, 0))
+        shapes[linear.weight] = max(rows + inputs, known[0]), max(end, known[1])
     return shapes
 
 

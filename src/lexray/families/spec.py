@@ -6,7 +6,7 @@ made of, which know how to read themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, ClassVar, Literal
 
@@ -61,6 +61,8 @@ class Attention:
     """Normalises the sum (post-norm models such as BERT)."""
     q_norm: QKNorm | None = None
     k_norm: QKNorm | None = None
+    v_norm: QKNorm | None = None
+    """Values are normed too (Gemma 4): by what they are divided depends on what is read."""
     rotary: Rotary | None = None
     alibi: float = 0.0
     """ALiBi: what the slope times the key's position is multiplied by; 0 without ALiBi."""
@@ -84,14 +86,20 @@ class Attention:
     """Each head's sum of values is multiplied by the sigmoid of this before W_O (Qwen3-Next)."""
     crosses: bool = False
     """Its keys and values read what an encoder gives, not this stack's stream."""
+    shares: int | None = None
+    """The earlier layer whose keys and values it uses (Gemma 3n, 4): `k` and `v` are that one's."""
+    chosen_by: int | None = None
+    """The earlier layer by whose choice of positions it goes (GLM-5)."""
     source_norm: Norm | None = None
-    """Normalises that: the encoder's final norm."""
+    """Normalises what keys and values read, where that is not this layer's stream: the encoder's
+    final norm, or the norm of the layer that they belong to."""
     others: tuple[str, ...] = ()
     """Tensors that take part and are not read (the indexer of DeepSeek V3.2)."""
 
     def norm_of(self, kind: str) -> Norm | None:
         """What the readers of a kind ("Q", "K", "V") stand behind."""
-        return self.source_norm if self.crosses and kind in ("K", "V") else self.pre_norm
+        elsewhere = self.crosses or self.shares is not None
+        return self.source_norm if elsewhere and kind in ("K", "V") else self.pre_norm
 
     @property
     def absent(self) -> bool:
@@ -140,7 +148,8 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Mixer:
-    """What mixes tokens without attention weights: a state space, linear attention, a convolution.
+    """What mixes tokens without attention weights: a state space, linear attention, a convolution;
+    or what else writes to the stream as one part.
 
     Between the maps that read the stream and the one that writes to it lies a recurrence, so no
     token-by-token table exists: it is one part, and the columns and rows of its maps are vectors.
@@ -155,6 +164,9 @@ class Mixer:
     """What it is, in words."""
     others: tuple[str, ...] = ()
     """The tensors between them, which are not read."""
+    last: bool = False
+    """It stands behind the feed-forward, not in attention's place or beside it: what a gate lets in
+    of a layer's own embedding of the token (Gemma 3n, 4)."""
     pre_norm: Norm | None = None
     post_norm: Norm | None = None
     sum_norm: ClassVar[None] = None
@@ -181,6 +193,8 @@ class Routing:
     """What the weights are multiplied by in the end."""
     on_input: bool = False
     """They multiply what an expert reads, not what it writes (Llama 4)."""
+    each: str | None = None
+    """Each expert's weight is multiplied by a factor of its own: the tensor's name (Gemma 4)."""
     jitter: float = 0.01
     """The sparse mixer leaves out of its softmax what falls short of the best by twice that."""
 
@@ -203,17 +217,36 @@ class Experts:
     """The shared expert is not in `module`, but its output is added to the module's (Granite)."""
     share: float = 1.0
     """What all of them write together is multiplied by this (Cohere: the mean with the shared)."""
+    router_norm: Norm | None = None
+    """What the router reads, where it is not what the experts read (Gemma 4)."""
+    own_norm: Norm | None = None
+    """Normalises what the chosen experts write together, and …"""
+    shared_norm: Norm | None = None
+    """… what the shared one does, before their sum (Gemma 4). Their gains are read as part of the
+    experts' `w_out`; what they divide by is recorded, as part of the coefficients."""
     pre_norm: Norm | None = None
     post_norm: Norm | None = None
     sum_norm: Norm | None = None
     absent: ClassVar[bool] = False
+
+    @property
+    def sum_reader(self) -> str | None:
+        """The module that reads what they write together, where none gives it."""
+        return self.post_norm.module if self.own_norm and self.post_norm else None
+
+    @property
+    def around_shared(self) -> Experts:
+        """The same with the norms around the shared expert, which may have one of its own."""
+        own = None if self.shared is None else self.shared.pre_norm
+        return self if own is None else replace(self, pre_norm=own)
 
 
 @dataclass(frozen=True)
 class Block:
     """One layer; `parallel`: attention and feed-forward read the same residual stream.
 
-    Attention and feed-forward may be `absent`; a mixer stands in attention's place, or beside it.
+    Attention and feed-forward may be `absent`; a mixer stands in attention's place, beside it, or
+    last.
     """
 
     attention: Attention
@@ -222,6 +255,8 @@ class Block:
     mixer: Mixer | None = None
     cross: Attention | None = None
     """A decoder's attention to what its encoder gives, between the other two."""
+    factor: Norm | None = None
+    """All that leaves the block is multiplied by this (Gemma 4)."""
     path: str | None = None
     """The name of the block's module, where it is not what its parts have in common (T5)."""
 
@@ -257,6 +292,20 @@ class HeadTransform:
         if (bias := self.dense.read_bias(checkpoint)) is not None:
             x = x + bias.to(x)
         return self.norm(activation(self.activation)(x), checkpoint)
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """A second embedding, of which each layer has a part of its own (Gemma 3n, 4): the mixer that
+    stands last in a layer writes by it."""
+
+    table: str
+    """(d_vocab, layers · width) on disk."""
+    project: Linear
+    """What the token's first embedding adds to it."""
+    norm: Norm
+    """Normalises that, layer by layer."""
+    width: int
 
 
 @dataclass(frozen=True)
@@ -298,6 +347,7 @@ class Architecture:
     sinusoids: str | None = None
     """The module that calculates position embeddings, where they are not learned (XGLM)."""
     token_types: str | None = None
+    layer_inputs: LayerInputs | None = None
     causal: bool = True
     n_ctx: int | None = None
     """The longest context of the config, if it says so."""
@@ -306,6 +356,8 @@ class Architecture:
     both ways: with its blocks, its ends, and the embeddings that it shares."""
     settings: tuple[tuple[str, Any], ...] = ()
     """Entries that the config may leave out, and without which it says another model."""
+    alone: tuple[tuple[str, Any], ...] = ()
+    """The entries of a config by which its first block can stand alone."""
     unrolled: tuple[tuple[str, Any], ...] = ()
     """Where layers share their weights (ALBERT): the entries of a config by which each has its
     own."""

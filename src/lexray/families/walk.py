@@ -11,7 +11,7 @@ from lexray.families.linear import Latent, Linear, Norm, Nothing
 
 TENSORS = (
     *("embed", "unembed", "unembed_bias", "positions", "token_types", "table"),
-    *("correction", "curve", "sinks", "others"),
+    *("correction", "each", "curve", "sinks", "others"),
 )
 """The fields of a description that are names of tensors themselves."""
 

@@ -192,9 +192,10 @@ class Mixture(Component):
         if self.spec.shared is None:
             return None
         address = replace(self.address, shared=True)
-        return FeedForward(self.weights, address, self.spec.shared, self.spec)
+        return FeedForward(self.weights, address, self.spec.shared, self.spec.around_shared)
 
     @property
     def W_router(self) -> Float[Tensor, "d_model n_experts"]:
         """One key per expert."""
-        return self.weights.reader(self.address.layer, self.spec.router, self.spec.pre_norm)
+        norm = self.spec.router_norm or self.spec.pre_norm
+        return self.weights.reader(self.address.layer, self.spec.router, norm)

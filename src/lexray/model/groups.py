@@ -118,6 +118,8 @@ def neuron_group(
 ) -> Group | None:
     """The keys, gates or values of a feed-forward; None for the gates of one without."""
     linear = {"key": ff.w_in, "gate": ff.w_gate, "value": ff.w_out}[kind]
+    if owner.shared and isinstance(norms, Experts):
+        norms = norms.around_shared
     norm = norms.post_norm if kind == "value" else norms.pre_norm
     return None if linear is None else Group(weights, owner, kind, linear, norm, 0, ff.d_mlp)
 
@@ -191,6 +193,8 @@ def source_groups(weights: Weights, kind: Kind) -> Iterator[Group]:
 def all_groups(weights: Weights, kind: Kind) -> Iterator[Group]:
     """All vectors of a kind, group after group, layer after layer; what layers share once. What
     reads an encoder's output is among the encoder's."""
+    blocks = weights.architecture.blocks
     for layer in weights.architecture.own_layers:
-        yield from layer_groups(weights, layer, kind)
+        if kind not in ("K", "V") or blocks[layer].attention.shares is None:
+            yield from layer_groups(weights, layer, kind)
     yield from source_groups(weights, kind)

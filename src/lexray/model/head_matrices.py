@@ -110,7 +110,8 @@ class HeadMatrices(Wired):
 
     def value_map(self, *, bias: bool = True) -> Map:
         """`values` as a function that has read its weights."""
-        return self._plain(self.spec.v, self.kv_index, bias, self.spec.clip if bias else None)
+        spec = self.spec
+        return self._map(spec.v, spec.v_norm, self.kv_index, bias, clip=bias)
 
     def query_map(self, *, bias: bool = True, clip: bool = True) -> Map:
         """`queries` as a function that has read its weights."""

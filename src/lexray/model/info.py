@@ -149,7 +149,14 @@ def traits(model: Weights) -> dict[str, str]:
     if not a.causal:
         traits["attention"] = "sees both ways"
     if any(x.q_norm for x in attentions):
-        traits["queries and keys"] = "normed"
+        values = any(x.v_norm for x in attentions)
+        traits["queries, keys and values" if values else "queries and keys"] = "normed"
+    if wider := Counter(x.q.d_head for x in attentions if x.q.d_head != a.d_head):
+        traits["heads"] = ", ".join(
+            f"{d} dimensions wide in {n} of {model.n_layers} layers" for d, n in wider.items()
+        )
+    if lent := sum(x.shares is not None for x in attentions):
+        traits["keys and values"] = f"{lent} of {len(attentions)} layers use those of earlier ones"
     latents = Counter(x.v.linear.width for x in attentions if isinstance(x.v.linear, Latent))
     if latents:
         traits["keys and values"] = ", ".join(
@@ -238,6 +245,9 @@ LABELS = {
     "unembed_bias": "b_U",
     "positions": "W_pos",
     "token_types": "W_type",
+    "layer_inputs.table": "embeddings of the layers",
+    "layer_inputs.project": "embedding to those of the layers",
+    "layer_inputs.norm": "norm of that",
     "embed_norm": "norm of the embedding",
     "project_in": "E to d_model",
     "project_out": "d_model to U",
@@ -262,6 +272,7 @@ LABELS = {
     "blocks.attention.others": "what else attention has, not read",
     "blocks.attention.q_norm": "norm of queries",
     "blocks.attention.k_norm": "norm of keys",
+    "blocks.attention.v_norm": "norm of values",
     "blocks.attention.o": "O",
     "blocks.attention.post_norm": "norm on attention's output",
     "blocks.attention.sum_norm": "norm after attention",
@@ -271,15 +282,20 @@ LABELS = {
     "blocks.mixer.w_out": "mixer, out",
     "blocks.mixer.post_norm": "norm on mixer's output",
     "blocks.ff.pre_norm": "norm before feed-forward",
+    "blocks.ff.router_norm": "norm before the router",
     "blocks.ff.router": "router",
+    "blocks.ff.routing.each": "factors of the experts",
     "blocks.ff.routing.correction": "bias of the choice of experts",
     "blocks.ff.shared_gate": "shared expert's gate",
     "blocks.ff.w_in": "in (keys)",
     "blocks.ff.w_gate": "gate",
     "blocks.ff.curve": "parameters of the activation",
     "blocks.ff.w_out": "out (values)",
+    "blocks.ff.own_norm": "norm on the experts' output",
+    "blocks.ff.shared_norm": "norm on the shared expert's output",
     "blocks.ff.post_norm": "norm on feed-forward's output",
     "blocks.ff.sum_norm": "norm after feed-forward",
+    "blocks.factor": "factor on the layer's output",
 }
 """What people call the parts of a model, in the order in which they are listed."""
 
@@ -310,8 +326,11 @@ def parameters(model: Weights) -> list[dict[str, Any]]:
     ]
 
 
-SHARED = ("encoder.embed", "encoder.unembed", "blocks.cross.source_norm")
-"""What stands in the description of both stacks."""
+SHARED = (
+    *("encoder.embed", "encoder.unembed"),
+    *("blocks.cross.source_norm", "blocks.attention.source_norm"),
+)
+"""What stands in the description of both stacks, or of two layers."""
 
 
 def _place(path: str) -> tuple[str, str]:

@@ -150,7 +150,11 @@ def chance(weights: Weights, writer: tuple[Kind, int], reader: End) -> float:
 
 
 def comes_later(weights: Weights, writer: tuple[Kind, int], reader: tuple[Kind, int]) -> bool:
-    """Whether what the writer adds to the stream can reach the reader."""
+    """Whether what the writer adds to the stream can reach the reader; keys and values that a
+    layer has from an earlier one read what that one does."""
+    shared = weights.architecture.blocks[reader[1]].attention.shares
+    if reader[0] in ("K", "V") and shared is not None:
+        reader = reader[0], shared
     if writer[1] != reader[1]:
         return writer[1] < reader[1]
     parallel = weights.architecture.blocks[writer[1]].parallel

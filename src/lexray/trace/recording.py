@@ -48,6 +48,10 @@ class ExpertTrace:
     shared_coefficients: Float[Tensor, "p d_shared"] | None = None
     shared_weight: Float[Tensor, "p"] | None = None
     """What the shared expert is multiplied by, where a gate decides it."""
+    scale: Float[Tensor, "p 1"] | None = None
+    """What a norm multiplies the chosen experts' sum by, where they have one of their own, …"""
+    shared_scale: Float[Tensor, "p 1"] | None = None
+    """… and what the shared expert writes. Their gains are part of W_out."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -228,8 +232,14 @@ class LayerTrace:
             return self._part("mlp_in")
         if cross is not None:
             return self.resid_self + self.cross.write
-        added = self.resid_pre + self.attn_out
-        return added if self.spec.mixer is None else added + self.mixer_out
+        added, mixer = self.resid_pre + self.attn_out, self.spec.mixer
+        return added if mixer is None or mixer.last else added + self.mixer_out
+
+    @property
+    def resid_late(self) -> Float[Tensor, "p d_model"]:
+        """After the feed-forward's sum: of what stands last in a block (Gemma 3n, 4) the input, and
+        before the factor on all that leaves it."""
+        return self.resid_mid + self.mlp_out
 
     @property
     def resid_self(self) -> Float[Tensor, "p d_model"]:
@@ -354,6 +364,13 @@ class LayerTrace:
         return self._part("mlp_in")
 
     @property
+    def shared_in(self) -> Float[Tensor, "p d_model"]:
+        """What a mixture's shared expert reads: the same, but where it has a norm of its own."""
+        shared = self.spec.ff.shared if isinstance(self.spec.ff, Experts) else None
+        norm = None if shared is None else shared.pre_norm
+        return self.mlp_in if norm is None else norm(self.resid_mid, self.trace.weights.checkpoint)
+
+    @property
     def pre(self) -> Float[Tensor, "p d_mlp"] | None:
         """Pre-activations: input times key. None in mixtures, and without neurons."""
         return self._part("pre") if self._is_dense else None
@@ -385,14 +402,15 @@ class LayerTrace:
             return None
         if "mlp" not in self.trace.what:
             raise not_kept("experts", self.trace.what)
-        shared = self.trace.parts.get((self.index, "shared_coefficients"))
-        weight = self.trace.parts.get((self.index, "shared_weight"))
+        names = ("shared_coefficients", "shared_weight", "experts_scale", "shared_scale")
+        shared, weight, *scales = (self.trace.parts.get((self.index, name)) for name in names)
         return ExpertTrace(
             self._part("chosen"),
             self._part("weights"),
             self._part("coefficients"),
             shared,
             None if weight is None else weight.flatten(),
+            *scales,
         )
 
     def active(self, position: int) -> list[ActiveFF]:
@@ -406,6 +424,8 @@ class LayerTrace:
         did, all_share = self.experts, ff.spec.share
         assert did is not None
         weights = torch.ones_like(did.weights) if ff.spec.routing.on_input else did.weights
+        if did.scale is not None:
+            weights = weights * did.scale
         active = [
             ActiveFF(ff.experts[e], coefficients * weight, float(weight))
             for e, weight, coefficients in zip(
@@ -417,6 +437,8 @@ class LayerTrace:
         ]
         if ff.shared is not None and did.shared_coefficients is not None:
             weight = 1.0 if did.shared_weight is None else float(did.shared_weight[row])
+            if did.shared_scale is not None:
+                weight *= float(did.shared_scale[row])
             share = weight * all_share
             active.append(ActiveFF(ff.shared, did.shared_coefficients[row] * share, share))
         return active

@@ -18,6 +18,7 @@ from tests.families.zoo.options import (
     BERT,
     DEBERTA,
     DEEPSEEK,
+    GEMMA4,
     GPT2,
     LATENT,
     LLAMA,
@@ -30,6 +31,7 @@ __all__ = [
     "BERT",
     "DEBERTA",
     "DEEPSEEK",
+    "GEMMA4",
     "GPT2",
     "LATENT",
     "LLAMA",
@@ -75,9 +77,11 @@ def make(variant: Variant) -> PreTrainedModel:
 
 
 def randomise(model: PreTrainedModel) -> PreTrainedModel:
-    """Every parameter random, gains and biases included."""
+    """Every parameter random, gains and biases included, and what a file keeps beside them."""
+    stored = model.state_dict(keep_vars=True)
+    beside = [x for name, x in model.named_buffers() if name in stored and x.is_floating_point()]
     with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn_like(parameter)
-            parameter.copy_(noise * 0.3 if parameter.ndim > 1 else parameter + noise * 0.3)
+        for tensor in [*model.parameters(), *beside]:
+            noise = torch.randn_like(tensor)
+            tensor.copy_(noise * 0.3 if tensor.ndim > 1 else tensor + noise * 0.3)
     return model

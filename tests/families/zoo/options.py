@@ -90,6 +90,32 @@ GRANITE: dict[str, Any] = {
     "residual_multiplier": 0.4,
     "logits_scaling": 1.7,
 }
+DBRX: dict[str, Any] = {
+    "vocab_size": 37,
+    "d_model": 24,
+    "n_heads": 4,
+    "n_layers": 2,
+    "max_seq_len": 64,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+    "attn_config": {"kv_n_heads": 2, "rope_theta": 500.0, "clip_qkv": 8},
+    "ffn_config": {"ffn_hidden_size": 11, "moe_num_experts": 5, "moe_top_k": 2},
+}
+GEMMA4: dict[str, Any] = {
+    "num_hidden_layers": 5,
+    "layer_types": [f"{kind}_attention" for kind in ("sliding", "full", "sliding", "full", "full")],
+    "sliding_window": 3,
+    "head_dim": 6,
+    "global_head_dim": 10,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {
+            "rope_type": "proportional",
+            "rope_theta": 300.0,
+            "partial_rotary_factor": 0.5,
+            "factor": 1.5,
+        },
+    },
+}
 DEBERTA: dict[str, Any] = BERT | {
     "type_vocab_size": 0,
     "position_biased_input": False,

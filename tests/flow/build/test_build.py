@@ -52,8 +52,12 @@ def expected_sums(trace: Trace, at: int) -> dict[str, Tensor]:
             found[f"{name}.attn_sum"] = x.resid_pre[at] + x.attn_out[at]
         elif not spec.parallel:
             found[f"{name}.mid"] = x.resid_mid[at]
-        if spec.ff.sum_norm is not None:
-            found[f"{name}.ff_sum"] = x.resid_mid[at] + x.mlp_out[at]
+        last = spec.mixer is not None and spec.mixer.last
+        if last:
+            found[f"{name}.late"] = x.resid_mid[at] + x.mlp_out[at]
+        if spec.ff.sum_norm is not None or spec.factor is not None:
+            more = x.mixer_out[at] if last else 0
+            found[f"{name}.ff_sum"] = x.resid_mid[at] + x.mlp_out[at] + more
         else:
             found[f"L{index + 1}.in"] = x.resid_post[at]
     if model.architecture.embed_norm is None:

@@ -93,6 +93,7 @@ class CutRunner:
     ) -> Any:
         """The model's output if these states enter its last n layers."""
         first = len(self.blocks) - n
+        self._refuse_borrowed(first)
 
         def enter(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if args:
@@ -105,6 +106,17 @@ class CutRunner:
             hook = self.blocks[first].register_forward_pre_hook(enter, with_kwargs=True)
             stack.callback(hook.remove)
             return self.module(input_ids=ids, attention_mask=mask, use_cache=False, **rest)
+
+    def _refuse_borrowed(self, first: int) -> None:
+        """Raises where the layers from here on need keys and values of an earlier one."""
+        rest = [block.attention for block in self.model.architecture.blocks[first:]]
+        lent = [layer for x in rest for layer in (x.shares, x.chosen_by) if layer is not None]
+        if lent and min(lent) < first:
+            raise LexrayError(
+                f"the layers of {self.model.name} from {first} on cannot be run without layer "
+                f"{min(lent)}, whose keys and values (or choice of positions) they use; begin "
+                "there or before"
+            )
 
     def _tuple(self, ids: Int[Tensor, "batch n"]) -> int | None:
         """How many things a layer of this model returns as a tuple; None if it returns a tensor."""

@@ -138,7 +138,7 @@ class BlockDrawing:
             heads = AttentionDrawing(self.draft, step, shown, self.options, self.name)
             norm, normed = spec.attention.post_norm, f"{at}.attn_out.normed"
             mixed.append(self._norm(step, heads.draw(attn_in), norm, recorded.attn_out, normed))
-        if spec.mixer is not None:
+        if spec.mixer is not None and not spec.mixer.last:
             mixed.append(self._mixer(step, before, spec.mixer))
         if spec.parallel or not mixed:
             same = spec.ff.pre_norm == spec.attention.pre_norm
@@ -146,7 +146,12 @@ class BlockDrawing:
         else:
             middle, ff_in = self._middle(step, before, mixed), None
         added = [] if spec.ff.absent else [self._feed_forward(step, shown, middle, ff_in)]
-        self._after(step, middle, [*mixed, *added] if spec.parallel else added)
+        if spec.parallel:
+            added = [*mixed, *added]
+        if spec.mixer is not None and spec.mixer.last:
+            middle = self._late(step, middle, added)
+            added = [self._mixer(step, middle, spec.mixer)]
+        self._after(step, middle, added)
 
     def _mixer(self, step: Step, before: str, spec: Mixer) -> str:
         """What a mixer wrote: one node, whose inside is no sum over positions."""
@@ -204,12 +209,21 @@ class BlockDrawing:
         self.draft.link(before, total, EdgeKind.RESIDUAL_ATTN, factor=1.0)
         return id
 
+    def _late(self, step: Step, middle: str, added: Sequence[str]) -> str:
+        """The stream behind the feed-forward, where one more part stands last."""
+        id, recorded = f"L{step.index}.late", step.recorded
+        self.draft.node(id, NodeKind.MID, step.index, "late", step.at(recorded.resid_late))
+        for part in added:
+            self.draft.link(part, id, EdgeKind.SUM, factor=1.0)
+        self.draft.link(middle, id, EdgeKind.RESIDUAL_FF, factor=1.0)
+        return id
+
     def _after(self, step: Step, middle: str, added: Sequence[str]) -> None:
-        norm, recorded = step.spec.ff.sum_norm, step.recorded
+        norm, recorded = step.spec.ff.sum_norm or step.spec.factor, step.recorded
         id = self._stream(step.index + 1, step.at(recorded.resid_post))
         total = id
         if norm is not None:
-            total = self._sum(step, "ff", step.total("ff"), id)
+            total = self._sum(step, "ff", step.total(step.parts[-1]), id)
         for part in added:
             self.draft.link(part, total, EdgeKind.SUM, factor=1.0)
         self.draft.link(middle, total, EdgeKind.RESIDUAL_FF, factor=1.0)

@@ -100,10 +100,12 @@ class FeedForwardDrawing:
         whole, b = (ff.W_in, ff.b_in) if name == "key" else (ff.W_gate, ff.b_gate)
         assert whole is not None
         W = at_least_float32(whole[:, neurons])
-        activations = self.step.at(self.step.recorded.mlp_in) @ W
+        recorded = self.step.recorded
+        read = recorded.shared_in if ff.address.shared else recorded.mlp_in
+        activations = self.step.at(read) @ W
         if b is not None:
             activations = activations + b[neurons].to(activations)
-        norm = self.step.spec.ff.pre_norm if self.options.norm else None
+        norm = ff.norms.pre_norm if self.options.norm else None
         readers = fold.reader(W, norm, self.step.layer.weights.checkpoint).T
         for neuron, x, c, reader, raw in zip(
             neurons, activations.tolist(), coefficients.tolist(), readers, W.T, strict=True

@@ -127,7 +127,9 @@ class Editor:
             self._before(undo, dense.w_out.module, lambda x: self._columns(x, n, point, 1))
         if self.at(n, "mlp"):
             writer = ff.module if isinstance(ff, Experts) else ff.w_out.module
-            if isinstance(ff, Experts) and ff.shared is not None and ff.shared_beside:
+            if isinstance(ff, Experts) and ff.sum_reader is not None:
+                self._before(undo, ff.sum_reader, lambda x: self._whole(x, n, "mlp"))
+            elif isinstance(ff, Experts) and ff.shared is not None and ff.shared_beside:
                 self._hook_sum(undo, n, writer, ff.shared.w_out.module)
             else:
                 self._after(undo, writer, lambda x: self._whole(x, n, "mlp"))
@@ -232,7 +234,7 @@ class Editor:
         architecture has its own attention code, or where nothing turns, clips or norms them
         behind (OPT scales its queries there)."""
         spec = self.architecture.blocks[n].attention
-        plain = (spec.rotary, spec.q_norm, spec.k_norm, spec.clip) == (None,) * 4
+        plain = (spec.rotary, spec.q_norm, spec.k_norm, spec.v_norm, spec.clip) == (None,) * 5
         return plain or not self.interface
 
     def _hook_projections(self, undo: ExitStack, n: int) -> None:

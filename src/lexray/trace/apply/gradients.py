@@ -124,7 +124,8 @@ class _Experts:
                 ("pre", slope * weight if scaled else slope),
             )
             for name, rows in sides:
-                start, step = (w_in.start, w_in.step) if name == "pre" else (0, 1)
+                keys = w_in.start if x.start is None else x.start
+                start, step = (keys, w_in.step) if name == "pre" else (0, 1)
                 shape = (len(self.recording), ff.top_k, size)
                 room = routed.setdefault((layer, name), rows.new_zeros(shape))
                 room[x.token, x.choice] = rows[:, start::step][:, :size].detach()
@@ -221,10 +222,11 @@ def _catch(
         "z": block.attention.o.module,
         "mlp_in": ff.module if isinstance(ff, Experts) else ff.w_in.module,
     }
-    after: dict[Caught, str] = {
-        "attn_write": block.attention.o.module,
-        "mlp_write": ff.module if isinstance(ff, Experts) else ff.w_out.module,
-    }
+    after: dict[Caught, str] = {"attn_write": block.attention.o.module}
+    if isinstance(ff, Experts) and ff.sum_reader is not None:
+        before["mlp_write"] = ff.sum_reader
+    else:
+        after["mlp_write"] = ff.module if isinstance(ff, Experts) else ff.w_out.module
     if block.mixer is not None:
         after["mixer_write"] = block.mixer.w_out.module
     if dense is not None:

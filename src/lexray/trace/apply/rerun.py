@@ -82,6 +82,7 @@ class Rerun:
     def _batch(self, rows: Rows, position: int, first: int | None) -> Float[Tensor, "rows d_vocab"]:
         if first is None:
             first = min((a.layer for row in rows for a in row), default=self._last)
+        first = self._with_keys(first)
         states = self.recording.parts.get((first, "resid_pre"))
         if states is None:
             raise LexrayError(
@@ -95,6 +96,13 @@ class Rerun:
         editor = Editor(*known, whole, [n] * len(rows), self._interface)
         with self._change(editor, first, states):
             return self._forward(len(rows), position)
+
+    def _with_keys(self, first: int) -> int:
+        """Where to begin, so that layers from there on which use an earlier one's keys and values,
+        or its choice of positions, find them."""
+        rest = [block.attention for block in self.recording.weights.architecture.blocks[first:]]
+        needed = [layer for x in rest for layer in (x.shares, x.chosen_by) if layer is not None]
+        return min([first, *needed])
 
     @property
     def _last(self) -> int:

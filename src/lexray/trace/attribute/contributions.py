@@ -285,8 +285,9 @@ def _split_edited(moment: Moment, stop: Stop) -> Iterator[Components]:
     parts: list[tuple[int, str, str, Tensor]] = []
     if stop.part == "embedding":
         parts.append((0, "pre", "L0.pre.edited", stop.behind))
-    if layer is not None and stop.part == "ff":
+    if stop.step is not None and layer is not None and stop.part == stop.step.parts[-1]:
         parts.append((layer + 1, "pre", f"L{layer}.edited", stop.behind))
+    if layer is not None and stop.part == "ff":
         parts.append((layer, "mlp", f"L{layer}.mlp.edited", stop.direction))
     if layer is not None and stop.part == "attention":
         parts.append((layer, "attn", f"L{layer}.attn.edited", stop.direction))

@@ -142,7 +142,18 @@ class Step:
             return self.at(recorded.resid_pre) + self.at(recorded.attn_out)
         if part == "cross":
             return self.at(recorded.resid_self) + self.at(recorded.cross.write)
+        if part == "mixer" and self.spec.mixer is not None and self.spec.mixer.last:
+            return self.at(recorded.resid_late) + self.at(recorded.mixer_out)
         return self.at(recorded.resid_mid) + self.at(recorded.mlp_out)
+
+    @property
+    def parts(self) -> tuple[SubBlock, ...]:
+        """What writes to the stream, in the order in which it does."""
+        mixer, cross = self.spec.mixer, self.spec.cross
+        beside: tuple[SubBlock, ...] = () if mixer is None or mixer.last else ("mixer",)
+        last: tuple[SubBlock, ...] = ("mixer",) if mixer is not None and mixer.last else ()
+        between: tuple[SubBlock, ...] = () if cross is None else ("cross",)
+        return ("attention", *between, *beside, "ff", *last)
 
     # ------------------------------------------------------------------ attention
 

@@ -74,7 +74,8 @@ class Stop:
     bias: Float[Tensor, "1"] | None
     """What the bias of the norm that was passed to come here adds to the logit."""
     behind: Float[Tensor, "d_model"]
-    """The direction behind the norm of the sum, if there is one: in what leaves the block."""
+    """The direction behind the norm of the sum, if there is one; of a block's last part, in what
+    leaves the block."""
 
     @property
     def layer(self) -> int | None:
@@ -122,15 +123,16 @@ def walk_back(moment: Moment, g: Float[Tensor, "d_model"]) -> Iterator[Stop]:
     yield Stop("output", None, g, bias, behind)
     for index in reversed(range(len(a.blocks))):
         step = moment.step(index)
-        mixer: tuple[SubBlock, ...] = ("mixer",) if a.blocks[index].mixer is not None else ()
-        cross: tuple[SubBlock, ...] = ("cross",) if a.blocks[index].cross is not None else ()
-        parts: tuple[SubBlock, ...] = ("ff", *mixer, *cross, "attention")
-        for part in parts:
+        leaving: Tensor | None = g
+        if (factor := step.spec.factor) is not None:
+            g = before_norm(factor, checkpoint, g, g)
+        for part in reversed(step.parts):
             norm = step.sub_block(part).sum_norm
-            bias, behind = norm_bias(norm, checkpoint, g), g
+            bias, behind = norm_bias(norm, checkpoint, g), g if leaving is None else leaving
             if norm is not None:
                 g = before_norm(norm, checkpoint, g, step.total(part))
             yield Stop(part, step, g, bias, behind)
+            leaving = None
     behind = g
     if a.projects_last and a.project_in is not None:
         g = a.project_in.read(checkpoint).to(g) @ g

@@ -222,7 +222,7 @@ def query_readers(
     so that the residual stream itself can be multiplied instead.
     """
     x = query_directions(head, q, offsets)
-    return _reader(head, x @ at_least_float32(head.W_K).to(x).T, norm)
+    return _reader(head, x @ at_least_float32(head.W_K).to(x).T, "K", norm)
 
 
 def key_readers(
@@ -234,7 +234,7 @@ def key_readers(
 ) -> Float[Tensor, "n d_model"]:
     """k R(Δ)ᵀ W_Qᵀ, times the attention's scale: the directions that look for a key."""
     x = key_directions(head, k, offsets)
-    return _reader(head, x @ at_least_float32(head.W_Q).to(x).T, norm)
+    return _reader(head, x @ at_least_float32(head.W_Q).to(x).T, "Q", norm)
 
 
 def query_directions(
@@ -279,9 +279,11 @@ def _behind(
     return x if gain is None else x * gain[heads.outputs(index)].to(x)
 
 
-def _reader(head: Head, x: Float[Tensor, "n d_model"], norm: bool) -> Float[Tensor, "n d_model"]:
+def _reader(
+    head: Head, x: Float[Tensor, "n d_model"], kind: str, norm: bool
+) -> Float[Tensor, "n d_model"]:
     x = x * head.spec.scale
-    return fold.reader(x.T, head.spec.pre_norm, head.weights.checkpoint).T if norm else x
+    return fold.reader(x.T, head.spec.norm_of(kind), head.weights.checkpoint).T if norm else x
 
 
 def what_for(kinds: Sequence[str]) -> set[str]:

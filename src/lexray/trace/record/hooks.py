@@ -25,6 +25,7 @@ from lexray.families import (
     Latent,
     Linear,
     Mixer,
+    Norm,
     QKNorm,
 )
 from lexray.trace.apply.actions import Action, RunRows
@@ -249,7 +250,7 @@ class Recorder:
             for name, heads, norm in (
                 ("q", spec.q, spec.q_norm),
                 ("k", spec.k, spec.k_norm),
-                ("v", spec.v, None),
+                ("v", spec.v, spec.v_norm),
             ):
                 see = partial(self._keep_projection, n, name, heads, norm, spec.clip)
                 tail = heads.linear.tail if isinstance(heads.linear, Latent) else None
@@ -263,6 +264,8 @@ class Recorder:
     def _hook_mixer(self, n: int, spec: Mixer) -> None:
         self.before(spec.inputs[0].module, self._keeper(n, "mixer_in"))
         self.after(spec.w_out.module, self._keeper(n, "mixer_write"))
+        if spec.post_norm is not None and spec.post_norm.module is not None:
+            self.after(spec.post_norm.module, self._keeper(n, "mixer_out"))
 
     def _keep_gate(self, n: int, gate: Heads, out: Tensor) -> None:
         self.keep(n, "gate", _part(self.as_batch(out), gate, None).sigmoid())
@@ -329,7 +332,11 @@ class Recorder:
         )
         if "residual" in self.plan.what:
             self.before(reader, self._keeper(n, "mlp_in"))
-            self.after(writer, self._keeper(n, "mlp_write"))
+            gathers = ff.sum_reader if isinstance(ff, Experts) else None
+            if gathers is None:
+                self.after(writer, self._keeper(n, "mlp_write"))
+            else:
+                self.before(gathers, self._keeper(n, "mlp_write"))
             if isinstance(ff, Experts) and ff.shared is not None and ff.shared_beside:
                 self.after(ff.shared.w_out.module, partial(self._add, n, "mlp_write"))
             if ff.post_norm is not None and ff.post_norm.module is not None:
@@ -365,6 +372,14 @@ class Recorder:
                 ff.shared_gate.module,
                 lambda out: self.keep(n, "shared_weight", out.sigmoid()),
             )
+        for name, norm in (("experts_scale", ff.own_norm), ("shared_scale", ff.shared_norm)):
+            if norm is not None and norm.module is not None:
+                self.before(norm.module, partial(self._keep_scale, n, name, norm))
+
+    def _keep_scale(self, n: int, name: str, norm: Norm, x: Tensor) -> None:
+        """What a norm multiplies by, besides its gain."""
+        wide = x.float() if x.dtype.itemsize < 4 else x
+        self.keep(n, name, norm.scale(wide))
 
 
 def _show_input(

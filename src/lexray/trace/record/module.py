@@ -39,6 +39,9 @@ from lexray.trace.record.unroll import unroll
 INSIDE = ("language_model.", "text_model.")
 """Where a multimodal checkpoint keeps its text model, whose own class does without it."""
 
+OWN = ("attn_config", "ffn_config", "per_layer_config")
+"""Entries that are the text model's, though they are called like those of other modalities."""
+
 FINAL_NORM = "lexray_final_norm"
 """The config's word on the final norm: "identity" where the model was trained without it."""
 
@@ -86,6 +89,8 @@ def build_first_block(model: Weights) -> nn.Module:
         return model.checkpoint.module
     config, a = deepcopy(module_config(model)), model.architecture
     config.num_hidden_layers = 1
+    for entry, value in a.alone:
+        setattr(config, entry, value)
     module = _fill(model, config, without=(a.embed, a.unembed))
     look_up(module.get_input_embeddings(), model.tensor(a.embed), module_dtype(model))
     placed: nn.Module = module.to(model.device)
@@ -161,7 +166,8 @@ def _belongs(key: str, cls: type) -> bool:
     """Not code of the checkpoint's author, not another modality, not what the class derives."""
     derived = getattr(cls, key, None)
     fixed = isinstance(derived, property) and derived.fset is None
-    return key != "auto_map" and not key.endswith("_config") and not fixed
+    other = key.endswith("_config") and key not in OWN
+    return key != "auto_map" and not other and not fixed
 
 
 def _number(entry: Any) -> Any:
@@ -288,7 +294,17 @@ class Lazy:
 
     def __getitem__(self, index: Any) -> Tensor:
         with self.lock:
-            return self.model.tensor(self.name)
+            return self.model.tensor(self.name, *_own_part(self.model, self.name))
+
+
+def _own_part(model: Weights, name: str) -> tuple[slice, ...]:
+    """What of a tensor belongs to the layers that are described: of one that has a part for each
+    layer of the model (Gemma's second embedding) those of the first ones, else all."""
+    inputs, n = model.architecture.layer_inputs, len(model.architecture.blocks)
+    if inputs is None or name not in (inputs.table, inputs.project.weight):
+        return ()
+    own = slice(0, n * inputs.width)
+    return (slice(None), own) if name == inputs.table else (own,)
 
 
 def text_names(model: Weights) -> dict[str, str]:

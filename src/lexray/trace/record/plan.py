@@ -85,6 +85,8 @@ def kept_bytes(model: Anatomy, plan: RecordPlan, itemsize: int) -> int:
                 normed = (part.post_norm for part in both)
                 behind = sum(norm is not None and norm.module is not None for norm in normed)
                 pairs = len(both) + (block.mixer is not None)
+                last = None if block.mixer is None else block.mixer.post_norm
+                behind += last is not None and last.module is not None
                 numbers += (1 + 2 * pairs + behind) * rows * a.d_model
             if "attention" in plan.what:
                 numbers += _count_attention(block.attention, n, rows)
