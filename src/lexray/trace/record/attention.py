@@ -63,13 +63,18 @@ def watch_attention(
     as `change` left it."""
 
     def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any,  # which some give by its name
+        **options: Any,
     ) -> tuple[Tensor, Tensor]:
         eager = eager_attention(module)
         assert eager is not None
         if change is not None:
             query, key, value = change.before_attention(module, query, key, value)
-        mask = leave_out(mask, options.pop("indices", None), key.shape[2])
+        mask = leave_out(attention_mask, options.pop("indices", None), key.shape[2])
         out, weights = eager(module, query, key, value, mask, **options)
         if change is not None:
             out, weights = change.after_attention(module, value, out, weights)
