@@ -15,6 +15,9 @@ from functools import partial
 from typing import Any, Literal
 
 from lexray.families.experts import DEEPSEEK, deepseek_feed_forward
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
+from lexray.families.gguf.config import head_length
 from lexray.families.linear import Heads, Latent, Linear, in_order
 from lexray.families.llama import temperature
 from lexray.families.parts import Projections, Sizes, attention, decoder
@@ -162,3 +165,80 @@ def routing(c: Config) -> dict[str, Any]:
     limited = c["topk_method"] == "group_limited_greedy"
     groups = {} if limited else {"groups": 1, "kept": 1}
     return {"score": "softmax", "best": 1, **groups}
+
+
+ATTENTION = f"{gguf.LAYER}self_attn."
+LATENT_GGUF: gguf.Names = {
+    **gguf.LLAMA,
+    f"{ATTENTION}q_a_proj": "blk.{n}.attn_q_a",
+    f"{ATTENTION}q_a_layernorm": "blk.{n}.attn_q_a_norm",
+    f"{ATTENTION}q_b_proj": "blk.{n}.attn_q_b",
+    f"{ATTENTION}kv_a_proj_with_mqa": "blk.{n}.attn_kv_a_mqa",
+    f"{ATTENTION}kv_a_layernorm": "blk.{n}.attn_kv_a_norm",
+}
+HALVES = gguf.GGUFJoined(
+    (
+        gguf.GGUFSource("blk.{n}.attn_k_b", stacked=True, transposed=True),
+        gguf.GGUFSource("blk.{n}.attn_v_b", stacked=True),
+    )
+)
+"""Each head's keys and values, which the converter takes apart; the first files had them whole."""
+
+
+def names_gguf(m: gguf.Keys) -> gguf.Names:
+    split = layouts.width(m, "attn_k_b") is not None
+    return {
+        **LATENT_GGUF,
+        f"{ATTENTION}kv_b_proj": HALVES if split else "blk.{n}.attn_kv_b",
+        **layouts.name_experts(m),
+        **layouts.DEEPSEEK,
+    }
+
+
+def deepseek_gguf(m: gguf.Keys) -> gguf.Naming:
+    """V2 takes softmaxes. Kimi K2 and GLM-4.7-Flash are built as V3 is, Youtu is so without
+    experts."""
+    names, without = names_gguf(m), () if m.length("attention.q_lora_rank") else ("q_lora_rank",)
+    if layouts.width(m, "ffn_gate_inp") is None:
+        return gguf.Naming("youtu", names, latent_config, without)
+    corrected = any(name.endswith(".exp_probs_b.bias") for name in m.file.names())
+    sigmoid = m.get("expert_gating_func") == layouts.SIGMOID or corrected
+    kind = "deepseek_v3" if sigmoid else "deepseek_v2"
+    return gguf.Naming(kind, names, deepseek_config, without)
+
+
+GROUPS = {256: (8, 4), 160: (8, 3)}
+"""Of V3 and V2 by their number of experts: early files do not say it."""
+
+
+def deepseek_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    own = latent_config(m, c) | layouts.deepseek_experts(m, c)
+    if m.get("expert_group_count") is None:
+        own["n_group"], own["topk_group"] = GROUPS.get(c["num_experts"], (1, 1))
+    limited = own["n_group"] > 1
+    return own | {"topk_method": "group_limited_greedy" if limited else "greedy"}
+
+
+def latent_config(m: gguf.Keys, c: dict[str, Any], per_log: float = 0.1) -> dict[str, Any]:
+    """The converter writes one head of keys and values, as wide as the latent and the shared part.
+
+    Of YaRN it keeps `per_log` times a factor that both mscales are.
+    """
+    turned, rope = m.size("rope.dimension_count"), c["rope_scaling"]
+    even = (m.get("rope.scaling.yarn_log_multiplier") or 0) / per_log
+    if rope is not None and even:
+        rope = rope | {"mscale": even, "mscale_all_dim": even}
+    return {
+        "q_lora_rank": m.length("attention.q_lora_rank"),
+        "kv_lora_rank": m.size("attention.kv_lora_rank"),
+        "qk_rope_head_dim": turned,
+        "qk_nope_head_dim": c["head_dim"] - turned,
+        "v_head_dim": head_length(m, "value", c["head_dim"]),
+        "num_key_value_heads": c["num_attention_heads"],
+        "head_dim": turned,
+        "partial_rotary_factor": None,
+        "rope_scaling": rope,
+    }
+
+
+gguf.declare("deepseek2", deepseek_gguf)

@@ -4,9 +4,11 @@ on the choice of experts, and shared experts."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lexray.families import llama
 from lexray.families.experts import mixture
+from lexray.families.gguf import layouts
 from lexray.families.gguf import names as gguf
 from lexray.families.linear import Norm
 from lexray.families.parts import decoder, gated, sizes
@@ -64,3 +66,29 @@ def experts(c: Config, t: Names, stem: str, norm: Norm) -> Experts:
 
 
 gguf.declare("ernie4_5", gguf.Naming("ernie4_5", gguf.LLAMA))
+
+
+STATICS = f"{gguf.LAYER}mlp.moe_statics.e_score_correction_bias"
+
+
+def moe_gguf(m: gguf.Keys) -> gguf.Naming:
+    correction = gguf.GGUFSource("blk.{n}.exp_probs_b.bias", exact=True, one_row=True)
+    shared = layouts.name_shared(f"{gguf.LAYER}mlp.shared_experts")
+    names = {**gguf.LLAMA, **layouts.name_experts(m), **shared, STATICS: correction}
+    return gguf.Naming("ernie4_5_moe", names, moe_config)
+
+
+def moe_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    own, sparse = layouts.deepseek_experts(m, c), layouts.layers_with(m, c, "ffn_gate_inp")
+    return {
+        "moe_num_experts": c["num_experts"],
+        "moe_k": c["num_experts_per_tok"],
+        "moe_intermediate_size": own["moe_intermediate_size"],
+        "moe_num_shared_experts": own["n_shared_experts"],
+        "moe_layer_start_index": sparse[0],
+        "moe_layer_end_index": sparse[-1],
+        "moe_layer_interval": m.size("interleave_moe_layer_step", 1),
+    }
+
+
+gguf.declare("ernie4_5-moe", moe_gguf)

@@ -5,8 +5,11 @@ sub-blocks read, and has DeepSeek's experts."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lexray.families.experts import DEEPSEEK, deepseek_feed_forward
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
 from lexray.families.parts import attention, decoder, gated, projections, qk_norms, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
@@ -74,3 +77,18 @@ def is_sliding(c: Config, n: int) -> bool:
     if isinstance(pattern, str):
         return pattern[n % len(pattern)] == "L" and n + 1 != c["num_hidden_layers"]
     return bool((n + 1) % pattern)
+
+
+def gguf_names(m: gguf.Keys) -> gguf.Naming:
+    """Without a window every layer sees everything, and every layer is rotary."""
+    names = {**gguf.EMBEDDINGS, **gguf.ATTENTION, **gguf.MLP, **gguf.QK_NORMS, **gguf.AFTER}
+    if m.length("attention.sliding_window") is None:
+        return gguf.Naming("exaone4", names, all_seeing, without=("sliding_window",))
+    return gguf.Naming("exaone4", names, layouts.windows)
+
+
+def all_seeing(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    return {"layer_types": ["full_attention"] * c["num_hidden_layers"]}
+
+
+gguf.declare("exaone4", gguf_names)

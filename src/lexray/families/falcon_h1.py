@@ -4,8 +4,12 @@ are added to it. Constant factors stand on embeddings, inputs, keys, gates, outp
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lexray.families import llama
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
+from lexray.families.jamba import jamba_names
 from lexray.families.linear import Norm, in_order
 from lexray.families.mixers import mamba2
 from lexray.families.parts import decoder, sizes
@@ -85,3 +89,28 @@ def feed_forward(c: Config, t: Names, stem: str) -> FeedForward:
         pre_norm=t.norm("rms", f"{stem}pre_ff_layernorm", c["rms_norm_eps"]),
         post_norm=times(down),
     )
+
+
+def gguf_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """The converter multiplies all factors into the weights."""
+    inner, normed = m.size("ssm.inner_size"), layouts.layers_with(m, c, "ssm_norm")
+    return layouts.mamba2_config(m, c) | {
+        "mamba_d_ssm": inner,
+        "mamba_rms_norm": bool(normed),
+        "mlp_multipliers": [1.0, 1.0],
+        "ssm_multipliers": [1.0] * 5,
+        **{key: 1.0 for key in DEFAULTS if key.endswith("_multiplier")},
+    }
+
+
+gguf.declare(
+    "falcon-h1",
+    gguf.Naming(
+        "falcon_h1",
+        {
+            **jamba_names(),
+            **layouts.name_mamba2(f"{gguf.LAYER}mamba."),
+        },
+        gguf_config,
+    ),
+)

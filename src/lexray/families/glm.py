@@ -7,9 +7,13 @@ halves of pairs, optional norms of queries and keys, and DeepSeek's experts.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lexray.families import llama
 from lexray.families.experts import DEEPSEEK, deepseek_feed_forward
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
+from lexray.families.gguf.config import find_tensor
 from lexray.families.parts import decoder, gated_at_once, qk_norms, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
@@ -62,3 +66,54 @@ def moe_block(c: Config, t: Names, stem: str, n: int) -> Block:
     plain = llama.block(c, t, stem, n, **qk_norms(t, s, f"{stem}self_attn.", eps))
     norm = t.norm("rms", f"{stem}post_attention_layernorm", eps)
     return replace(plain, ff=deepseek_feed_forward(c, t, stem, n, norm))
+
+
+def glm_gguf(m: gguf.Keys) -> gguf.Naming:
+    """GLM-4 of 2024; files made of its first release have queries, keys and values in one."""
+    names = {**FUSED}
+    if layouts.width(m, "attn_qkv") is not None:
+        names |= {f"{gguf.LAYER}self_attn.{x}_proj": third(i) for i, x in enumerate("qkv")}
+    return gguf.Naming("glm", names)
+
+
+def third(number: int) -> gguf.GGUFSource:
+    def part(c: dict[str, Any]) -> tuple[int, int]:
+        n, n_kv, size = (c[x] for x in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+        ends = [0, n * size, (n + n_kv) * size, (n + 2 * n_kv) * size]
+        return ends[number], ends[number + 1]
+
+    return gguf.GGUFSource("blk.{n}.attn_qkv", part=part)
+
+
+FUSED: gguf.Names = {
+    **gguf.EMBEDDINGS,
+    **gguf.ATTENTION,
+    **gguf.NORMS,
+    f"{gguf.LAYER}mlp.gate_up_proj": "blk.{n}.ffn_up",
+    f"{gguf.LAYER}mlp.down_proj": "blk.{n}.ffn_down",
+}
+NORMS: gguf.Names = {
+    f"{gguf.LAYER}post_self_attn_layernorm": "blk.{n}.post_attention_norm",
+    f"{gguf.LAYER}post_mlp_layernorm": "blk.{n}.post_ffw_norm",
+}
+
+
+def moe_gguf(m: gguf.Keys) -> gguf.Naming:
+    """Solar Open is written as GLM-4.5 is, and differs in nothing that its tensors do not show."""
+    names = {**gguf.LLAMA, **gguf.QK_NORMS, **layouts.name_experts(m), **layouts.DEEPSEEK}
+    before = find_tensor(m, "post_attention_norm")
+    if before is not None:
+        names[f"{gguf.LAYER}post_attention_layernorm"] = "blk.{n}.post_attention_norm"
+    kind = "dots1" if m.file.architecture == "dots1" else "glm4_moe"
+    return gguf.Naming(kind, names, moe_config)
+
+
+def moe_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    normed = bool(layouts.layers_with(m, c, "attn_q_norm"))
+    return layouts.deepseek_experts(m, c) | {"use_qk_norm": normed}
+
+
+gguf.declare("chatglm", glm_gguf)
+gguf.declare("glm4", gguf.Naming("glm4", {**FUSED, **NORMS}))
+gguf.declare("glm4moe", moe_gguf)
+gguf.declare("dots1", moe_gguf)

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from lexray.families import llama
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
+from lexray.families.gguf.config import rope_parameters
 from lexray.families.linear import Linear, Norm
 from lexray.families.parts import decoder
 from lexray.families.registry import Config, Names, family
@@ -79,3 +83,44 @@ def expert(t: Names, stem: str, e: int, d_mlp: int) -> FeedForward:
         activation=CLAMPED,
         d_mlp=d_mlp,
     )
+
+
+MLP = f"{gguf.LAYER}mlp."
+
+
+def both(suffix: str, axis: int, transposed: bool) -> gguf.GGUFJoined:
+    """Gates and keys, which take turns, and which the converter takes apart."""
+    parts = tuple(
+        gguf.GGUFSource(f"blk.{{n}}.ffn_{x}_exps.{suffix}", exact=True, transposed=transposed)
+        for x in ("gate", "up")
+    )
+    return gguf.GGUFJoined(parts, axis, alternate=True)
+
+
+GPT_OSS_GGUF: gguf.Names = {
+    **gguf.EMBEDDINGS,
+    **gguf.ATTENTION,
+    f"{gguf.LAYER}input_layernorm": "blk.{n}.attn_norm",
+    f"{gguf.LAYER}post_attention_layernorm": "blk.{n}.post_attention_norm",
+    f"{gguf.LAYER}self_attn.sinks": gguf.GGUFSource("blk.{n}.attn_sinks.weight", exact=True),
+    f"{MLP}router": "blk.{n}.ffn_gate_inp",
+    f"{MLP}experts.gate_up_proj": both("weight", 2, transposed=True),
+    f"{MLP}experts.gate_up_proj_bias": both("bias", 1, transposed=False),
+    f"{MLP}experts.down_proj": gguf.GGUFSource(
+        "blk.{n}.ffn_down_exps.weight", exact=True, transposed=True
+    ),
+    f"{MLP}experts.down_proj_bias": gguf.GGUFSource("blk.{n}.ffn_down_exps.bias", exact=True),
+}
+
+
+def gguf_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """Every second layer has a window; that YaRN does not round is not stored."""
+    return {
+        "num_local_experts": c["num_experts"],
+        "intermediate_size": layouts.expert_width(m),
+        "sliding_window": m.size("attention.sliding_window"),
+        **rope_parameters(c, truncate=False),
+    }
+
+
+gguf.declare("gpt-oss", gguf.Naming("gpt_oss", GPT_OSS_GGUF, gguf_config))

@@ -6,10 +6,13 @@ positions at all."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lexray.families import llama
 from lexray.families.experts import in_stacks
+from lexray.families.gguf import layouts
 from lexray.families.gguf import names as gguf
+from lexray.families.jamba import jamba_names
 from lexray.families.linear import Linear, Norm
 from lexray.families.mixers import attends, mamba2, no_attention
 from lexray.families.parts import decoder, sizes
@@ -127,16 +130,75 @@ def shared(c: Config, t: Names, stem: str) -> FeedForward | None:
     )
 
 
-gguf.declare(
-    "granite",
-    gguf.Naming(
-        "granite",
-        {**gguf.LLAMA, **gguf.TURNED},
-        lambda m, c: {
-            "embedding_multiplier": m.get("embedding_scale"),
-            "residual_multiplier": m.get("residual_scale"),
-            "attention_multiplier": m.get("attention.scale"),
-            "logits_scaling": m.get("logit_scale"),
-        },
-    ),
-)
+MOE = f"{gguf.LAYER}block_sparse_moe."
+SHARED = f"{gguf.LAYER}shared_mlp."
+
+
+def factors(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "embedding_multiplier": m.get("embedding_scale"),
+        "residual_multiplier": m.get("residual_scale"),
+        "attention_multiplier": m.get("attention.scale"),
+        "logits_scaling": m.get("logit_scale"),
+    }
+
+
+def both(gate: str, up: str, axis: int) -> gguf.GGUFJoined:
+    """Gates and keys, which the converter takes apart."""
+    sources = gguf.GGUFSource(f"blk.{{n}}.{gate}"), gguf.GGUFSource(f"blk.{{n}}.{up}")
+    return gguf.GGUFJoined(sources, axis)
+
+
+EXPERTS: gguf.Names = {
+    f"{MOE}router.layer": "blk.{n}.ffn_gate_inp",
+    f"{MOE}input_linear": both("ffn_gate_exps", "ffn_up_exps", axis=1),
+    f"{MOE}output_linear": "blk.{n}.ffn_down_exps",
+    f"{SHARED}input_linear": both("ffn_gate_shexp", "ffn_up_shexp", axis=0),
+    f"{SHARED}output_linear": "blk.{n}.ffn_down_shexp",
+}
+DENSE: gguf.Names = {
+    f"{SHARED}input_linear": both("ffn_gate", "ffn_up", axis=0),
+    f"{SHARED}output_linear": "blk.{n}.ffn_down",
+}
+
+
+def moe_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    return factors(m, c) | {
+        "num_local_experts": c.get("num_experts", 0),
+        "intermediate_size": layouts.expert_width(m),
+        "shared_intermediate_size": layouts.width(m, "ffn_up_shexp"),
+    }
+
+
+def moe_gguf(m: gguf.Keys) -> gguf.Naming:
+    shared = layouts.width(m, "ffn_up_shexp")
+    kind = "granitemoe" if shared is None else "granitemoeshared"
+    return gguf.Naming(kind, {**gguf.LLAMA, **gguf.TURNED, **EXPERTS}, moe_config)
+
+
+def hybrid_gguf(m: gguf.Keys) -> gguf.Naming:
+    """Bamba is written as Granite 4 too: it alone has positions."""
+    state = layouts.name_mamba2(f"{gguf.LAYER}mamba.")
+    if m.get("rope.scaling.finetuned") is True:
+        return gguf.Naming("bamba", {**jamba_names(), **gguf.TURNED, **state}, bamba_config)
+    own = {**gguf.EMBEDDINGS, **gguf.ATTENTION, **gguf.TURNED, **gguf.NORMS, **state}
+    inner = DENSE if layouts.width(m, "ffn_gate_inp") is None else EXPERTS
+    return gguf.Naming("granitemoehybrid", {**own, **inner}, hybrid_config)
+
+
+def hybrid_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    shared = layouts.width(m, "ffn_up_shexp") or layouts.width(m, "ffn_up")
+    kinds = layouts.layer_kinds(m, c, "linear_attention")
+    own = {"shared_intermediate_size": shared, "layer_types": kinds}
+    d_mlp = layouts.expert_width(m) or c["intermediate_size"]
+    return {**moe_config(m, c), **layouts.mamba2_config(m, c), **own, "intermediate_size": d_mlp}
+
+
+def bamba_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    attend = layouts.layers_with(m, c, "attn_output")
+    return layouts.mamba2_config(m, c) | {"attn_layer_indices": attend}
+
+
+gguf.declare("granite", gguf.Naming("granite", {**gguf.LLAMA, **gguf.TURNED}, factors))
+gguf.declare("granitemoe", moe_gguf)
+gguf.declare("granitehybrid", hybrid_gguf)

@@ -4,9 +4,12 @@ have a shared expert in every layer."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lexray.families import llama
 from lexray.families.experts import mixture
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
 from lexray.families.parts import decoder, gated, same_for_all, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.spec import Architecture, Block
@@ -52,3 +55,27 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
 def each(value: int | list[int], n: int) -> int:
     """One number for all layers, or one for each."""
     return value[n] if isinstance(value, list) else value
+
+
+HUNYUAN_GGUF: gguf.Names = {
+    **gguf.LLAMA,
+    f"{gguf.LAYER}self_attn.query_layernorm": "blk.{n}.attn_q_norm",
+    f"{gguf.LAYER}self_attn.key_layernorm": "blk.{n}.attn_k_norm",
+}
+
+
+def moe_gguf(m: gguf.Keys) -> gguf.Naming:
+    experts = layouts.name_experts(m, router="gate.wg")
+    shared = layouts.name_shared(f"{layouts.MLP}shared_mlp")
+    return gguf.Naming("hunyuan_v1_moe", {**HUNYUAN_GGUF, **experts, **shared}, moe_config)
+
+
+def moe_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "moe_topk": c["num_experts_per_tok"],
+        "intermediate_size": layouts.expert_width(m),
+    }
+
+
+gguf.declare("hunyuan-dense", gguf.Naming("hunyuan_v1_dense", HUNYUAN_GGUF))
+gguf.declare("hunyuan-moe", moe_gguf)

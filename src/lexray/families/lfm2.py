@@ -5,7 +5,11 @@ A convolution reads three streams from one map: what is convolved, and a gate be
 
 from __future__ import annotations
 
+from typing import Any
+
 from lexray.families.experts import W1_W3_W2, mixture
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
 from lexray.families.linear import Norm
 from lexray.families.mixers import attends, mixer, no_attention
 from lexray.families.parts import attention, decoder, projections, qk_norms, sizes
@@ -95,3 +99,58 @@ def d_mlp(c: Config) -> int:
         return width
     step = c["block_multiple_of"]
     return int(step * ((int(more * width) + step - 1) // step))
+
+
+FF = f"{gguf.LAYER}feed_forward."
+CONVOLUTION = f"{gguf.LAYER}conv."
+LFM2_GGUF: gguf.Names = {
+    "model.embed_tokens": "token_embd",
+    "model.embedding_norm": "token_embd_norm",
+    "lm_head": "output",
+    f"{gguf.LAYER}operator_norm": "blk.{n}.attn_norm",
+    f"{gguf.LAYER}ffn_norm": "blk.{n}.ffn_norm",
+    **{
+        f"{gguf.LAYER}self_attn.{ours}": f"blk.{{n}}.{theirs}"
+        for ours, theirs in {
+            "q_proj": "attn_q",
+            "k_proj": "attn_k",
+            "v_proj": "attn_v",
+            "out_proj": "attn_output",
+            "q_layernorm": "attn_q_norm",
+            "k_layernorm": "attn_k_norm",
+        }.items()
+    },
+    f"{CONVOLUTION}in_proj": "blk.{n}.shortconv.in_proj",
+    f"{CONVOLUTION}out_proj": "blk.{n}.shortconv.out_proj",
+    **layouts.name_convolution(f"{CONVOLUTION}conv", "shortconv.conv"),
+    f"{FF}w1": "blk.{n}.ffn_gate",
+    f"{FF}w2": "blk.{n}.ffn_down",
+    f"{FF}w3": "blk.{n}.ffn_up",
+}
+
+
+def lfm2_gguf(m: gguf.Keys) -> gguf.Naming:
+    """Some files call the last norm what it is."""
+    sparse = layouts.width(m, "ffn_gate_inp") is not None
+    experts = layouts.name_experts(m, FF, names=W1_W3_W2) if sparse else {}
+    correction = layouts.name_correction(f"{FF}expert_bias")
+    names = {**LFM2_GGUF, **experts, **correction}
+    if "output_norm.weight" in m.file.names():
+        names["model.embedding_norm"] = "output_norm"
+    return gguf.Naming("lfm2_moe" if sparse else "lfm2", names, gguf_config)
+
+
+def gguf_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "norm_eps": c["rms_norm_eps"],
+        "conv_L_cache": m.size("shortconv.l_cache"),
+        "layer_types": layouts.layer_kinds(m, c, "conv"),
+        "block_auto_adjust_ff_dim": False,
+        "block_ff_dim": c["intermediate_size"],
+        "num_dense_layers": m.get("leading_dense_block_count"),
+        "moe_intermediate_size": layouts.expert_width(m),
+    }
+
+
+gguf.declare("lfm2", lfm2_gguf)
+gguf.declare("lfm2moe", lfm2_gguf)

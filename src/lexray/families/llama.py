@@ -104,3 +104,31 @@ def mixtral_names(old: bool) -> gguf.Names:
 
 
 gguf.declare("llama", llama_gguf)
+
+
+def mistral3_gguf(m: gguf.Keys) -> gguf.Naming:
+    """Mistral Small 3, or Ministral 3, whose queries grow with their position."""
+    names = {**gguf.LLAMA, **gguf.TURNED}
+    if not m.get("attention.temperature_scale"):
+        return gguf.Naming("mistral", names, without=("sliding_window",))
+    return gguf.Naming("ministral3", names, ministral_rope)
+
+
+def ministral_rope(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    even = m.get("rope.scaling.yarn_log_multiplier")
+    beta = {"llama_4_scaling_beta": m.get("attention.temperature_scale")}
+    rope = (c["rope_scaling"] or {}) | beta | {"mscale": even, "mscale_all_dim": even}
+    return {"rope_scaling": rope}
+
+
+gguf.declare("mistral3", mistral3_gguf)
+gguf.declare(
+    "seed_oss",
+    gguf.Naming(
+        "seed_oss",
+        {
+            **gguf.LLAMA,
+            f"{gguf.LAYER}post_attention_layernorm": "blk.{n}.post_attention_norm",
+        },
+    ),
+)

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 from lexray.families import llama
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
 from lexray.families.linear import Linear, Norm
 from lexray.families.parts import decoder, gated, same_for_all, sizes
 from lexray.families.registry import Config, Names, family
@@ -87,3 +89,39 @@ def feed_forward(c: Config, t: Names, stem: str, n: int, norm: Norm) -> FeedForw
         shared=gated(t, f"{stem}shared_expert.", d_mlp, act),
         pre_norm=norm,
     )
+
+
+FF = f"{gguf.LAYER}feed_forward."
+
+
+def stack(kind: str) -> gguf.GGUFSource:
+    return gguf.GGUFSource(f"blk.{{n}}.ffn_{kind}_exps.weight", exact=True, transposed=True)
+
+
+LLAMA4_GGUF: gguf.Names = {
+    **gguf.EMBEDDINGS,
+    **gguf.ATTENTION,
+    **gguf.NORMS,
+    f"{FF}gate_proj": "blk.{n}.ffn_gate",
+    f"{FF}up_proj": "blk.{n}.ffn_up",
+    f"{FF}down_proj": "blk.{n}.ffn_down",
+    f"{FF}router": "blk.{n}.ffn_gate_inp",
+    f"{FF}experts.gate_up_proj": gguf.GGUFJoined((stack("gate"), stack("up")), 2),
+    f"{FF}experts.down_proj": stack("down"),
+    **layouts.name_shared(f"{FF}shared_expert"),
+}
+
+
+def gguf_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """What llama.cpp takes for granted of Llama 4 is what the family's defaults say, but for the
+    norms of queries and keys: the model with 128 experts has none."""
+    return {
+        "num_local_experts": c["num_experts"],
+        "intermediate_size": layouts.expert_width(m),
+        "intermediate_size_mlp": c["intermediate_size"],
+        "interleave_moe_layer_step": m.size("interleave_moe_layer_step", 1),
+        "use_qk_norm": c["num_experts"] != 128,
+    }
+
+
+gguf.declare("llama4", gguf.Naming("llama4_text", LLAMA4_GGUF, gguf_config))

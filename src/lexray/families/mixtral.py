@@ -11,6 +11,8 @@ from typing import Any
 
 from lexray.families import llama
 from lexray.families.experts import W1_W3_W2, mixture
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
 from lexray.families.linear import Norm
 from lexray.families.parts import decoder, sizes
 from lexray.families.registry import Config, Names, family
@@ -89,3 +91,32 @@ def phimoe_block(c: Config, t: Names, stem: str, n: int) -> Block:
     routing = Routing("sparsemixer", jitter=c.get("router_jitter_noise", 0.01))
     ff = experts(c, t, stem, after, routing=routing, normalise=False)
     return replace(llama.block(c, t, stem, n, pre_norm=before), ff=ff)
+
+
+MOE = f"{gguf.LAYER}block_sparse_moe."
+
+
+def minimax_gguf(m: gguf.Keys) -> gguf.Naming:
+    experts = layouts.name_experts(m, MOE, names=W1_W3_W2)
+    correction = layouts.name_correction(f"{MOE}e_score_correction_bias")
+    return gguf.Naming(
+        "minimax_m2",
+        {**gguf.LLAMA, **gguf.QK_NORMS, **experts, **correction},
+        lambda m, c: moe_config(m, c) | {"rotary_dim": m.size("rope.dimension_count")},
+    )
+
+
+def moe_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "num_local_experts": c["num_experts"],
+        "intermediate_size": layouts.expert_width(m),
+    }
+
+
+def phimoe_gguf(m: gguf.Keys) -> gguf.Naming:
+    experts = layouts.name_experts(m, MOE, names=W1_W3_W2)
+    return gguf.Naming("phimoe", {**gguf.LLAMA, **experts}, moe_config)
+
+
+gguf.declare("minimax-m2", minimax_gguf)
+gguf.declare("phimoe", phimoe_gguf)

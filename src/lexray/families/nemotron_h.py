@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from lexray.errors import LexrayError
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
 from lexray.families.linear import Linear, Norm
 from lexray.families.mixers import MAMBA2, mixer, no_attention, no_feed_forward
 from lexray.families.parts import attention, plain, projections, sizes, unembedding
@@ -97,3 +99,57 @@ def experts(c: Config, t: Names, stem: str, norm: Norm) -> Experts:
         shared=plain(t, f"{stem}shared_experts.", c["moe_shared_expert_intermediate_size"], act),
         pre_norm=norm,
     )
+
+
+OWN = "backbone.layers.{n}.mixer."
+
+
+def gguf_names(m: gguf.Keys) -> gguf.Naming:
+    turned = {f"{OWN}{name.rpartition('.')[2]}": source for name, source in gguf.TURNED.items()}
+    names: gguf.Names = {
+        "backbone.embeddings": "token_embd",
+        "backbone.norm_f": "output_norm",
+        "lm_head": "output",
+        "backbone.layers.{n}.norm": "blk.{n}.attn_norm",
+        **turned,
+        f"{OWN}v_proj": "blk.{n}.attn_v",
+        f"{OWN}o_proj": "blk.{n}.attn_output",
+        **layouts.name_mamba2(OWN),
+        f"{OWN}up_proj": "blk.{n}.ffn_up",
+        f"{OWN}down_proj": "blk.{n}.ffn_down",
+        f"{OWN}gate": "blk.{n}.ffn_gate_inp",
+        f"{OWN}experts.{{i}}.up_proj": gguf.GGUFSource("blk.{n}.ffn_up_exps", stacked=True),
+        f"{OWN}experts.{{i}}.down_proj": gguf.GGUFSource("blk.{n}.ffn_down_exps", stacked=True),
+        f"{OWN}shared_experts.up_proj": "blk.{n}.ffn_up_shexp",
+        f"{OWN}shared_experts.down_proj": "blk.{n}.ffn_down_shexp",
+        **layouts.name_correction(f"{OWN}gate.e_score_correction_bias"),
+    }
+    return gguf.Naming("nemotron_h", names, gguf_config)
+
+
+KINDS = {"attn_output": "attention", "ssm_in": "mamba", "ffn_gate_inp": "moe", "ffn_up": "mlp"}
+"""What a layer is, by a tensor that it has."""
+
+
+def gguf_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    by_layer = {n: kind for x, kind in KINDS.items() for n in layouts.layers_with(m, c, x)}
+    if sorted(by_layer) != [*range(c["num_hidden_layers"])]:
+        raise LexrayError(f"{m.file.name} has layers that are neither attention nor anything known")
+    state = layouts.mamba2_config(m, c)
+    return layouts.deepseek_experts(m, c) | {
+        "layers_block_type": [by_layer[n] for n in range(c["num_hidden_layers"])],
+        "layer_norm_epsilon": c["rms_norm_eps"],
+        "mamba_num_heads": state["mamba_n_heads"],
+        "mamba_head_dim": state["mamba_d_head"],
+        "n_groups": state["mamba_n_groups"],
+        "ssm_state_size": state["mamba_d_state"],
+        "conv_kernel": state["mamba_d_conv"],
+        "expand": state["mamba_expand"],
+        "moe_latent_size": m.length("moe_latent_size"),
+        "moe_shared_expert_intermediate_size": layouts.width(m, "ffn_up_shexp"),
+        "n_shared_experts": m.get("expert_shared_count"),
+    }
+
+
+gguf.declare("nemotron_h", gguf_names)
+gguf.declare("nemotron_h_moe", gguf_names)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lexray.errors import LexrayError
 from lexray.families.experts import mixture
+from lexray.families.gguf import layouts
 from lexray.families.gguf import names as gguf
 from lexray.families.linear import Norm
 from lexray.families.mixers import DELTA, attends, mixer, no_attention
@@ -158,27 +158,26 @@ gguf.declare(
 )
 
 
-def olmo2_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
-    if m.get("attention.sliding_window"):
-        raise LexrayError(
-            f"{m.file.name} is an OLMo 3 model (its layers look through windows), "
-            "which lexray does not read; OLMo 1 and 2 it reads"
-        )
-    return {}
+OLMO2_GGUF: gguf.Names = {
+    **gguf.EMBEDDINGS,
+    **gguf.ATTENTION,
+    **gguf.MLP,
+    **gguf.QK_NORMS,
+    **gguf.AFTER,
+}
 
 
-gguf.declare(
-    "olmo2",
-    gguf.Naming(
-        "olmo2",
-        {
-            **gguf.EMBEDDINGS,
-            **gguf.ATTENTION,
-            **gguf.MLP,
-            **gguf.QK_NORMS,
-            f"{gguf.LAYER}post_attention_layernorm": "blk.{n}.post_attention_norm",
-            f"{gguf.LAYER}post_feedforward_layernorm": "blk.{n}.post_ffw_norm",
-        },
-        olmo2_gguf,
-    ),
-)
+def olmo2_gguf(m: gguf.Keys) -> gguf.Naming:
+    """OLMo 3 has windows, and is written as OLMo 2 is for the rest."""
+    if m.length("attention.sliding_window") is None:
+        return gguf.Naming("olmo2", OLMO2_GGUF)
+    return gguf.Naming("olmo3", OLMO2_GGUF, layouts.windows)
+
+
+def olmoe_gguf(m: gguf.Keys) -> gguf.Naming:
+    names = {**gguf.LLAMA, **gguf.QK_NORMS, **layouts.name_experts(m)}
+    return gguf.Naming("olmoe", names, lambda m, c: {"intermediate_size": layouts.expert_width(m)})
+
+
+gguf.declare("olmo2", olmo2_gguf)
+gguf.declare("olmoe", olmoe_gguf)

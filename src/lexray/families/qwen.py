@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lexray.families.experts import mixture
+from lexray.families.gguf import layouts
 from lexray.families.gguf import names as gguf
 from lexray.families.linear import Linear, Norm
 from lexray.families.parts import attention, decoder, gated, projections, qk_norms, sizes
@@ -97,42 +98,37 @@ def feed_forward(c: Config, t: Names, stem: str, n: int, norm: Norm) -> FeedForw
     )
 
 
-MLP = f"{gguf.LAYER}mlp."
-EXPERTS: gguf.Names = {
-    f"{MLP}gate": "blk.{n}.ffn_gate_inp",
-    f"{MLP}experts.{{i}}.gate_proj": gguf.GGUFSource("blk.{n}.ffn_gate_exps", stacked=True),
-    f"{MLP}experts.{{i}}.up_proj": gguf.GGUFSource("blk.{n}.ffn_up_exps", stacked=True),
-    f"{MLP}experts.{{i}}.down_proj": gguf.GGUFSource("blk.{n}.ffn_down_exps", stacked=True),
-}
 SHARED: gguf.Names = {
-    f"{MLP}shared_expert.gate_proj": "blk.{n}.ffn_gate_shexp",
-    f"{MLP}shared_expert.up_proj": "blk.{n}.ffn_up_shexp",
-    f"{MLP}shared_expert.down_proj": "blk.{n}.ffn_down_shexp",
-    f"{MLP}shared_expert_gate": gguf.GGUFSource("blk.{n}.ffn_gate_inp_shexp", one_row=True),
+    **layouts.name_shared(f"{layouts.MLP}shared_expert"),
+    f"{layouts.MLP}shared_expert_gate": gguf.GGUFSource("blk.{n}.ffn_gate_inp_shexp", one_row=True),
 }
 
 
-def moe_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+def moe_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
     """Widths are taken from the tensors, since the first files did not have them as metadata.
 
-    Whether the chosen experts' weights are normalised is not stored: Qwen3's are, Qwen2's are not.
+    Whether the chosen experts' weights are normalised is not stored: Qwen2's alone are not.
     """
     return {
-        "moe_intermediate_size": width(m, "ffn_up_exps"),
-        "shared_expert_intermediate_size": width(m, "ffn_up_shexp"),
-        "norm_topk_prob": c["model_type"] == "qwen3_moe",
+        "moe_intermediate_size": layouts.expert_width(m),
+        "shared_expert_intermediate_size": layouts.width(m, "ffn_up_shexp"),
+        "norm_topk_prob": c["model_type"] != "qwen2_moe",
     }
 
 
-def width(m: gguf.Keys, stem: str) -> int | None:
-    """The number of neurons in the first tensor of this name."""
-    name = next((name for name in m.file.names() if name.endswith(f".{stem}.weight")), None)
-    return None if name is None else m.file.info(name).shape[-2]
+def qwen2_moe_gguf(m: gguf.Keys) -> gguf.Naming:
+    names = {**gguf.LLAMA, **layouts.name_experts(m), **SHARED}
+    return gguf.Naming("qwen2_moe", names, moe_config)
 
 
-QWEN2MOE_GGUF: gguf.Names = {**gguf.LLAMA, **EXPERTS, **SHARED}
-QWEN3MOE_GGUF: gguf.Names = {**gguf.LLAMA, **gguf.QK_NORMS, **EXPERTS}
+def qwen3_moe_gguf(m: gguf.Keys) -> gguf.Naming:
+    names = {**gguf.LLAMA, **gguf.QK_NORMS, **layouts.name_experts(m)}
+    return gguf.Naming("qwen3_moe", names, moe_config)
+
+
 gguf.declare("qwen2", gguf.Naming("qwen2", gguf.LLAMA))
+gguf.declare("qwen2vl", gguf.Naming("qwen2", gguf.LLAMA))
 gguf.declare("qwen3", gguf.Naming("qwen3", {**gguf.LLAMA, **gguf.QK_NORMS}))
-gguf.declare("qwen2moe", gguf.Naming("qwen2_moe", QWEN2MOE_GGUF, moe_gguf))
-gguf.declare("qwen3moe", gguf.Naming("qwen3_moe", QWEN3MOE_GGUF, moe_gguf))
+gguf.declare("qwen3vl", gguf.Naming("qwen3", {**gguf.LLAMA, **gguf.QK_NORMS}))
+gguf.declare("qwen2moe", qwen2_moe_gguf)
+gguf.declare("qwen3moe", qwen3_moe_gguf)

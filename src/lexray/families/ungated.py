@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from lexray.families import llama
+from lexray.families.gguf import names as gguf
+from lexray.families.gguf.config import rope_parameters
 from lexray.families.linear import Norm
 from lexray.families.parts import decoder, plain, qk_norms, same_for_all, sizes
 from lexray.families.registry import Config, Names, family
@@ -99,3 +101,46 @@ def nanochat_block(c: Config, t: Names, stem: str, n: int) -> Block:
     names = ("fc1", "fc2")
     ff = plain(t, f"{stem}mlp.", s["d_mlp"], c["hidden_act"], names, pre_norm=bare)
     return replace(attention, ff=ff)
+
+
+UNGATED: gguf.Names = {**gguf.EMBEDDINGS, **gguf.ATTENTION, **gguf.MLP, **gguf.NORMS}
+
+
+def plus_one(stem: str) -> gguf.GGUFSource:
+    return gguf.GGUFSource(f"{stem}.weight", added=1.0, exact=True)
+
+
+gguf.declare("arcee", gguf.Naming("arcee", {**UNGATED, **gguf.TURNED}))
+gguf.declare("jais2", gguf.Naming("jais2", UNGATED))
+gguf.declare(
+    "nemotron",
+    gguf.Naming(
+        "nemotron",
+        {
+            **UNGATED,
+            "model.norm.weight": plus_one("output_norm"),
+            f"{gguf.LAYER}input_layernorm.weight": plus_one("blk.{n}.attn_norm"),
+            f"{gguf.LAYER}post_attention_layernorm.weight": plus_one("blk.{n}.ffn_norm"),
+        },
+        lambda m, c: {"norm_eps": c["layer_norm_eps"]},
+    ),
+)
+gguf.declare(
+    "apertus",
+    gguf.Naming(
+        "apertus",
+        {
+            **gguf.EMBEDDINGS,
+            **gguf.ATTENTION,
+            **gguf.MLP,
+            **gguf.QK_NORMS,
+            f"{gguf.LAYER}attention_layernorm": "blk.{n}.attn_norm",
+            f"{gguf.LAYER}feedforward_layernorm": "blk.{n}.ffn_norm",
+            **{
+                f"{gguf.LAYER}mlp.act_fn.{name}": gguf.GGUFValue(f"xielu.{name}", shape)
+                for name, shape in {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}.items()
+            },
+        },
+        lambda m, c: rope_parameters(c),
+    ),
+)

@@ -23,11 +23,19 @@ def open_source(
     token: str | None = None,
     remote: bool = False,
     adapter: str | Path | None = None,
+    family: str | None = None,
 ) -> Checkpoint:
-    """A checkpoint from a path, a Hub id or a shipped name, with a LoRA adapter on top if given."""
+    """A checkpoint from a path, a Hub id or a shipped name, with a LoRA adapter on top if given.
+
+    `family` says whose names a GGUF file has whose architecture is unknown.
+    """
     shipped = shipped_path(source)
     checkpoint = open_checkpoint(
-        shipped or source, revision=revision, token=token, remote=remote, adapt=hf_named
+        shipped or source,
+        revision=revision,
+        token=token,
+        remote=remote,
+        adapt=lambda found: hf_named(found, family),
     )
     if shipped is not None:
         checkpoint.name = str(source)

@@ -52,7 +52,12 @@ class Opened(Anatomy):
         - `config={…}` overrides entries of `config.json`.
         """
         checkpoint = open_source(
-            source, revision=revision, token=token, remote=remote, adapter=adapter
+            source,
+            revision=revision,
+            token=token,
+            remote=remote,
+            adapter=adapter,
+            family=family,
         )
         own: dict[str, Any] = {
             "family": family,

@@ -25,6 +25,7 @@ from tests.families import oracles, zoo
 from tests.families.gguf.writer import Converted, add, convert, quantisable
 from tests.families.oracles import IDS, ORACLES, check_all, parameters
 from tests.families.zoo import Variant
+from tests.families.zoo.options import YARN
 
 Q8_0 = GGMLQuantizationType.Q8_0
 
@@ -39,6 +40,15 @@ GEMMA3_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
 }
+EVEN = {"mscale": 0.9, "mscale_all_dim": 0.9}
+GPT_OSS_ROPE = {key: value for key, value in YARN.items() if "mscale" not in key}
+GPT_OSS_ROPE |= {"truncate": False}
+FACTORS = (
+    *("lm_head_multiplier", "embedding_multiplier", "key_multiplier"),
+    *("attention_in_multiplier", "attention_out_multiplier"),
+    *("ssm_in_multiplier", "ssm_out_multiplier"),
+)
+EACH = {"mlp_multipliers": [1.0, 1.0], "ssm_multipliers": [1.0] * 5}
 VARIANTS = [
     stored("llama"),
     stored("llama-biased-tied"),
@@ -88,6 +98,56 @@ VARIANTS = [
     stored("ernie"),
     stored("mpt"),
     stored("gpt-bigcode"),
+    stored("seed-oss"),
+    stored("ministral3"),
+    stored("minimax-m2"),
+    stored("phimoe", router_jitter_noise=0.01, sliding_window=None),
+    stored("granite-moe"),
+    stored("granite-moe-shared"),
+    stored("granite4"),
+    stored("granite4-dense", position_embedding_type=None),
+    stored("bamba", hidden_size=32, mamba_n_heads=8),
+    stored("glm", hidden_size=32, rms_norm_eps=1e-5, max_position_embeddings=32),
+    stored("glm4"),
+    stored("glm4-moe"),
+    stored("solar-open", rope_parameters={"rope_theta": 1e6, "partial_rotary_factor": 1.0}),
+    stored("dots1"),
+    stored("arcee"),
+    stored("nemotron", hidden_size=32),
+    stored("jais2"),
+    stored("apertus"),
+    stored("exaone4"),
+    stored("exaone4-global"),
+    stored("ernie-moe"),
+    stored("hunyuan"),
+    stored("hunyuan-moe"),
+    stored("olmo3"),
+    stored("olmo3", "olmo3-yarn", rope_parameters=YARN),
+    stored("olmoe"),
+    stored("deepseek-v2"),
+    stored("deepseek-v2-lite", rope_parameters=YARN | EVEN, n_group=1, topk_group=1),
+    stored("deepseek-v3", rope_parameters=YARN | EVEN),
+    stored("glm4-moe-lite"),
+    stored("youtu"),
+    stored("gpt-oss", rope_parameters=GPT_OSS_ROPE),
+    stored(
+        "llama4",
+        num_hidden_layers=4,
+        moe_layers=None,
+        interleave_moe_layer_step=2,
+        no_rope_layers=None,
+        floor_scale=8192,
+        attn_scale=0.1,
+        attention_chunk_size=8192,
+    ),
+    stored("qwen3-next"),
+    stored("qwen3.5"),
+    stored("qwen3.5-moe"),
+    stored("jamba"),
+    stored("falcon-h1", **dict.fromkeys(FACTORS, 1.0), **EACH),
+    stored("lfm2"),
+    stored("lfm2-moe"),
+    stored("nemotron-h", head_dim=8),
 ]
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 
@@ -142,9 +202,14 @@ def test_tensors_are_those_of_the_saved_folder(
         torch.testing.assert_close(checkpoint.read(name), tensor, atol=1e-6, rtol=0)
 
 
+ALSO = {"qwen2vl", "qwen3vl", "nemotron_h"}
+"""Written as others are, and read as these: tested below."""
+
+
 @pytest.mark.slow
 def test_every_architecture_is_tested() -> None:
-    assert {converted(variant.name).architecture for variant in VARIANTS} == set(ARCHITECTURES)
+    tested = {converted(variant.name).architecture for variant in VARIANTS}
+    assert tested | ALSO == set(ARCHITECTURES)
 
 
 def run_oracle(oracle: str, name: str, file: Path) -> None:
@@ -409,13 +474,52 @@ def test_smollm2_agrees_with_transformers_own_reader() -> None:
         oracles.close(oracles.attention_output(model, n, x, ours), seen[f"{stem}.o_proj"][1])
 
 
+def called(whole: Converted, architecture: str) -> Converted:
+    """The same file under another architecture's name."""
+    prefix, keys = f"{whole.architecture}.", whole.metadata.items()
+    renamed = {key.replace(prefix, f"{architecture}.", 1): value for key, value in keys}
+    return Converted(architecture, renamed, whole.tensors)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [("qwen2vl", "qwen2"), ("qwen3vl", "qwen3"), ("nemotron_h", "nemotron-h")],
+)
+def test_architectures_that_are_written_as_others(architecture: str, name: str, path: Path) -> None:
+    called(converted(name), architecture).save(path)
+    for oracle in ("OV", "FF", "unembedding", "disk=memory"):
+        run_oracle(oracle, name, path)
+
+
+def test_an_unknown_architecture_is_told_whom_it_resembles(path: Path) -> None:
+    called(converted("llama"), "brandnew").save(path)
+    with pytest.raises(LexrayError) as error:
+        opened(path)
+    assert "'brandnew'" in str(error.value)
+    assert "It resembles 'llama', whose names are those of 18 of its 18" in str(error.value)
+    assert "family='llama' (--family llama)" in str(error.value)
+    module = build("llama")
+    tried = Model.from_pretrained(path, family="llama").view("raw")
+    for oracle in ("OV", "rotation", "FF", "unembedding"):
+        ORACLES[oracle](module, Model.from_module(module).view("raw"), tried)
+
+
+def test_an_unknown_architecture_is_not_forced_into_a_family(path: Path) -> None:
+    called(converted("olmo2"), "brandnew").save(path)
+    with pytest.raises(LexrayError, match=r"nor as one of the family 'opt'.*It resembles"):
+        Model.from_pretrained(path, family="opt")
+    with pytest.raises(LexrayError, match="unknown family 'nonsense'"):
+        Model.from_pretrained(path, family="nonsense")
+
+
 @pytest.mark.parametrize("architecture", ["mamba", "gptj"])
 def test_unknown_architectures_are_refused_by_name(architecture: str, path: Path) -> None:
     Converted(architecture, {}, {"token_embd.weight": torch.zeros(3, 4)}).save(path)
     with pytest.raises(LexrayError) as error:
         opened(path)
     assert repr(architecture) in str(error.value)
-    assert "falcon, gemma, gemma2" in str(error.value)
+    assert "falcon, falcon-h1, gemma, gemma2" in str(error.value)
+    assert "Try the model's safetensors" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -430,6 +534,18 @@ def test_unknown_architectures_are_refused_by_name(architecture: str, path: Path
         "neox",
         "falcon-7b",
         "cohere2",
+        "deepseek-v3",
+        "qwen3.5",
+        "qwen3-next",
+        "granite4",
+        "jamba",
+        "nemotron-h",
+        "lfm2-moe",
+        "falcon-h1",
+        "gpt-oss",
+        "exaone4",
+        "glm",
+        "ernie-moe",
     ],
 )
 def test_missing_or_senseless_metadata(name: str, path: Path) -> None:
@@ -491,7 +607,8 @@ def test_sizes_per_layer_are_refused(path: Path) -> None:
     [
         ("llama", "blk.0.attn_q.scale", "blk.0.attn_q.scale has 24 factors"),
         ("llama", "blk.0.attn_norm_2.scale", "blk.0.attn_norm_2.scale, which lexray does not know"),
-        ("qwen3-moe", "blk.0.ffn_gate_up_exps.weight", "ffn_gate_up_exps.weight, which.*qwen3moe"),
+        ("qwen3-moe", "blk.0.ffn_up_shexp.weight", "ffn_up_shexp.weight should be a matrix"),
+        ("qwen3-moe", "blk.0.ffn_down_shexp.weight", "ffn_down_shexp.weight, which.*qwen3moe"),
         ("llama", "blk.1.attn_sinks.weight", "blk.1.attn_sinks.weight, which lexray does not know"),
         ("llama", "blk.2.attn_q.weight", "blk.2.attn_q.weight, which lexray does not know"),
     ],
@@ -586,13 +703,70 @@ def test_a_missing_tensor_is_named_when_the_model_is_opened(path: Path) -> None:
         opened(path)
 
 
-def test_olmo3_is_not_taken_for_olmo2(path: Path) -> None:
-    olmo3 = converted("olmo2")
-    olmo3.metadata["olmo2.attention.sliding_window"] = 4096
-    olmo3.metadata["olmo2.attention.sliding_window_pattern"] = [True, False]
-    olmo3.save(path)
-    with pytest.raises(LexrayError, match="OLMo 3"):
-        opened(path)
+@pytest.mark.parametrize("name", ["qwen3-moe", "glm4-moe", "minimax-m2"])
+def test_gates_and_keys_of_experts_may_lie_in_one_stack(name: str, path: Path) -> None:
+    fused = converted(name)
+    for gate in [key for key in fused.tensors if key.endswith("ffn_gate_exps.weight")]:
+        parts = fused.tensors.pop(gate), fused.tensors.pop(gate.replace("gate", "up"))
+        fused.tensors[gate.replace("gate", "gate_up")] = torch.cat(parts, dim=1)
+    fused.save(path)
+    for oracle in ("FF", "disk=memory"):
+        run_oracle(oracle, name, path)
+
+
+@pytest.mark.parametrize("name", ["glm4-moe", "llama", "qwen3.5"])
+def test_layers_that_guess_further_tokens_are_passed_over(name: str, path: Path) -> None:
+    more = converted(name)
+    count = more.metadata[more.key("block_count")]
+    more.metadata |= {more.key("block_count"): count + 1, more.key("nextn_predict_layers"): 1}
+    for key in [key for key in more.tensors if key.startswith("blk.0.")]:
+        more.tensors[key.replace("blk.0.", f"blk.{count}.")] = more.tensors[key]
+    more.tensors[f"blk.{count}.nextn.eh_proj.weight"] = torch.ones(24, 48)
+    assert opened(more.save(path)).n_layers == count
+    run_oracle("unembedding", name, path)
+
+
+def test_falcon_h1_s_factors_lie_in_its_weights(path: Path) -> None:
+    """The file does not say them: they are read as part of each matrix, as in the model."""
+    module = zoo.make(zoo.find("falcon-h1"))
+    convert(module).save(path)
+    live, model = Model.from_module(module).view("raw"), opened(path)
+    ORACLES["unembedding"](module, live, model)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model.module()(IDS).logits, module(IDS).logits, atol=1e-5, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [("deepseek-v3", "attn_kv_b"), ("qwen3-next", "ssm_in"), ("glm", "attn_qkv")],
+)
+def test_what_other_files_hold_in_one_tensor(name: str, old: str, path: Path) -> None:
+    """As first converters wrote it, or as the first release of a model had it."""
+    whole, ours = converted(name), build(name).state_dict()
+    split = {
+        "attn_kv_b": ("attn_k_b", "attn_v_b"),
+        "ssm_in": ("attn_qkv", "attn_gate"),
+        "attn_qkv": ("attn_q", "attn_k", "attn_v"),
+    }[old]
+    joined = {"attn_kv_b": "self_attn.kv_b_proj", "ssm_in": "linear_attn.in_proj_qkvz"}
+    for n in range(whole.metadata[whole.key("block_count")]):
+        parts = [whole.tensors.pop(f"blk.{n}.{part}.weight", None) for part in split]
+        if parts[0] is None:
+            continue
+        stem = joined.get(old)
+        whole.tensors[f"blk.{n}.{old}.weight"] = (
+            torch.cat([part for part in parts if part is not None])
+            if stem is None
+            else ours[f"model.layers.{n}.{stem}.weight"]
+        )
+        biases = [whole.tensors.pop(f"blk.{n}.{part}.bias", None) for part in split]
+        if biases[0] is not None:
+            whole.tensors[f"blk.{n}.{old}.bias"] = torch.cat([b for b in biases if b is not None])
+    whole.save(path)
+    for oracle in ("OV", "QK", "disk=memory"):
+        run_oracle(oracle, name, path)
 
 
 def test_other_checkpoints_pass_unchanged() -> None:

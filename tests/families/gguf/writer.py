@@ -20,8 +20,9 @@ from gguf import MODEL_ARCH, Keys
 from torch import Tensor
 from transformers import PreTrainedModel
 
-Config = dict[str, Any]
-Metadata = dict[str, Any]
+from tests.families.gguf import newer, tensors
+from tests.families.gguf.keys import METADATA, Config, Metadata, base, d_head, falcon_kv
+from tests.families.gguf.tensors import permuted
 
 ARCHITECTURES = {
     "llama": MODEL_ARCH.LLAMA,
@@ -51,6 +52,43 @@ ARCHITECTURES = {
     "ernie4_5": MODEL_ARCH.ERNIE4_5,
     "mpt": MODEL_ARCH.MPT,
     "gpt_bigcode": MODEL_ARCH.STARCODER,
+    "seed_oss": MODEL_ARCH.SEED_OSS,
+    "ministral3": MODEL_ARCH.MISTRAL3,
+    "minimax_m2": MODEL_ARCH.MINIMAXM2,
+    "phimoe": MODEL_ARCH.PHIMOE,
+    "granitemoe": MODEL_ARCH.GRANITE_MOE,
+    "granitemoeshared": MODEL_ARCH.GRANITE_MOE,
+    "granitemoehybrid": MODEL_ARCH.GRANITE_HYBRID,
+    "bamba": MODEL_ARCH.GRANITE_HYBRID,
+    "glm": MODEL_ARCH.CHATGLM,
+    "glm4": MODEL_ARCH.GLM4,
+    "glm4_moe": MODEL_ARCH.GLM4_MOE,
+    "solar_open": MODEL_ARCH.GLM4_MOE,
+    "dots1": MODEL_ARCH.DOTS1,
+    "arcee": MODEL_ARCH.ARCEE,
+    "nemotron": MODEL_ARCH.NEMOTRON,
+    "jais2": MODEL_ARCH.JAIS2,
+    "apertus": MODEL_ARCH.APERTUS,
+    "exaone4": MODEL_ARCH.EXAONE4,
+    "ernie4_5_moe": MODEL_ARCH.ERNIE4_5_MOE,
+    "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
+    "hunyuan_v1_moe": MODEL_ARCH.HUNYUAN_MOE,
+    "olmo3": MODEL_ARCH.OLMO2,
+    "olmoe": MODEL_ARCH.OLMOE,
+    "deepseek_v2": MODEL_ARCH.DEEPSEEK2,
+    "deepseek_v3": MODEL_ARCH.DEEPSEEK2,
+    "glm4_moe_lite": MODEL_ARCH.DEEPSEEK2,
+    "youtu": MODEL_ARCH.DEEPSEEK2,
+    "gpt_oss": MODEL_ARCH.GPT_OSS,
+    "llama4_text": MODEL_ARCH.LLAMA4,
+    "qwen3_next": MODEL_ARCH.QWEN3NEXT,
+    "qwen3_5_text": MODEL_ARCH.QWEN35,
+    "qwen3_5_moe_text": MODEL_ARCH.QWEN35MOE,
+    "jamba": MODEL_ARCH.JAMBA,
+    "falcon_h1": MODEL_ARCH.FALCON_H1,
+    "lfm2": MODEL_ARCH.LFM2,
+    "lfm2_moe": MODEL_ARCH.LFM2MOE,
+    "nemotron_h": MODEL_ARCH.NEMOTRON_H_MOE,
 }
 
 
@@ -106,7 +144,9 @@ def convert(module: PreTrainedModel) -> Converted:
     config = module.config.to_dict()
     arch = ARCHITECTURES[config["model_type"]]
     name = gguf.MODEL_ARCH_NAMES[arch]
-    keys = METADATA.get(config["model_type"], base)(config)
+    keys = (METADATA | newer.METADATA).get(config["model_type"], base)(config)
+    if config["model_type"] == "apertus":
+        keys |= newer.curves(module.state_dict())
     metadata = {key.format(arch=name): value for key, value in keys.items() if value is not None}
     return Converted(name, metadata | tokens(config), dict(renamed(module, arch, config)))
 
@@ -123,14 +163,16 @@ def tokens(c: Config) -> Metadata:
 
 def renamed(module: PreTrainedModel, arch: MODEL_ARCH, c: Config) -> Iterator[tuple[str, Tensor]]:
     """Every tensor under its GGUF name, changed as its architecture asks for."""
-    n_layers = next(c[k] for k in ("num_hidden_layers", "n_layer", "n_layers") if c.get(k))
+    n_layers = newer.n_layers(c)
     table = gguf.get_tensor_name_map(arch, n_layers)
-    changed = TENSORS.get(c["model_type"], unchanged)
-    state = module.state_dict()
+    new = tensors.TENSORS.get(c["model_type"])
+    changed = new or TENSORS.get(c["model_type"], unchanged)
+    state = module.state_dict() if new is None else tensors.on_disk(module)
     if c["tie_word_embeddings"]:
         state = {k: v for k, v in state.items() if k not in ("lm_head.weight", "embed_out.weight")}
     for ours, tensor in changed(state, c):
-        theirs = table.get_name(ours, try_suffixes=(".weight", ".bias"))
+        own = ours if ours.startswith("blk.") else None
+        theirs = own or table.get_name(ours, try_suffixes=(".weight", ".bias"))
         assert theirs is not None, f"{arch.name} has no name for {ours}"
         yield theirs, tensor
     yield from rope_factors(c)
@@ -142,12 +184,6 @@ State = dict[str, Tensor]
 
 def unchanged(state: State, c: Config) -> Tensors:
     yield from state.items()
-
-
-def permuted(tensor: Tensor, n_heads: int) -> Tensor:
-    """From halves (the first and second of each rotary pair far apart) to neighbours."""
-    halves = tensor.reshape(n_heads, 2, -1, *tensor.shape[1:])
-    return halves.transpose(1, 2).reshape(tensor.shape)
 
 
 def llama(state: State, c: Config) -> Tensors:
@@ -197,10 +233,6 @@ def grouped(state: State, c: Config) -> Tensors:
             parts = groups[:, :-2], groups[:, -2], groups[:, -1]
             tensor = torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
         yield name, tensor
-
-
-def falcon_kv(c: Config) -> int:
-    return int(c["num_kv_heads"]) if c["new_decoder_architecture"] else 1
 
 
 def stablelm(state: State, c: Config) -> Tensors:
@@ -260,242 +292,3 @@ def llama3_factor(frequency: float, rope: Config) -> float:
         return float(factor)
     smooth = (original / wavelength - low) / (high - low)
     return 1 / ((1 - smooth) / factor + smooth)
-
-
-def d_head(c: Config) -> int:
-    return int(c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"])
-
-
-def base(c: Config) -> Metadata:
-    """What most architectures write, of what their config has."""
-    rope = c.get("rope_parameters") or {}
-    return {
-        Keys.LLM.BLOCK_COUNT: c["num_hidden_layers"],
-        Keys.LLM.CONTEXT_LENGTH: c["max_position_embeddings"],
-        Keys.LLM.EMBEDDING_LENGTH: c["hidden_size"],
-        Keys.LLM.FEED_FORWARD_LENGTH: c["intermediate_size"],
-        Keys.Attention.HEAD_COUNT: c["num_attention_heads"],
-        Keys.Attention.HEAD_COUNT_KV: c.get("num_key_value_heads"),
-        Keys.Attention.LAYERNORM_RMS_EPS: c.get("rms_norm_eps"),
-        Keys.Attention.LAYERNORM_EPS: c.get("layer_norm_eps"),
-        Keys.Attention.KEY_LENGTH: c.get("head_dim"),
-        Keys.Attention.VALUE_LENGTH: c.get("head_dim"),
-        Keys.LLM.EXPERT_COUNT: c.get("num_local_experts") or c.get("num_experts"),
-        Keys.LLM.EXPERT_USED_COUNT: c.get("num_experts_per_tok"),
-        Keys.Rope.FREQ_BASE_SWA: rope.get("sliding_attention", {}).get("rope_theta"),
-        **scaling(rope.get("full_attention", rope)),
-    }
-
-
-def scaling(rope: Config) -> Metadata:
-    kind = rope.get("rope_type")
-    keys: Metadata = {Keys.Rope.FREQ_BASE: rope.get("rope_theta")}
-    if kind in ("linear", "yarn"):
-        keys |= {Keys.Rope.SCALING_TYPE: kind, Keys.Rope.SCALING_FACTOR: rope["factor"]}
-    if kind == "yarn":
-        keys |= {
-            Keys.Rope.SCALING_ORIG_CTX_LEN: rope["original_max_position_embeddings"],
-            Keys.Rope.SCALING_YARN_ATTN_FACTOR: rope.get("attention_factor"),
-            Keys.Rope.SCALING_YARN_BETA_FAST: rope.get("beta_fast"),
-            Keys.Rope.SCALING_YARN_BETA_SLOW: rope.get("beta_slow"),
-        }
-    return keys
-
-
-def only(keys: Metadata, *wanted: str) -> Metadata:
-    return {key: keys[key] for key in wanted}
-
-
-SIZES = (
-    Keys.LLM.BLOCK_COUNT,
-    Keys.LLM.CONTEXT_LENGTH,
-    Keys.LLM.EMBEDDING_LENGTH,
-    Keys.LLM.FEED_FORWARD_LENGTH,
-    Keys.Attention.HEAD_COUNT,
-)
-KV, RMS, LAYER = (
-    Keys.Attention.HEAD_COUNT_KV,
-    Keys.Attention.LAYERNORM_RMS_EPS,
-    Keys.Attention.LAYERNORM_EPS,
-)
-LENGTHS = (Keys.Attention.KEY_LENGTH, Keys.Attention.VALUE_LENGTH)
-
-
-def llama_keys(c: Config) -> Metadata:
-    return base(c) | {
-        Keys.LLM.VOCAB_SIZE: c["vocab_size"],
-        Keys.Rope.DIMENSION_COUNT: d_head(c),
-    }
-
-
-def qwen_moe_keys(c: Config) -> Metadata:
-    return base(c) | {
-        Keys.LLM.EXPERT_FEED_FORWARD_LENGTH: c["moe_intermediate_size"],
-        Keys.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH: c.get("shared_expert_intermediate_size"),
-    }
-
-
-def gemma_keys(c: Config) -> Metadata:
-    return only(base(c), *SIZES, KV, RMS, *LENGTHS)
-
-
-def gemma2_keys(c: Config) -> Metadata:
-    return gemma_keys(c) | {
-        Keys.LLM.ATTN_LOGIT_SOFTCAPPING: c["attn_logit_softcapping"],
-        Keys.LLM.FINAL_LOGIT_SOFTCAPPING: c["final_logit_softcapping"],
-        Keys.Attention.SLIDING_WINDOW: c["sliding_window"],
-    }
-
-
-def gemma3_keys(c: Config) -> Metadata:
-    return base(c) | {Keys.Attention.SLIDING_WINDOW: c["sliding_window"]}
-
-
-def phi2_keys(c: Config) -> Metadata:
-    turned = c["rope_parameters"]["partial_rotary_factor"] * c["hidden_size"]
-    return only(base(c), *SIZES, LAYER) | {
-        Keys.LLM.FEED_FORWARD_LENGTH: 4 * c["hidden_size"],
-        Keys.Attention.HEAD_COUNT_KV: c["num_attention_heads"],
-        Keys.Rope.DIMENSION_COUNT: int(turned) // c["num_attention_heads"],
-    }
-
-
-def phi3_keys(c: Config) -> Metadata:
-    rope, length = c["rope_parameters"], c["max_position_embeddings"]
-    original = rope.get("original_max_position_embeddings") or length
-    keys = only(base(c), *SIZES, KV, RMS, Keys.Rope.FREQ_BASE) | {
-        Keys.Rope.SCALING_ORIG_CTX_LEN: original,
-        Keys.Rope.DIMENSION_COUNT: int(rope.get("partial_rotary_factor", 1.0) * d_head(c)),
-        Keys.Attention.SLIDING_WINDOW: c["sliding_window"] or 0,
-    }
-    if "long_factor" in rope:
-        stretched = 1 + math.log(length / original) / math.log(original)
-        keys[Keys.Rope.SCALING_ATTN_FACTOR] = math.sqrt(stretched)
-    return keys
-
-
-def gpt2_keys(c: Config) -> Metadata:
-    return {
-        Keys.LLM.BLOCK_COUNT: c["n_layer"],
-        Keys.LLM.CONTEXT_LENGTH: c["n_positions"],
-        Keys.LLM.EMBEDDING_LENGTH: c["n_embd"],
-        Keys.LLM.FEED_FORWARD_LENGTH: 4 * c["n_embd"],
-        Keys.Attention.HEAD_COUNT: c["n_head"],
-        Keys.Attention.LAYERNORM_EPS: c["layer_norm_epsilon"],
-    }
-
-
-def neox_keys(c: Config) -> Metadata:
-    turned = c["rope_parameters"]["partial_rotary_factor"] * d_head(c)
-    return only(base(c), *SIZES, LAYER) | {
-        Keys.Rope.DIMENSION_COUNT: int(turned),
-        Keys.LLM.USE_PARALLEL_RESIDUAL: c["use_parallel_residual"],
-    }
-
-
-def bloom_keys(c: Config) -> Metadata:
-    return {
-        Keys.LLM.BLOCK_COUNT: c["n_layer"],
-        Keys.LLM.CONTEXT_LENGTH: c.get("seq_length", c["hidden_size"]),
-        Keys.LLM.EMBEDDING_LENGTH: c["hidden_size"],
-        Keys.LLM.FEED_FORWARD_LENGTH: 4 * c["hidden_size"],
-        Keys.Attention.HEAD_COUNT: c["n_head"],
-        Keys.Attention.HEAD_COUNT_KV: c["n_head"],
-        Keys.Attention.LAYERNORM_EPS: c["layer_norm_epsilon"],
-    }
-
-
-def falcon_keys(c: Config) -> Metadata:
-    return {
-        Keys.LLM.CONTEXT_LENGTH: 2048,
-        Keys.LLM.TENSOR_DATA_LAYOUT: "jploski",
-        Keys.LLM.EMBEDDING_LENGTH: c["hidden_size"],
-        Keys.LLM.FEED_FORWARD_LENGTH: 4 * c["hidden_size"],
-        Keys.LLM.BLOCK_COUNT: c["num_hidden_layers"],
-        Keys.Attention.HEAD_COUNT: c["num_attention_heads"],
-        Keys.Attention.HEAD_COUNT_KV: falcon_kv(c),
-        Keys.Attention.LAYERNORM_EPS: c["layer_norm_epsilon"],
-    }
-
-
-def stablelm_keys(c: Config) -> Metadata:
-    turned = c["rope_parameters"]["partial_rotary_factor"] * d_head(c)
-    return only(base(c), *SIZES, KV, LAYER) | {
-        Keys.Rope.DIMENSION_COUNT: int(turned),
-        Keys.LLM.USE_PARALLEL_RESIDUAL: c["use_parallel_residual"],
-    }
-
-
-def olmo_keys(c: Config) -> Metadata:
-    return base(c) | {
-        Keys.Attention.LAYERNORM_EPS: 1e-5,
-        Keys.Attention.CLAMP_KQV: c.get("clip_qkv"),
-    }
-
-
-def cohere_keys(c: Config) -> Metadata:
-    return base(c) | {Keys.LLM.LOGIT_SCALE: c["logit_scale"], Keys.Rope.SCALING_TYPE: "none"}
-
-
-def cohere2_keys(c: Config) -> Metadata:
-    return cohere_keys(c) | {
-        Keys.Attention.SLIDING_WINDOW: c["sliding_window"],
-        Keys.LLM.VOCAB_SIZE: c["vocab_size"],
-        Keys.Rope.DIMENSION_COUNT: c["hidden_size"] // c["num_attention_heads"],
-    }
-
-
-def granite_keys(c: Config) -> Metadata:
-    return llama_keys(c) | {
-        Keys.LLM.EMBEDDING_SCALE: c["embedding_multiplier"],
-        Keys.LLM.RESIDUAL_SCALE: c["residual_multiplier"],
-        Keys.Attention.SCALE: c["attention_multiplier"],
-        Keys.LLM.LOGIT_SCALE: c["logits_scaling"],
-    }
-
-
-def starcoder2_keys(c: Config) -> Metadata:
-    return base(c) | {
-        Keys.Attention.LAYERNORM_EPS: c["norm_epsilon"],
-        Keys.Attention.SLIDING_WINDOW: c["sliding_window"],
-    }
-
-
-def mpt_keys(c: Config) -> Metadata:
-    return {
-        Keys.LLM.BLOCK_COUNT: c["n_layers"],
-        Keys.LLM.CONTEXT_LENGTH: c["max_seq_len"],
-        Keys.LLM.EMBEDDING_LENGTH: c["d_model"],
-        Keys.LLM.FEED_FORWARD_LENGTH: 4 * c["d_model"],
-        Keys.Attention.HEAD_COUNT: c["n_heads"],
-        Keys.Attention.LAYERNORM_EPS: 1e-5,
-        Keys.Attention.CLAMP_KQV: c["attn_config"]["clip_qkv"],
-        Keys.Attention.MAX_ALIBI_BIAS: float(c["attn_config"]["alibi_bias_max"]),
-    }
-
-
-METADATA: dict[str, Callable[[Config], Metadata]] = {
-    "llama": llama_keys,
-    "mistral": llama_keys,
-    "mixtral": llama_keys,
-    "smollm3": llama_keys,
-    "qwen2_moe": qwen_moe_keys,
-    "qwen3_moe": qwen_moe_keys,
-    "gemma": gemma_keys,
-    "gemma2": gemma2_keys,
-    "gemma3_text": gemma3_keys,
-    "phi": phi2_keys,
-    "phi3": phi3_keys,
-    "gpt2": gpt2_keys,
-    "gpt_neox": neox_keys,
-    "bloom": bloom_keys,
-    "falcon": falcon_keys,
-    "stablelm": stablelm_keys,
-    "olmo": olmo_keys,
-    "cohere": cohere_keys,
-    "cohere2": cohere2_keys,
-    "granite": granite_keys,
-    "starcoder2": starcoder2_keys,
-    "mpt": mpt_keys,
-    "gpt_bigcode": lambda c: gpt2_keys(c) | {Keys.Attention.HEAD_COUNT_KV: 1},
-}

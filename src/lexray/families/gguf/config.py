@@ -9,10 +9,15 @@ from __future__ import annotations
 from math import inf, nextafter
 from typing import Any
 
+import numpy as np
+
 from lexray.checkpoint.gguf.file import GGUFCheckpoint
 from lexray.errors import LexrayError
 
 Config = dict[str, Any]
+MOST_LAYERS = 4096
+MOST_ROWS = 1 << 22
+"""Of all heads together: many times what models have."""
 
 
 class Keys:
@@ -28,10 +33,30 @@ class Keys:
             return value
         if isinstance(value, str):
             raise LexrayError(f"{self.file.name}: {self._full(key)} should be a number")
-        raise LexrayError(
+        raise self.uneven(key)
+
+    def uneven(self, key: str) -> LexrayError:
+        return LexrayError(
             f"{self.file.name}: {self._full(key)} differs from layer to layer, which lexray does "
             "not read from GGUF; try the model's safetensors"
         )
+
+    def each(self, key: str) -> list[int] | None:
+        """Whole numbers or truth values, one for each layer; None where there is no such array."""
+        values = self.file.metadata.get(self._full(key))
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "iub":
+            return None
+        return [int(value) for value in values[:MOST_LAYERS]]
+
+    def even(self, key: str, default: int | None = None) -> int:
+        """A positive whole number, which may be an array whose layers have it or nothing."""
+        values = self.each(key)
+        if values is None:
+            return self.size(key, default)
+        kinds = {value for value in values if value}
+        if len(kinds) != 1 or min(kinds) < 1:
+            raise self.uneven(key)
+        return kinds.pop()
 
     def need(self, key: str, default: Any = None) -> Any:
         """The same, of a key without which the model cannot be understood."""
@@ -72,16 +97,16 @@ class Keys:
 def common_config(keys: Keys, model_type: str) -> Config:
     """The keys that llama.cpp writes for every architecture, in the words of Llama's config."""
     file = keys.file
-    d_model, n_heads = keys.size("embedding_length"), keys.size("attention.head_count")
-    d_head = keys.size("attention.key_length", max(d_model // n_heads, 1))
+    d_model, n_heads = keys.size("embedding_length"), keys.even("attention.head_count")
+    d_head = head_length(keys, "key", max(d_model // n_heads, 1))
     turned = keys.size("rope.dimension_count", d_head)
     config = {
         "model_type": model_type,
         "hidden_size": d_model,
-        "num_hidden_layers": keys.size("block_count"),
+        "num_hidden_layers": n_layers(keys),
         "intermediate_size": mlp_width(keys),
         "num_attention_heads": n_heads,
-        "num_key_value_heads": keys.size("attention.head_count_kv", n_heads),
+        "num_key_value_heads": keys.even("attention.head_count_kv", n_heads),
         "head_dim": d_head,
         "vocab_size": file.info("token_embd.weight").shape[0],
         "max_position_embeddings": keys.length("context_length"),
@@ -91,7 +116,7 @@ def common_config(keys: Keys, model_type: str) -> Config:
         "tie_word_embeddings": "output.weight" not in file.names(),
         **norm_eps(keys),
     }
-    router = next((name for name in file.names() if name.endswith(".ffn_gate_inp.weight")), None)
+    router = find_tensor(keys, "ffn_gate_inp")
     if router is not None:
         config["num_experts"] = keys.size("expert_count")
         config["num_experts_per_tok"] = keys.size("expert_used_count")
@@ -99,12 +124,36 @@ def common_config(keys: Keys, model_type: str) -> Config:
     return config
 
 
+def n_layers(keys: Keys) -> int:
+    """How many layers the model has without those that guess further tokens (nextn)."""
+    count, extra = keys.size("block_count"), keys.get("nextn_predict_layers") or 0
+    if type(extra) is not int or not 0 <= extra < count:
+        raise LexrayError(
+            f"{keys.file.name}: {keys.file.architecture}.nextn_predict_layers cannot be {extra!r} "
+            f"of {count} layers"
+        )
+    return count - extra
+
+
+def head_length(keys: Keys, what: str, default: int) -> int:
+    """How wide a head's keys or values are: of latent attention, outside the latent."""
+    inside = keys.length(f"attention.{what}_length_mla")
+    return inside or keys.size(f"attention.{what}_length", default)
+
+
+def find_tensor(keys: Keys, stem: str) -> str | None:
+    """The weight of this name in the first layer that has one."""
+    count = min(keys.size("block_count"), len(keys.file.names()))
+    names = (f"blk.{n}.{stem}.weight" for n in range(count))
+    return next((name for name in names if name in keys.file.names()), None)
+
+
 def mlp_width(keys: Keys) -> int:
     """From the tensor: as metadata GPT-2, Phi-2 and Falcon get 4 d_model, whatever it really is."""
-    down = "blk.0.ffn_down.weight"
-    if down in keys.file.names():
+    down = find_tensor(keys, "ffn_down")
+    if down is not None:
         return keys.file.info(down).shape[-1]
-    return keys.size("feed_forward_length")
+    return keys.even("feed_forward_length")
 
 
 def norm_eps(keys: Keys) -> Config:
@@ -124,26 +173,31 @@ def share(part: int, whole: int) -> float:
 
 def check_shapes(keys: Keys, c: Config, router: str | None) -> None:
     """Refuses sizes that the tensors contradict, before anything is counted or built by them."""
-    file, d_model, n_heads = keys.file, c["hidden_size"], c["num_attention_heads"]
-    expected = {
-        "token_embd.weight": (c["vocab_size"], d_model),
-        "blk.0.attn_output.weight": (d_model, n_heads * c["head_dim"]),
-    }
+    d_model, n_heads, d_head = c["hidden_size"], c["num_attention_heads"], c["head_dim"]
+    output = find_tensor(keys, "attn_output") or "blk.0.attn_output.weight"
+    d_value = head_length(keys, "value", d_head)
+    expect(keys, "token_embd.weight", (c["vocab_size"], d_model))
+    expect(keys, output, (d_model, n_heads * d_value))
     if router is not None:
-        expected[router] = (c["num_experts"], d_model)
-    for name, shape in expected.items():
-        if (stored := file.info(name).shape) != shape:
-            raise LexrayError(
-                f"{file.name}: by its metadata {name} should have the shape {shape}, not {stored}"
-            )
+        expect(keys, router, (c["num_experts"], d_model))
+    latent = keys.get("attention.kv_lora_rank")
     if (
-        c["num_hidden_layers"] > len(file.names())
+        c["num_hidden_layers"] > len(keys.file.names())
         or c.get("num_experts_per_tok", 0) > c.get("num_experts", 0)
         or n_heads % c["num_key_value_heads"]
-        or keys.size("attention.value_length", c["head_dim"]) != c["head_dim"]
-        or keys.size("rope.dimension_count", c["head_dim"]) > c["head_dim"]
+        or (d_value != d_head and not latent)
+        or d_head * n_heads > MOST_ROWS
+        or keys.size("rope.dimension_count", d_head) > d_head
     ):
-        raise LexrayError(f"{file.name}: the sizes in its metadata do not fit together")
+        raise LexrayError(f"{keys.file.name}: the sizes in its metadata do not fit together")
+
+
+def expect(keys: Keys, name: str, shape: tuple[int, ...]) -> None:
+    """Raises unless a tensor has the shape that the metadata give it."""
+    if (stored := keys.file.info(name).shape) != shape:
+        raise LexrayError(
+            f"{keys.file.name}: by its metadata {name} should have the shape {shape}, not {stored}"
+        )
 
 
 def rope_scaling(keys: Keys, turned: int) -> Config | None:
@@ -167,6 +221,13 @@ def rope_scaling(keys: Keys, turned: int) -> Config | None:
         "beta_fast": keys.get("rope.scaling.yarn_beta_fast"),
         "beta_slow": keys.get("rope.scaling.yarn_beta_slow"),
     }
+
+
+def rope_parameters(c: Config, **more: Any) -> Config:
+    """The rotary embedding in transformers 5's words, for families whose default has these."""
+    scaling = c["rope_scaling"] or {"rope_type": "default"}
+    whole = scaling | {"rope_theta": c["rope_theta"], **more}
+    return {"rope_parameters": whole, "rope_scaling": None}
 
 
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")

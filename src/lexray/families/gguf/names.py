@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lexray.checkpoint import Box, Checkpoint, TensorInfo
@@ -22,16 +23,20 @@ from lexray.families.gguf.pieces import (
     GGUFJoined,
     GGUFSide,
     GGUFSource,
+    GGUFValue,
     Order,
+    Stored,
     find_pieces,
     is_empty,
 )
+from lexray.families.registry import find_family
 
 __all__ = [
     "Config",
     "GGUFJoined",
     "GGUFModel",
     "GGUFSource",
+    "GGUFValue",
     "Keys",
     "Naming",
     "declare",
@@ -39,7 +44,7 @@ __all__ = [
     "share",
 ]
 
-Names = Mapping[str, str | GGUFSource | GGUFJoined]
+Names = Mapping[str, Stored]
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class Naming:
     names: Names
     config: Callable[[Keys, Config], Config] = lambda m, c: {}
     """What the family adds to the common config; None stands for the family's own default."""
+    without: tuple[str, ...] = ()
+    """Entries that are null, whatever the family's default is."""
 
 
 ARCHITECTURES: dict[str, Callable[[Keys], Naming]] = {}
@@ -60,30 +67,35 @@ def declare(architecture: str, naming: Naming | Callable[[Keys], Naming]) -> Non
     ARCHITECTURES[architecture] = naming if callable(naming) else lambda _: naming
 
 
-def hf_named(checkpoint: Checkpoint) -> Checkpoint:
-    """A GGUF checkpoint under Hugging Face names; any other as it is."""
-    return GGUFModel(checkpoint) if isinstance(checkpoint, GGUFCheckpoint) else checkpoint
+def hf_named(checkpoint: Checkpoint, family: str | None = None) -> Checkpoint:
+    """A GGUF checkpoint under Hugging Face names; any other as it is.
+
+    `family`: whose names a file has whose architecture nobody knows.
+    """
+    return GGUFModel(checkpoint, family) if isinstance(checkpoint, GGUFCheckpoint) else checkpoint
 
 
 class GGUFModel(Checkpoint):
     """A GGUF file that looks like the Hugging Face checkpoint it was made from."""
 
-    def __init__(self, file: GGUFCheckpoint) -> None:
+    def __init__(self, file: GGUFCheckpoint, family: str | None = None) -> None:
         self.file = file
         self.name = file.name
         keys = Keys(file)
-        naming = find_naming(keys)
+        naming = find_naming(keys, family)
         config = common_config(keys, naming.model_type)
         config |= naming.config(keys, config)
         self._config = {key: value for key, value in config.items() if value is not None}
-        n_layers = config["num_hidden_layers"]
+        self._config |= dict.fromkeys(naming.without)
+        n_layers = self._config["num_hidden_layers"]
         self._side = GGUFSide(file, self._config)
         self._pieces = {
             name: piece
             for ours, stored in naming.names.items()
             for name, piece in find_pieces(file, ours, stored, n_layers)
         }
-        refuse_unread(file, {name for piece in self._pieces.values() for name in piece.sources})
+        known = {name for piece in self._pieces.values() for name in piece.sources}
+        refuse_unread(file, known, range(n_layers, keys.size("block_count")))
 
     @property
     def config(self) -> Config:
@@ -107,8 +119,8 @@ class GGUFModel(Checkpoint):
         if name not in self._pieces:
             raise self.missing(name)
         piece = self._pieces[name]
-        info = self.file.info(piece.sources[0])
-        return TensorInfo(piece.shape(self._side), info.dtype, stored=info.stored)
+        stored = self.file.info(piece.sources[0]).stored if piece.sources else None
+        return TensorInfo(piece.shape(self._side), torch.float32, stored=stored)
 
     def _read(self, name: str, box: Box) -> Tensor:
         return self._pieces[name].read(self._side, box)
@@ -117,15 +129,72 @@ class GGUFModel(Checkpoint):
         return 0 if is_empty(box) else self._pieces[name].cost(self._side, box)
 
 
-def find_naming(keys: Keys) -> Naming:
+def find_naming(keys: Keys, family: str | None) -> Naming:
+    """What is declared for the file's architecture, else for the `family` that a user names."""
     file = keys.file
-    if file.architecture not in ARCHITECTURES:
-        raise LexrayError(
-            f"{file.name} is a GGUF file of the architecture {brief(file.architecture)}, which "
-            f"lexray does not read from GGUF; it reads {', '.join(sorted(ARCHITECTURES))}. "
-            "Try the model's safetensors"
-        )
-    return ARCHITECTURES[file.architecture](keys)
+    if file.architecture in ARCHITECTURES:
+        return ARCHITECTURES[file.architecture](keys)
+    if family is not None:
+        kinds = find_family({}, family).model_types
+        near = [each for each in compare_names(keys) if each.naming.model_type in kinds]
+        if near:
+            return max(near, key=lambda each: each.share).naming
+    asked = f", nor as one of the family {brief(family)}" if family is not None else ""
+    raise LexrayError(
+        f"{file.name} is a GGUF file of the architecture {brief(file.architecture)}, which lexray "
+        f"does not read from GGUF{asked}; it reads {', '.join(sorted(ARCHITECTURES))}"
+        f"{explain_names(keys)}"
+    )
+
+
+@dataclass(frozen=True)
+class NameLikeness:
+    """How the names of an architecture fit a file of another."""
+
+    architecture: str
+    naming: Naming
+    common: int
+    unread: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        return self.common / max(1, self.common + len(self.unread))
+
+
+def compare_names(keys: Keys) -> list[NameLikeness]:
+    """Every architecture whose names the file has some of."""
+    names = [name for name in keys.file.names() if name.startswith("blk.")]
+    count, likenesses = len({name.split(".")[1] for name in names}), []
+    for architecture, make in ARCHITECTURES.items():
+        try:
+            naming = make(keys)
+        except LexrayError:
+            continue
+        found = (find_pieces(keys.file, *pair, count) for pair in naming.names.items())
+        known = {name for pieces in found for _, piece in pieces for name in piece.sources}
+        unread = tuple(name for name in names if name not in known)
+        common = len(names) - len(unread)
+        likenesses.append(NameLikeness(architecture, naming, common, unread))
+    return likenesses
+
+
+NEAR = 0.5
+"""Of a file's tensors, those that an architecture must know to be called alike."""
+
+
+def explain_names(keys: Keys) -> str:
+    """Which known architecture a file resembles, and what to try; its safetensors if none does."""
+    near = [each for each in compare_names(keys) if each.share >= NEAR]
+    if not near:
+        return ". Try the model's safetensors"
+    best = max(near, key=lambda each: (each.share, each.architecture == "llama"))
+    kind, total = best.naming.model_type, best.common + len(best.unread)
+    left = f" and leave {', '.join(best.unread[:3])} …" if best.unread else ""
+    return (
+        f". It resembles {best.architecture!r}, whose names are those of {best.common} of its "
+        f"{total} tensors in layers{left}. Try family={kind!r} (--family {kind}) and hold a few "
+        "readings against what you know of the model before you rely on them"
+    )
 
 
 PASSED_OVER = (".attn_rot_embd.", ".input_scale")
@@ -133,12 +202,14 @@ PASSED_OVER = (".attn_rot_embd.", ".input_scale")
 llama.cpp rounds activations by where it multiplies in four bits."""
 
 
-def refuse_unread(file: GGUFCheckpoint, known: set[str]) -> None:
-    """A block's tensor that nothing reads would be left out of the model in silence."""
+def refuse_unread(file: GGUFCheckpoint, known: set[str], beyond: range) -> None:
+    """A block's tensor that nothing reads would be left out of the model in silence; those of the
+    layers `beyond` the model, which guess further tokens, are."""
+    passed = (*PASSED_OVER, *(f"blk.{n}." for n in beyond))
     unread = [
         name
         for name in file.names()
-        if name.startswith("blk.") and name not in known and not any(p in name for p in PASSED_OVER)
+        if name.startswith("blk.") and name not in known and not any(p in name for p in passed)
     ]
     if unread:
         more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
@@ -172,6 +243,10 @@ def regroup(c: Config) -> list[int]:
 
 
 LAYER = "model.layers.{n}."
+AFTER: Names = {
+    f"{LAYER}post_attention_layernorm": "blk.{n}.post_attention_norm",
+    f"{LAYER}post_feedforward_layernorm": "blk.{n}.post_ffw_norm",
+}
 EMBEDDINGS: Names = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",

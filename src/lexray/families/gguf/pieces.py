@@ -12,6 +12,7 @@ from itertools import count
 from math import prod
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from lexray.errors import LexrayError
 
 Config = dict[str, Any]
 Order = Callable[[Config], list[int]]
+Part = Callable[[Config], tuple[int, int]]
 Shape = tuple[int, ...]
 
 
@@ -45,8 +47,10 @@ class GGUFSource:
     """A matrix of one row, which some files hold as a vector."""
     unit: int | None = None
     """An axis of length one that the file lacks (the kernels of convolutions)."""
-    one_column: bool = False
-    """A vector, which the file holds as a matrix of one column."""
+    flat: bool = False
+    """A vector, which the file holds as a matrix (of one column, or of one row for each group)."""
+    part: Part | None = None
+    """The rows of the GGUF tensor that it is, where that holds several."""
     exact: bool = False
     """Both names are whole: neither `.weight` nor `.bias` is added."""
 
@@ -62,6 +66,19 @@ class GGUFJoined:
     axis: int = 0
     alternate: bool = False
     """They take turns, element by element (gpt-oss)."""
+    rows: Order | None = None
+    """Where each row lies in what the pieces are together, if not in their order."""
+
+
+@dataclass(frozen=True)
+class GGUFValue:
+    """A small tensor that became metadata: an array with one number for each layer."""
+
+    key: str
+    shape: Shape = ()
+
+
+Stored = str | GGUFSource | GGUFJoined | GGUFValue
 
 
 @dataclass
@@ -107,10 +124,13 @@ class FilePiece:
 
     def shape(self, side: GGUFSide) -> Shape:
         stored, shape = self.stored, list(side.file.info(self.source).shape)
+        if stored.flat:
+            return (prod(shape),)
         if stored.stacked:
             del shape[0]
-        if stored.one_column and len(shape) > 1:
-            del shape[-1]
+        if stored.part is not None:
+            start, stop = stored.part(side.config)
+            shape[0] = min(stop, shape[0]) - start
         if stored.one_row and len(shape) == 1:
             shape.insert(0, 1)
         if stored.transposed:
@@ -124,6 +144,8 @@ class FilePiece:
             return torch.empty([stop - start for start, stop in box])
         index, orders = self._plan(side, box)
         tensor = side.file.read_unchecked(self.source, *index)
+        if self.stored.flat:
+            tensor = tensor.flatten()[slice(*box[0])]
         for axis, order in orders.items():
             tensor = tensor.index_select(axis, order)
         stored = self.stored
@@ -151,6 +173,8 @@ class FilePiece:
     def _plan(self, side: GGUFSide, box: Box) -> tuple[list[slice], Mapping[int, Tensor]]:
         """The slices to read from the file, and by axis the order of what they give."""
         stored, index = self.stored, [slice(*ends) for ends in box]
+        if stored.flat:
+            return [], {}
         if stored.unit is not None:
             del index[stored.unit]
         if stored.transposed:
@@ -161,14 +185,15 @@ class FilePiece:
                 wanted = side.order(order)[index[axis]]
                 low, high = int(wanted.min()), int(wanted.max())
                 index[axis], orders[axis] = slice(low, high + 1), wanted - low
+        if stored.part is not None:
+            first = stored.part(side.config)[0]
+            index[0] = slice(index[0].start + first, index[0].stop + first)
         n_axes = len(side.file.info(self.source).shape)
         if stored.stacked:
             index.insert(0, slice(self.place, self.place + 1))
             orders = {axis + 1: order for axis, order in orders.items()}
         if stored.one_row and n_axes == 1:
             del index[0]
-        if stored.one_column and n_axes > len(index):
-            index.append(slice(0, 1))
         return index, orders
 
 
@@ -177,8 +202,7 @@ class JoinedPiece:
     """A Hugging Face tensor that the file holds in several pieces."""
 
     parts: tuple[FilePiece, ...]
-    axis: int
-    alternate: bool
+    joined: GGUFJoined
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -186,25 +210,38 @@ class JoinedPiece:
 
     def shape(self, side: GGUFSide) -> Shape:
         shapes = [part.shape(side) for part in self.parts]
-        first, axis = shapes[0], self.axis
+        first, axis = shapes[0], self.joined.axis
         return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
 
     def read(self, side: GGUFSide, box: Box) -> Tensor:
+        if is_empty(box):
+            return torch.empty([stop - start for start, stop in box])
+        box, order = self._span(side, box)
         out = torch.empty([stop - start for start, stop in box])
         for part, inner, where in self._split(side, box):
-            target = out[(slice(None),) * self.axis + (where,)]
+            target = out[(slice(None),) * self.joined.axis + (where,)]
             target.copy_(part.read(side, inner))
-        return out
+        return out if order is None else out[order]
 
     def cost(self, side: GGUFSide, box: Box) -> int:
+        box, _ = self._span(side, box)
         return sum(part.cost(side, inner) for part, inner, _ in self._split(side, box))
+
+    def _span(self, side: GGUFSide, box: Box) -> tuple[Box, Tensor | None]:
+        """The box whose rows hold those that are wanted, and their order in it."""
+        if self.joined.rows is None:
+            return box, None
+        wanted = side.order(self.joined.rows)[slice(*box[0])]
+        low, high = int(wanted.min()), int(wanted.max())
+        return ((low, high + 1), *box[1:]), wanted - low
 
     def _split(self, side: GGUFSide, box: Box) -> Iterator[tuple[FilePiece, Box, slice]]:
         """Each part that a box needs, the box in it, and where along the axis its values go."""
-        axis, (start, stop) = self.axis, box[self.axis]
-        step, before = (len(self.parts) if self.alternate else 1), 0
+        axis, alternate = self.joined.axis, self.joined.alternate
+        start, stop = box[axis]
+        step, before = (len(self.parts) if alternate else 1), 0
         for number, part in enumerate(self.parts):
-            if self.alternate:
+            if alternate:
                 low, high = (-(-(end - number) // step) for end in (start, stop))
                 first = low * step + number - start
             else:
@@ -216,18 +253,48 @@ class JoinedPiece:
                 yield part, inner, slice(first, first + (high - low - 1) * step + 1, step)
 
 
+@dataclass(frozen=True)
+class ValuePiece:
+    """A Hugging Face tensor that the file holds as a number of its metadata."""
+
+    key: str
+    layer: int
+    stored: GGUFValue
+    sources: tuple[str, ...] = ()
+
+    def shape(self, side: GGUFSide) -> Shape:
+        return self.stored.shape
+
+    def read(self, side: GGUFSide, box: Box) -> Tensor:
+        value = torch.tensor(float(side.file.metadata[self.key][self.layer]))
+        return value.expand([stop - start for start, stop in box])
+
+    def cost(self, side: GGUFSide, box: Box) -> int:
+        return 0
+
+
 def find_pieces(
-    file: GGUFCheckpoint, ours: str, stored: str | GGUFSource | GGUFJoined, n_layers: int
+    file: GGUFCheckpoint, ours: str, stored: Stored, n_layers: int
 ) -> Iterator[tuple[str, Piece]]:
     """Every tensor of the file that a pair of names stands for: (Hugging Face name, piece)."""
     for n in range(n_layers if "{n}" in ours else 1):
         if isinstance(stored, GGUFJoined):
             yield from _join(file, ours, stored, n)
             continue
+        if isinstance(stored, GGUFValue):
+            if n < _count(file, stored.key):
+                yield ours.format(n=n), ValuePiece(stored.key, n, stored)
+            continue
         source = stored if isinstance(stored, GGUFSource) else GGUFSource(stored)
         for suffix in _suffixes(source):
             for piece in _places(file, source, n, suffix):
                 yield ours.format(n=n, i=piece.place) + suffix, piece
+
+
+def _count(file: GGUFCheckpoint, key: str) -> int:
+    """How many numbers an array of the metadata has."""
+    values = file.metadata.get(key)
+    return len(values) if isinstance(values, np.ndarray) and values.dtype.kind in "iuf" else 0
 
 
 def _suffixes(source: GGUFSource) -> tuple[str, ...]:
@@ -241,7 +308,7 @@ def _join(
         parts = [[*_places(file, source, n, suffix)] for source in stored.parts]
         if all(parts) and len({len(places) for places in parts}) == 1:
             in_turn = tuple(piece for places in zip(*parts, strict=True) for piece in places)
-            yield ours.format(n=n) + suffix, JoinedPiece(in_turn, stored.axis, stored.alternate)
+            yield ours.format(n=n) + suffix, JoinedPiece(in_turn, stored)
 
 
 def _places(file: GGUFCheckpoint, stored: GGUFSource, n: int, suffix: str) -> Iterator[FilePiece]:

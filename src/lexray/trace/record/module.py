@@ -179,12 +179,13 @@ def _number(entry: Any) -> Any:
 
 def _rope(entries: Mapping[str, Any]) -> dict[str, Any]:
     """GGUF states one factor per dimension, good for every length: LongRoPE with equal halves."""
-    scaling = entries.get("rope_scaling")
+    key = "rope_parameters" if "rope_parameters" in entries else "rope_scaling"
+    scaling = entries.get(key)
     if not isinstance(scaling, dict) or "short_factor" not in scaling or "long_factor" in scaling:
         return {}
     length = entries.get("max_position_embeddings")
     completed = {"long_factor": scaling["short_factor"], "original_max_position_embeddings": length}
-    return {"rope_scaling": completed | scaling}
+    return {key: completed | scaling}
 
 
 def _file(checkpoint: Checkpoint) -> Checkpoint:
