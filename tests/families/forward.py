@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -22,7 +23,14 @@ def coefficients(ff: FeedForward, x: Tensor) -> Tensor:
         return (up.clamp(-7, 7) + 1) * gate * (1.702 * gate).sigmoid()
     act = activation(ff.spec.activation)
     W_gate = ff.W_gate
-    return act(up) if W_gate is None else act(_affine(x, W_gate, ff.b_gate)) * up
+    if W_gate is None:
+        return act(up)
+    gate = _affine(x, W_gate, ff.b_gate)
+    if ff.spec.sparsity:
+        many = NormalDist().inv_cdf(ff.spec.sparsity)
+        cut = gate.mean(-1, keepdim=True) + many * gate.std(-1, keepdim=True, unbiased=False)
+        gate = (gate - cut).relu()
+    return act(gate) * up
 
 
 def routing(mixture: Mixture, x: Tensor) -> Tensor:

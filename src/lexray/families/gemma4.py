@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,13 +20,10 @@ from lexray.families.experts import mixture
 from lexray.families.gemma import GEMMA3, activation, layer_rotary
 from lexray.families.linear import Linear, Norm, in_order
 from lexray.families.parts import (
-    Projections,
     Sizes,
-    attention,
     decoder,
     gated,
     projections,
-    qk_norms,
     same_for_all,
     sizes,
 )
@@ -39,7 +36,6 @@ from lexray.families.spec import (
     FeedForward,
     LayerInputs,
     Mixer,
-    QKNorm,
     Routing,
 )
 
@@ -106,12 +102,15 @@ def kind_of(c: Config, n: int) -> str:
     return FULL if (n + 1) % 6 == 0 else SLIDING
 
 
-def shared_layer(c: Config, n: int) -> int | None:
+KindOf = Callable[[Config, int], str]
+
+
+def shared_layer(c: Config, n: int, kind: KindOf = kind_of) -> int | None:
     """The layer whose keys and values this one uses: the last of its kind that has its own."""
     first = c["num_hidden_layers"] - c["num_kv_shared_layers"]
     if n < first:
         return None
-    own = [m for m in range(first) if kind_of(c, m) == kind_of(c, n)]
+    own = [m for m in range(first) if kind(c, m) == kind(c, n)]
     if not own:
         raise ValueError(f"no layer before {first} has keys and values of the kind of layer {n}")
     return own[-1]
@@ -153,35 +152,38 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
 
 
 def attend(c: Config, t: Names, stem: str, n: int) -> Attention:
-    eps, slides = c["rms_norm_eps"], kind_of(c, n) == SLIDING
-    s, shares = layer_sizes(c, n), shared_layer(c, n)
-    owner = stem if shares is None else f"{stem.removesuffix(f'{n}.')}{shares}."
-    norms = qk_norms(t, s, f"{owner}self_attn.", eps)
-    own = t.norm("rms", f"{stem}self_attn.q_norm", eps)
-    return attention(
-        keys_and_values(c, t, stem, owner, s),
-        s,
-        layer_rotary(c, s["d_head"], slides),
-        scale=1.0,
+    eps, slides, s = c["rms_norm_eps"], kind_of(c, n) == SLIDING, layer_sizes(c, n)
+    return Attention(
+        **queries_keys_values(c, t, stem, n, s),
+        rotary=layer_rotary(c, s["d_head"], slides),
         pre_norm=t.norm("rms", f"{stem}input_layernorm", eps),
         post_norm=t.norm("rms", f"{stem}post_attention_layernorm", eps),
-        q_norm=same_for_all(own, s["n_heads"]),
-        k_norm=norms["k_norm"],
-        v_norm=QKNorm(heads=(Norm("rms", None, eps=eps),) * s["n_kv_heads"]),
-        shares=shares,
-        source_norm=None if shares is None else t.norm("rms", f"{owner}input_layernorm", eps),
         window=window(c) if slides else None,
     )
 
 
-def keys_and_values(c: Config, t: Names, stem: str, owner: str, s: Sizes) -> Projections:
-    """A layer's own queries; keys and values of the layer that has them, which may be the same."""
-    p = projections(t, f"{stem}self_attn.", s)
+def queries_keys_values(
+    c: Config, t: Names, stem: str, n: int, s: Sizes, kind: KindOf = kind_of
+) -> dict[str, Any]:
+    """A layer's own queries, and keys and values of the layer that has them, which may be the same;
+    all are normed, and nothing else divides their products."""
+    shares, norm = shared_layer(c, n, kind), partial(t.norm, "rms", eps=c["rms_norm_eps"])
+    owner = stem if shares is None else f"{stem.removesuffix(f'{n}.')}{shares}."
     k, v = (t.linear(f"{owner}self_attn.{name}_proj") for name in "kv")
     if v.weight not in t and k.weight in t:
         v = k
-    p["k"], p["v"] = (in_order(x, s["n_kv_heads"], s["d_head"]) for x in (k, v))
-    return p
+    bare = Norm("rms", None, eps=c["rms_norm_eps"])
+    return {
+        **projections(t, f"{stem}self_attn.", s),
+        "k": in_order(k, s["n_kv_heads"], s["d_head"]),
+        "v": in_order(v, s["n_kv_heads"], s["d_head"]),
+        "scale": 1.0,
+        "q_norm": same_for_all(norm(f"{stem}self_attn.q_norm"), s["n_heads"]),
+        "k_norm": same_for_all(norm(f"{owner}self_attn.k_norm"), s["n_kv_heads"]),
+        "v_norm": same_for_all(bare, s["n_kv_heads"]),
+        "shares": shares,
+        "source_norm": None if shares is None else norm(f"{owner}input_layernorm"),
+    }
 
 
 def window(c: Config) -> int:

@@ -54,6 +54,20 @@ class Config(Mapping[str, Any]):
         value, kind = self._raw.get(key), KINDS.get(key)
         return value if value is None or kind is None else check(value, kind, key, "the config")
 
+    def each(self, key: str, n: int) -> list[Any]:
+        """A value for each of n layers: a list of so many, or one for all."""
+        given = self._raw.get(key, self._defaults.get(key))
+        if not isinstance(given, list | tuple):
+            return [self[key]] * n
+        if len(given) != n:
+            raise ValueError(f"it has {len(given)} entries in {key}, but {n} layers")
+        kind = KINDS.get(key)
+        return [x if kind is None else check(x, kind, key, "the config") for x in given]
+
+    def with_entries(self, **entries: Any) -> Config:
+        """The same with other values."""
+        return Config(self._raw | entries, self._defaults)
+
     def first(self, *keys: str) -> Any:
         """The value of the first key that has one: configs of one family differ in their words."""
         return self[next((key for key in keys if self.get(key) is not None), keys[0])]
@@ -210,8 +224,6 @@ UNSUPPORTED = {
     "kimi_linear": "a hybrid of attention and linear-attention layers",
     "qwen3_vl_moe": "its experts lie transposed in some files and not in others",
     "qwen3_vl_moe_text": "its experts lie transposed in some files and not in others",
-    "gemma3n": "its per-layer inputs, parallel streams, and keys and values that layers share",
-    "gemma3n_text": "its per-layer inputs, parallel streams, and keys and values that layers share",
     "t5gemma": "an encoder–decoder of Gemma's blocks",
     "t5gemma2": "an encoder–decoder of Gemma's blocks",
     "longt5": "an encoder–decoder with attention of its own",

@@ -134,6 +134,9 @@ class FeedForward:
     activation: str
     d_mlp: int
     w_gate: Linear | None = None
+    sparsity: float = 0.0
+    """This share of the gates, if they are spread normally, is cut off before the activation, and
+    what is left counts from there (Gemma 3n)."""
     curve: tuple[str, ...] = ()
     """The tensors of an activation that has learned parameters (xIELU)."""
     pre_norm: Norm | None = None
@@ -255,6 +258,8 @@ class Block:
     mixer: Mixer | None = None
     cross: Attention | None = None
     """A decoder's attention to what its encoder gives, between the other two."""
+    others: tuple[str, ...] = ()
+    """Tensors that take part and are not read (the streams of Gemma 3n, LAuReL)."""
     factor: Norm | None = None
     """All that leaves the block is multiplied by this (Gemma 4)."""
     path: str | None = None
@@ -348,6 +353,10 @@ class Architecture:
     """The module that calculates position embeddings, where they are not learned (XGLM)."""
     token_types: str | None = None
     layer_inputs: LayerInputs | None = None
+    streams: int = 1
+    """So many residual streams, of which a layer reads one and corrects all (Gemma 3n)."""
+    others: tuple[str, ...] = ()
+    """Tensors that take part and are not read."""
     causal: bool = True
     n_ctx: int | None = None
     """The longest context of the config, if it says so."""

@@ -245,6 +245,7 @@ LABELS = {
     "unembed_bias": "b_U",
     "positions": "W_pos",
     "token_types": "W_type",
+    "others": "what else there is, not read",
     "layer_inputs.table": "embeddings of the layers",
     "layer_inputs.project": "embedding to those of the layers",
     "layer_inputs.norm": "norm of that",
@@ -295,6 +296,7 @@ LABELS = {
     "blocks.ff.shared_norm": "norm on the shared expert's output",
     "blocks.ff.post_norm": "norm on feed-forward's output",
     "blocks.ff.sum_norm": "norm after feed-forward",
+    "blocks.others": "what else a layer has, not read",
     "blocks.factor": "factor on the layer's output",
 }
 """What people call the parts of a model, in the order in which they are listed."""

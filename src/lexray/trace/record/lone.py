@@ -25,6 +25,7 @@ from lexray.trace.record.module import (
     module_names,
     module_of,
 )
+from lexray.trace.record.refuse import refuse_streams
 
 TOKENS_AT_ONCE = 2048
 WHAT = "every token alone in the first block: made once, then kept"
@@ -69,6 +70,7 @@ def placed_states(
 
 def _one_block(weights: Weights) -> tuple[Weights, nn.Module]:
     """A model of the first block alone, and the module that runs it."""
+    refuse_streams(weights)
     first = _first_block_alone(weights)
     if _is_of_pair(weights):
         return first, _stack_of(weights)
