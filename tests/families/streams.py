@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+from transformers import PreTrainedModel
+
+from tests.families import zoo
 from tests.families.zoo import LLAMA, Variant
 
 GEMMA3N: dict[str, Any] = {
@@ -30,3 +34,9 @@ STREAMS = [
         | {"num_kv_shared_layers": 0, "altup_active_idx": 0},
     ),
 ]
+
+
+@cache
+def build_streams(name: str) -> PreTrainedModel:
+    """The model of the variant of this name."""
+    return zoo.make(next(v for v in STREAMS if v.name == name))

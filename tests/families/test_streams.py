@@ -6,27 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 import lexray as lx
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from tests.families.oracles import ORACLES
-from tests.families.streams import STREAMS
-from tests.families.zoo import Variant, randomise
-
-
-def make(variant: Variant) -> PreTrainedModel:
-    config = AutoConfig.for_model(variant.model_type, **variant.options)
-    torch.manual_seed(0)
-    return randomise(AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval())
+from tests.families.streams import STREAMS, build_streams
+from tests.families.zoo import Variant
 
 
 @pytest.mark.parametrize("variant", STREAMS, ids=str)
 def test_weights_are_the_models(
     variant: Variant, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    module = make(variant)
+    module = build_streams(variant.name)
     module.save_pretrained(tmp_path)
     live = Model.from_module(module).view("raw")
     disk = Model.from_pretrained(tmp_path).view("raw")
@@ -40,7 +33,7 @@ def test_weights_are_the_models(
 
 
 def test_runs_are_refused_in_words(tmp_path: Path) -> None:
-    make(STREAMS[0]).save_pretrained(tmp_path)
+    build_streams("gemma3n").save_pretrained(tmp_path)
     model = Model.from_pretrained(tmp_path)
     for run in (
         lambda: model.trace([5, 11, 3]),
@@ -53,7 +46,7 @@ def test_runs_are_refused_in_words(tmp_path: Path) -> None:
 
 def test_lists_are_read_without_a_run() -> None:
     """The standard view has no effective embedding here, and says why."""
-    model = Model.from_module(make(STREAMS[0]))
+    model = Model.from_module(build_streams("gemma3n"))
     assert len(model["L1N3"].value.top(5).tokens) == 5
     reading = model["L1N3"].key.top(5)
     assert "residual streams" in str(reading)

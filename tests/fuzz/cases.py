@@ -30,11 +30,18 @@ from tests.families.gguf.test_names import BY_NAME as STORED
 from tests.families.gguf.test_names import converted
 from tests.families.gguf.writer import Converted
 from tests.families.pairs import PAIRS, build_pair
+from tests.families.streams import STREAMS, build_streams
 from tests.fuzz import given, quantised, words
 from tests.fuzz.spoil import VALUES, each, spoil_bytes, spoil_header, spoil_text
 
-FAMILIES = {v.model_type: (v.name, zoo.build) for v in zoo.VARIANTS[::-1]} | {
-    v.model_type: (v.name, build_pair) for v in PAIRS[::-1]
+FAMILIES = {
+    v.model_type: (v.name, build)
+    for variants, build in (
+        (zoo.VARIANTS, zoo.build),
+        (PAIRS, build_pair),
+        (STREAMS, build_streams),
+    )
+    for v in variants[::-1]
 }
 """Whose configs are spoiled: the first variant of every family, and what builds it."""
 TEXT = "Hello wörld, 日本 <s> x\n  it's 123 aaaaaaaa"

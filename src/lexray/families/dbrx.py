@@ -65,10 +65,12 @@ def ff_config(c: Config) -> Config:
 
 def sizes(c: Config) -> Sizes:
     d_model, n_heads = _either(c, "d_model"), _either(c, "n_heads")
+    if not 1 <= (shared := attn_config(c)["kv_n_heads"]) <= n_heads <= d_model:
+        raise ValueError(f"it speaks of {n_heads} heads in {d_model} dimensions, {shared} of keys")
     return {
         "d_model": d_model,
         "n_heads": n_heads,
-        "n_kv_heads": attn_config(c)["kv_n_heads"],
+        "n_kv_heads": shared,
         "d_head": d_model // n_heads,
         "d_mlp": ff_config(c)["ffn_hidden_size"],
         "d_vocab": c["vocab_size"],

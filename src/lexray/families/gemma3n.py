@@ -33,6 +33,7 @@ BETWEEN = (
     *("altup.prediction_coefs.weight", "altup.modality_router.weight", "altup.router_norm.weight"),
     *("laurel.linear_left.weight", "laurel.linear_right.weight", "laurel.post_laurel_norm.weight"),
 )
+MOST_STREAMS = 100
 SPARSE_LAYERS, SPARSITY = 10, 0.95
 """Of models with more layers, unless the config says which."""
 
@@ -40,6 +41,8 @@ SPARSE_LAYERS, SPARSITY = 10, 0.95
 @family("gemma3n_text", "gemma3n", name="gemma3n", title="Gemma 3n", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
     n, streams = c["num_hidden_layers"], c["altup_num_inputs"]
+    if not 1 <= streams <= MOST_STREAMS:
+        raise ValueError(f"it speaks of {streams} streams")
     widths = c.each("intermediate_size", n)
     c = c.with_entries(intermediate_size=max(widths), widths=widths)
     body = t.prefix("embed_tokens.weight", "model.", "")

@@ -158,7 +158,7 @@ class Family:
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads", "num_key_value_heads")
 WIDTHS = ("hidden_size", "n_embd")
-EXPERTS = ("num_experts", "num_local_experts")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 PARTS = 500_000
 """Heads and experts in all layers: several times what the largest models have."""
 MANY_LAYERS = 1000
