@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,26 @@ def test_damaged_files(folder: Path, tmp_path: Path, damage: str) -> None:
         path.write_bytes(b"" if damage == "empty" else b"PAR1 and then nothing")
     with pytest.raises(LexrayError):
         lx.Atlas(tmp_path / "atlas").vectors()
+
+
+@pytest.mark.parametrize("target", [None, "/dev/zero"], ids=["pipe", "device"])
+def test_what_is_no_file_is_not_waited_for(
+    folder: Path, tmp_path: Path, target: str | None
+) -> None:
+    """A pipe without end for a manifest is refused; for a table it counts as not there."""
+
+    def replace(path: Path) -> None:
+        path.unlink()
+        os.mkfifo(path) if target is None else path.symlink_to(target)
+
+    where = tmp_path / "atlas"
+    shutil.copytree(folder, where)
+    tables = sorted(path for path in where.rglob("*.parquet") if "vectors" in path.parts)
+    replace(tables[0])
+    atlas = lx.Atlas(where)
+    name = str(tables[0].relative_to(where))
+    assert name in atlas.missing
+    assert len(atlas.sql("select * from vectors")) > 0
+    replace(where / MANIFEST)
+    with pytest.raises(LexrayError, match="not a regular file"):
+        Manifest.read(Store(str(where)))

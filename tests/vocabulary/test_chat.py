@@ -86,6 +86,9 @@ def test_what_is_no_conversation() -> None:
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "Security"),
         ("{% for", "TemplateSyntaxError"),
         ("{{ 'x' * 10000000000 }}", "MemoryError|Overflow|too much memory"),
+        ("{{ 'x' * 100000000 }}", "text of 100,000,000 characters"),
+        ("{{ cycler.__init__.__globals__.os.popen('id').read() }}", "Security"),
+        ("{% include '/etc/passwd' %}", "TypeError|loader"),
     ],
 )
 def test_hostile_templates_are_refused(template: str, said: str) -> None:

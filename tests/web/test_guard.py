@@ -30,7 +30,17 @@ def test_own_names_are_taken(client: TestClient, host: str) -> None:
     assert client.get("/static/app.css", headers={"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", f"https://127.0.0.1:{PORT}"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.example",
+        "null",
+        f"https://127.0.0.1:{PORT}",
+        "http://[::1",
+        f"http://127.0.0.1:{PORT}@evil.example",
+        f"http://127.0.0.1:{PORT}/x",
+    ],
+)
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_other_origins_are_refused(client: TestClient, origin: str, method: str) -> None:
     answer = client.request(method, "/demo/L2H1/card", headers={"origin": origin})

@@ -6,6 +6,7 @@ and of statements only a single SELECT is taken: nothing is written, attached or
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,6 +21,12 @@ from lexray.atlas.store import Store
 from lexray.errors import LexrayError
 
 THREADS = 2
+MOST_MEMORY = "4GB"
+"""For what is made of an atlas's files, which may be small and mean much; nothing goes to disk."""
+MOST_TOKENS = 1 << 23
+"""Many times what any vocabulary has."""
+SPECIAL = re.compile(r"[*?\[]")
+"""Letters of a path that DuckDB takes for a pattern."""
 LOCKED = (
     "SET enable_external_access=false",
     "SET python_enable_replacements=false",
@@ -68,8 +75,12 @@ class Database:
                     own[key] = [self._store.system.unstrip_protocol(path) for path in some]
         paths = [path for own in files.values() for some in own.values() for path in some]
         connection.execute(f"SET threads={THREADS}")
+        connection.execute(f"SET memory_limit='{MOST_MEMORY}'")
+        connection.execute("SET temp_directory=''")
         connection.execute("SET parquet_metadata_cache=true")
-        connection.execute(f"SET allowed_paths=[{_quote(paths)}]")
+        allowed = dict.fromkeys([*paths, *map(_literal, paths)])
+        connection.execute(f"SET allowed_paths=[{_quote(allowed)}]")
+        self._refuse_endless(files["tokens"])
         for name, own in files.items():
             self._make_view(name, own, unindexed)
         connection.execute(
@@ -84,6 +95,14 @@ class Database:
         for statement in LOCKED:
             connection.execute(statement)
 
+    def _refuse_endless(self, files: Files) -> None:
+        """The tokens are held in memory: a few bytes of a file may say the same a billion times."""
+        for path in (path for some in files.values() for path in some):
+            asked = f"SELECT sum(num_rows) FROM parquet_file_metadata({_quote([_literal(path)])})"
+            (rows,) = self._connection.execute(asked).fetchone() or (0,)
+            if rows > MOST_TOKENS:
+                raise LexrayError(f"{path} has {rows:,} tokens, many times what any model has")
+
     def _make_view(self, name: str, files: Files, unindexed: Sequence[str]) -> None:
         """A table over its files, which must have the columns that the schema says; files of other
         kinds than a question's are passed over without a look."""
@@ -92,7 +111,9 @@ class Database:
         for (view, kind), paths in files.items():
             wanted = _columns(name, kind) + (f", {ADDRESS} AS address" if name == "index" else "")
             own = "" if view == NO_VIEW else f"'{view}' AS view, "
-            parts.append(f"SELECT {own}{wanted} FROM read_parquet([{_quote(paths)}])")
+            parts.append(
+                f"SELECT {own}{wanted} FROM read_parquet([{_quote(map(_literal, paths))}])"
+            )
         if name == "index":
             parts += [TURNED.format(end=e, view=v) for v in unindexed for e in ("top", "bottom")]
         if not parts:
@@ -168,6 +189,11 @@ def _type(kind: pa.DataType) -> str:
         "string": "VARCHAR",
     }
     return names[str(kind)]
+
+
+def _literal(path: str) -> str:
+    """A path as a pattern that fits no other: DuckDB looks for what stars may mean."""
+    return SPECIAL.sub(r"[\g<0>]", path)
 
 
 def _quote(texts: Iterable[str]) -> str:

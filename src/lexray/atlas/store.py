@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lexray.checkpoint.plain import asset_at, is_plain, read_plain
 from lexray.errors import LexrayError
 from lexray.files import write_whole
 
@@ -90,15 +91,8 @@ class Store:
     def read(self, name: str) -> bytes | None:
         """The file's content; None if there is none."""
         if self.folder is not None:
-            try:
-                path = self.folder / name
-                if path.stat().st_size > MOST_BYTES:
-                    raise LexrayError(f"{path} is larger than any file of an atlas")
-                return path.read_bytes()
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-            except OSError as error:
-                raise LexrayError(f"cannot read {self.folder / name}: {error.strerror}") from error
+            path = asset_at(self.folder / name)
+            return None if path is None else read_plain(path, MOST_BYTES)
         with self._saying(f"read {name}"):
             if not self.system.exists(self.path(name)):
                 return None
@@ -116,7 +110,8 @@ class Store:
                 self.system.rm_file(self.path(name))
 
     def names(self) -> set[str]:
-        """All Parquet files, such as `vectors/standard/key-L003-00.parquet`."""
+        """All Parquet files, such as `vectors/standard/key-L003-00.parquet`; a pipe or a device,
+        for which DuckDB would wait, is none."""
         return set(self._names())
 
     def _names(self) -> Iterator[str]:
@@ -124,7 +119,9 @@ class Store:
             for table in _list(self.folder):
                 for view in _list(self.folder / table):
                     for name in _list(self.folder / table / view):
-                        if name.endswith(".parquet"):
+                        if name.endswith(".parquet") and is_plain(
+                            self.folder / table / view / name
+                        ):
                             yield f"{table}/{view}/{name}"
             return
         self.system.invalidate_cache()

@@ -15,7 +15,7 @@ from lexray.vocabulary import jinja
 
 FILE = "chat_template.jinja"
 LONGEST = 1 << 20
-"""No template, and no conversation, is longer than this many characters."""
+"""No template is longer than this many characters."""
 PATIENCE = 60
 """Seconds after which a template is taken to have no end."""
 
@@ -68,10 +68,7 @@ def render_chat(
     said = [_message(message) for message in messages]
     opened = said[-1]["role"] != "assistant"
     values = {"messages": said, "add_generation_prompt": opened, **special}
-    text = _run(template, values)
-    if len(text) > LONGEST:
-        raise LexrayError(f"this conversation has {len(text):,} characters; shorten it")
-    return text
+    return _run(template, values)
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 MOST_MEMORY = 2**30
+LONGEST = 1 << 20
+"""No conversation is longer than this many characters."""
 
 
 def render(template: str, values: dict[str, Any]) -> str:
@@ -44,7 +46,10 @@ def main() -> None:
         pass
     given = json.loads(sys.stdin.buffer.read())
     try:
-        answer = {"text": render(given["template"], given["values"])}
+        text = render(given["template"], given["values"])
+        if len(text) > LONGEST:
+            raise ValueError(f"it makes a text of {len(text):,} characters of it")
+        answer = {"text": text}
     except Exception as error:  # whatever a template does is its own fault
         answer = {"error": f"{type(error).__name__}: {error}"[:500]}
     sys.stdout.buffer.write(json.dumps(answer).encode())

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -132,8 +132,8 @@ class Guard:
         """Whether it comes from a page of ours, from a person, or from a program."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if origin is not None:
-            parts = urlsplit(origin)
-            if parts.scheme != "http" or parts.netloc.lower() not in self.door.names:
+            scheme, _, name = origin.partition("://")
+            if scheme != "http" or name.lower() not in self.door.names:
                 return False
         if method not in READS:
             token = _bearer(headers)
