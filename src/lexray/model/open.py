@@ -11,6 +11,7 @@ from lexray.checkpoint.assets import TOKENIZERS
 from lexray.checkpoint.opening import open_checkpoint
 from lexray.errors import LexrayError
 from lexray.families.gguf.names import GGUFModel, hf_named
+from lexray.families.mlx import mlx_named
 from lexray.vocabulary.vocabulary import Vocabulary
 
 SMOLLM2 = "smollm2"
@@ -35,7 +36,7 @@ def open_source(
         revision=revision,
         token=token,
         remote=remote,
-        adapt=lambda found: hf_named(found, family),
+        adapt=lambda found: mlx_named(hf_named(found, family)),
     )
     if shipped is not None:
         checkpoint.name = str(source)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lexray.checkpoint import Box
+from lexray.checkpoint import Box, Checkpoint
 from lexray.checkpoint.gguf.file import GGUFCheckpoint
 from lexray.errors import LexrayError
 
@@ -85,7 +85,7 @@ Stored = str | GGUFSource | GGUFJoined | GGUFValue
 class GGUFSide:
     """The file, and the orders of rows that its config gives, each made once."""
 
-    file: GGUFCheckpoint
+    file: Checkpoint
     config: Config
     orders: dict[Order, Tensor] = field(default_factory=dict)
 
@@ -93,18 +93,6 @@ class GGUFSide:
         if rows not in self.orders:
             self.orders[rows] = torch.tensor(rows(self.config))
         return self.orders[rows]
-
-
-class Piece(Protocol):
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The tensors of the file that it takes."""
-
-    def shape(self, side: GGUFSide) -> Shape: ...
-
-    def read(self, side: GGUFSide, box: Box) -> Tensor: ...
-
-    def cost(self, side: GGUFSide, box: Box) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -266,11 +254,16 @@ class ValuePiece:
         return self.stored.shape
 
     def read(self, side: GGUFSide, box: Box) -> Tensor:
+        assert isinstance(side.file, GGUFCheckpoint)
         value = torch.tensor(float(side.file.metadata[self.key][self.layer]))
         return value.expand([stop - start for start, stop in box])
 
     def cost(self, side: GGUFSide, box: Box) -> int:
         return 0
+
+
+Piece = FilePiece | JoinedPiece | ValuePiece
+"""Each says its `sources` in the file and its `shape`, and reads any box of itself at a `cost`."""
 
 
 def find_pieces(
