@@ -151,7 +151,7 @@ QUESTIONS: dict[str, Callable[[Model], Any]] = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-@pytest.mark.parametrize("view", ["raw"])
+@pytest.mark.parametrize("view", ["raw", "standard"])
 def test_a_model_answers_as_on_the_cpu(device: Device, question: str, view: Any) -> None:
     ask = QUESTIONS[question]
     there = lx.Model.from_pretrained("demo", device=f"{NAME}:0").view(view)
@@ -160,13 +160,14 @@ def test_a_model_answers_as_on_the_cpu(device: Device, question: str, view: Any)
     assert device.waits.total() < 600
 
 
-def test_what_changed(device: Device) -> None:
+@pytest.mark.parametrize("view", ["raw", "standard"])
+def test_what_changed(device: Device, view: Any) -> None:
     """A difference has to be read from both models."""
     places = f"{NAME}:0", "cpu"
     there, here = (
         lx.diff(
-            lx.Model.from_pretrained("demo", device=place).view("raw"),
-            lx.Model.from_pretrained("demo", device=place, dtype=torch.float16).view("raw"),
+            lx.Model.from_pretrained("demo", device=place).view(view),
+            lx.Model.from_pretrained("demo", device=place, dtype=torch.float16).view(view),
             groups=["values", "Q", "VO"],
             n=4,
             each=1,

@@ -26,16 +26,17 @@ class ModuleCheckpoint(Checkpoint):
     """The parameters and persistent buffers of a live module, under the names of its state dict.
 
     Unlike other checkpoints' reads, those of this one alias the module's memory (and stay on its
-    device); only what an active LoRA adapter changes is computed afresh.
+    device); only what an active LoRA adapter changes is computed afresh. Tensors without values are
+    refused, unless its names are all that is asked for (`values`).
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, values: bool = True) -> None:
         self._module = unwrap(module)
         tensors = state(self._module)
         self._live, parts = find_live(self._module, tensors)
         self._tensors = {n: t for n, t in tensors.items() if n not in parts or n in self._live}
         for name, tensor in self._tensors.items():
-            if name not in self._live:
+            if values and name not in self._live:
                 _refuse_odd(name, tensor)
         config = getattr(self._module, "config", None)
         self.name = getattr(config, "_name_or_path", "") or type(self._module).__name__

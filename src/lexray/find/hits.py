@@ -225,7 +225,7 @@ def _address_at(groups: Sequence[Searched], starts: list[int], place: int) -> st
 def _rows(group: Searched, inside: list[int]) -> Float[Tensor, "some d_model"]:
     if len(inside) < FEW:
         return torch.stack([group[i].tensor for i in inside])
-    return group.tensor[inside]
+    return group.tensor[torch.tensor(inside)]
 
 
 def shared_key(vector: Findable | Searched) -> Hashable:

@@ -21,14 +21,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def places(model: Model, first: str) -> dict[str, str]:
+    """All layers but the first on the disk, and that and the embedding where they are told."""
+    layers = {f"model.layers.{i}": "disk" for i in range(1, model.n_layers)}
+    ends = dict.fromkeys(["model.norm", "model.rotary_emb", "lm_head"], "cpu")
+    return {"model.embed_tokens": first, "model.layers.0": first} | layers | ends
+
+
 @pytest.mark.parametrize("first", ["cpu", "disk"])
 def test_the_same_pass_from_the_disk(first: str, folder: Path, tmp_path: Path) -> None:
     plain = Model.from_pretrained(folder).view("raw").trace(IDS)
     model = Model.from_pretrained(folder).view("raw")
-    layers = {f"model.layers.{i}": "disk" for i in range(1, model.n_layers)}
-    places = {"model.embed_tokens": first, "model.layers.0": first, **layers}
-    places |= dict.fromkeys(["model.norm", "model.rotary_emb", "lm_head"], "cpu")
-    module = model.module(places, tmp_path)
+    module = model.module(places(model, first), tmp_path)
     assert {p.device.type for p in module.parameters()} == {"cpu", "meta"}
     spread = model.trace(IDS)
     assert spread.parts.keys() == plain.parts.keys()
@@ -36,6 +40,28 @@ def test_the_same_pass_from_the_disk(first: str, folder: Path, tmp_path: Path) -
         assert spread.parts[key].device == model.device
         torch.testing.assert_close(spread.parts[key], part, msg=str(key))
     torch.testing.assert_close(spread.logits, plain.logits)
+
+
+@pytest.mark.parametrize("first", ["cpu", "disk"])
+def test_what_the_first_block_makes_of_tokens_alone(
+    first: str, folder: Path, tmp_path: Path
+) -> None:
+    plain, model = (Model.from_pretrained(folder, dtype=torch.float32) for _ in range(2))
+    model.module(places(model, first), tmp_path)
+    spread = model.space.reading.rows
+    assert model.space.note == ""
+    torch.testing.assert_close(spread, plain.space.reading.rows)
+
+
+@pytest.mark.parametrize("first", ["cpu", "disk"])
+def test_what_changes_do(first: str, folder: Path, tmp_path: Path) -> None:
+    plain, model = (Model.from_pretrained(folder) for _ in range(2))
+    model.module(places(model, first), tmp_path)
+    runs = [m.trace(IDS) for m in (plain, model)]
+    one, other = (str(run.effects()) for run in runs)
+    assert one == other
+    one, other = (str(run.effect("scale L1N3 by 3")) for run in runs)
+    assert one == other
 
 
 def test_auto_takes_the_one_device_there_is(folder: Path) -> None:

@@ -23,6 +23,7 @@ from lexray.trace.record.experts import Inside, Look, watch_experts
 from lexray.trace.record.hooks import RECORDING, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.record.refuse import refuse_pair
+from lexray.trace.record.spread import entry_device
 from lexray.trace.recording import Recording, no_head
 
 Caught = (
@@ -147,7 +148,7 @@ def dense_part(ff: FeedForward | Experts) -> FeedForward | None:
 
 
 def _forward(recording: Recording, module: nn.Module) -> Float[Tensor, "n d_vocab"]:
-    ids = recording.ids[None].to(next(module.parameters()).device)
+    ids = recording.ids[None].to(entry_device(recording.model, module))
     options: dict[str, Any] = {"attention_mask": torch.ones_like(ids), "return_dict": True}
     if recording.model.architecture.causal:
         options["use_cache"] = False

@@ -28,6 +28,7 @@ from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.hooks import RECORDING, EnoughError, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.record.refuse import refuse_pair
+from lexray.trace.record.spread import entry_device
 from lexray.trace.recording import Recording, no_head
 
 TOKENS_AT_ONCE = 512
@@ -109,7 +110,7 @@ class Rerun:
         return self.recording.model.n_layers - 1
 
     def _forward(self, n: int, position: int) -> Float[Tensor, "n d_vocab"]:
-        device = next(self.module.parameters()).device
+        device = entry_device(self.recording.model, self.module)
         ids = self.recording.ids.to(device).expand(n, -1)
         options: dict[str, Any] = {"attention_mask": torch.ones_like(ids), "return_dict": True}
         if self.recording.model.architecture.causal:
@@ -132,7 +133,8 @@ class Rerun:
         changed by its own actions."""
         architecture = self.recording.weights.architecture
         blocks = [self.modules[block.module] for block in architecture.blocks]
-        entering = states.to(next(self.module.parameters()))
+        dtype = next(self.module.parameters()).dtype
+        entering = states.to(entry_device(self.recording.model, self.module), dtype)
 
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             x = entering.expand(len(editor.rows), *entering.shape).clone()
@@ -164,7 +166,7 @@ class Rerun:
             raise EnoughError
 
         handle = block.register_forward_hook(look)
-        device = next(self.module.parameters()).device
+        device = entry_device(self.recording.model, self.module)
         try:
             self.module(input_ids=self.recording.ids[:1][None].to(device))
         except EnoughError:

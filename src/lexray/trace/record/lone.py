@@ -26,6 +26,7 @@ from lexray.trace.record.module import (
     module_of,
 )
 from lexray.trace.record.refuse import refuse_streams
+from lexray.trace.record.spread import entry_device
 
 TOKENS_AT_ONCE = 2048
 WHAT = "every token alone in the first block: made once, then kept"
@@ -78,7 +79,7 @@ def _one_block(weights: Weights) -> tuple[Weights, nn.Module]:
 
 
 def _run(module: nn.Module, ids: Int[Tensor, "texts n"], first: Weights) -> None:
-    ids = ids.to(next(module.parameters()).device)
+    ids = ids.to(entry_device(first, module))
     options = {"use_cache": False} if first.architecture.causal else {}
     with suppress(EnoughError):
         module(input_ids=ids, attention_mask=torch.ones_like(ids), **options)

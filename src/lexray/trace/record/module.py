@@ -414,6 +414,6 @@ def final_norm_path(model: Weights, module: nn.Module) -> str | None:
 def block_modules(model: Weights, module: nn.Module) -> list[nn.Module]:
     """The module of each layer, in order."""
     entries = model.config | dict(model.architecture.unrolled)
-    there = model.family.architecture(entries, ModuleCheckpoint(module).names())
+    there = model.family.architecture(entries, ModuleCheckpoint(module, values=False).names())
     modules = modules_by_name(module)
     return [modules[block.module] for block in there.blocks[: len(model.architecture.blocks)]]

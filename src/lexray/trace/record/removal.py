@@ -20,6 +20,7 @@ from lexray.progress import track
 from lexray.trace.record.hooks import RECORDING, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.record.refuse import refuse_pair
+from lexray.trace.record.spread import entry_device
 
 AT_ONCE = 24
 Where = Literal["attention", "mlp"]
@@ -53,7 +54,7 @@ def _last(
     """The log-probabilities after the last token of each."""
     refuse_pair(model)
     module = module_of(model)
-    device = next(module.parameters()).device
+    device = entry_device(model, module)
     longest = max(len(removal.ids) for removal in removals)
     ids = torch.zeros(len(removals), longest, dtype=torch.long)
     for row, removal in enumerate(removals):  # padded behind, which no causal model looks at
@@ -76,7 +77,7 @@ def _by_module(
     model: Anatomy, module: nn.Module, removals: Sequence[Removal]
 ) -> dict[str, list[int]]:
     """Which rows change at the output of which module."""
-    names = ModuleCheckpoint(module).names()
+    names = ModuleCheckpoint(module, values=False).names()
     described = model.family.architecture(model.config | dict(model.architecture.unrolled), names)
     rows: dict[str, list[int]] = {}
     for row, removal in enumerate(removals):

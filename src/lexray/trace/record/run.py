@@ -29,6 +29,7 @@ from lexray.trace.record.module import module_of
 from lexray.trace.record.plan import RecordPlan, choose_what, refuse_too_large
 from lexray.trace.record.prompt import pad, read_prompts, refuse_too_long
 from lexray.trace.record.refuse import refuse_pair
+from lexray.trace.record.spread import entry_device
 from lexray.trace.recording import RAW, Recording, no_head
 
 WEIGHTS: Drawer[int, Anatomy] = Drawer(most=1)
@@ -97,9 +98,8 @@ class Runner:
 
     @property
     def device(self) -> torch.device:
-        """Where tokens go in; parts that wait on the disk are nowhere."""
-        devices = (parameter.device for parameter in self.module.parameters())
-        return next((d for d in devices if d.type != "meta"), self.model.device)
+        """Where tokens go in."""
+        return entry_device(self.model, self.module)
 
     @property
     def dtype(self) -> torch.dtype:

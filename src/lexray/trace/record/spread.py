@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from lexray.errors import LexrayError
@@ -42,3 +43,9 @@ def spread_module(
     except ValueError as error:
         raise LexrayError(f"the device map does not fit {model.name}: {error}") from error
     return spread
+
+
+def entry_device(model: Weights, module: nn.Module) -> torch.device:
+    """Where tokens go in; parts that wait on the disk are nowhere."""
+    devices = (parameter.device for parameter in module.parameters())
+    return next((d for d in devices if d.type != "meta"), model.device)

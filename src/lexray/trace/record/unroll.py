@@ -24,7 +24,7 @@ def unroll(model: Weights, module: nn.Module) -> nn.Module:
     config.update(entries)
     with torch.device("meta"), quiet():
         twin: nn.Module = type(module)(config)
-    names = ModuleCheckpoint(module).names()
+    names = ModuleCheckpoint(module, values=False).names()
     rolled = model.family.architecture(model.config, names)
     apart = model.family.architecture(model.config | entries, twin.state_dict().keys())
     pairs = zip(walk(apart), walk(rolled), strict=True)
