@@ -19,7 +19,7 @@ import lexray
 SOURCE = Path(lexray.__file__).parent
 FLOORS: list[tuple[str, ...]] = [
     ("errors", "clean"),
-    ("address", "choice", "view", "progress", "files", "finite"),
+    ("address", "choice", "view", "progress", "files", "finite", "scratch"),
     ("checkpoint",),
     ("families",),
     ("vocabulary",),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lexray import Model, filters
 from lexray.files import appending
@@ -237,3 +239,20 @@ def test_a_plan_reads_no_weights(llama: Path, tmp_path: Path) -> None:
     table = lexray("heads", llama, "--plan", "-o", tmp_path / "plan.txt")
     assert table.code == 0
     assert "at worst" in (tmp_path / "plan.txt").read_text(encoding="utf-8")
+    assert plan["cores"] == torch.get_num_threads()
+    worst = (plan["factor_flop"] + plan["bound_flop"]) / plan["multiply_flop_per_second"]
+    worst += plan["dense_flop"] / plan["search_flop_per_second"]
+    assert plan["worst_seconds"] == pytest.approx(worst / plan["cores"])
+
+
+def test_a_long_run_says_what_was_planned(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lexray.model.plan.CALIBRATION", 0.001)
+    path = tmp_path / "a.jsonl"
+    assert "planned" not in lexray("heads", llama, "-k", 5, "-o", path).err
+    monkeypatch.setattr("lexray.model.plan.NOTICED", 0.0)
+    whole = lexray("heads", llama, "-k", 5, "-o", tmp_path / "b.jsonl").err
+    assert "16 lines in" in whole
+    assert re.search(r"planned: [\d.]+ \w+ of \d+ cores? for", whole)
+    assert "planned" not in lexray("heads", llama, "-k", 5, "-o", path).err  # nothing was left

@@ -17,6 +17,12 @@ ENTRY = 3.4
 """Bytes of a token and its score in a list, as they are kept."""
 INDEXED = 4.3
 """The same in the index."""
+BEGIN = 3.5
+"""Seconds until the first chunk: libraries, and what the standard view needs of a small model."""
+EACH = {"vectors": 0.025, "heads": 0.12, "roles": 0.6, "relations": 1.4, "links": 0.9, "index": 0.4}
+"""Seconds that a chunk takes whatever its size, on a core of 80 GFLOP/s."""
+NOTICED = 1e12
+"""Operations of an atlas that takes long enough for its plan to be held against it."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +41,24 @@ class AtlasPlan(Result):
 
     @property
     def seconds(self) -> float:
-        return sum(self.flop.values()) / self.speed.multiply / self.workers
+        """If every worker has a core for itself."""
+        return BEGIN + sum(map(self.seconds_of, self.chunks)) / self.workers
+
+    def seconds_of(self, job: str) -> float:
+        """Of one core, for all chunks of a job."""
+        return self.flop[job] / self.speed.multiply + EACH.get(job, 0.02) * self.chunks[job]
 
     def tables(self) -> list[Table]:
         rows = [
-            (job, n, show_flop(self.flop[job]), show_time(self.flop[job] / self.speed.multiply))
+            (job, n, show_flop(self.flop[job]), show_time(self.seconds_of(job)))
             for job, n in self.chunks.items()
         ]
         total = sum(self.flop.values())
         rows.append(("all", sum(self.chunks.values()), show_flop(total), show_time(self.seconds)))
         note = (
             f"{self.lists:,} lists of tokens, about {show_bytes(self.size)} on disk · "
-            f"{show_flop(self.speed.multiply)}/s here · the time of all is with "
-            f"{self.workers} worker{'s' * (self.workers > 1)}"
+            f"{show_flop(self.speed.multiply)}/s a core here · the time of all is with "
+            f"{self.workers} worker{'s' * (self.workers > 1)}, a core for each"
         )
         return [Table(("job", "chunks", "work", "time"), tuple(rows), f"{self.model}: plan", note)]
 
@@ -78,3 +89,11 @@ def plan_atlas(
     size = lists * 2 * options.k * (ENTRY + INDEXED)
     speed = speed or measure(model.d_model, model.d_head, model.device)
     return AtlasPlan(model.name, workers, dict(chunks), lists, dict(flop), size, speed)
+
+
+def plan_noticed(model: Weights, options: AtlasOptions, workers: int) -> AtlasPlan | None:
+    """The plan of an atlas that is about to be written; None for one that takes a few seconds."""
+    plan = plan_atlas(model, options, workers=workers, speed=Speed(1.0, 1.0))
+    if sum(plan.flop.values()) < NOTICED:
+        return None
+    return plan_atlas(model, options, workers=workers)

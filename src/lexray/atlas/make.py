@@ -20,7 +20,7 @@ from lexray.atlas.store import Store
 from lexray.atlas.vectors import read_others, read_vectors
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
-from lexray.space.side import join_rows
+from lexray.scratch import join_rows
 from lexray.space.untrained import untrained
 from lexray.view import VIEWS
 

@@ -69,7 +69,7 @@ def atlas(
 
     lexray atlas smollm2 -o smollm2-atlas --views standard,raw --workers 2
     """
-    from lexray.atlas.cost import plan_atlas
+    from lexray.atlas.cost import plan_atlas, plan_noticed
     from lexray.atlas.write import write_atlas
 
     options = _options(views, kinds, layers, k, text)
@@ -84,12 +84,17 @@ def atlas(
         show(plan_atlas(opened, options, workers=workers), format, None)
         return
     assert output is not None
+    planned = plan_noticed(opened, options, workers) if ray is None else None
     started = perf_counter()
     wrote = write_atlas(opened, output, options, workers=workers, ray=ray)
     there = len(wrote.manifest.planned) - wrote.new
     kept = f", {there} were there already" if there else ""
     seconds = show_time(perf_counter() - started)
-    tell(f"{output}: {wrote.new} chunks in {seconds}{kept}; {show_bytes(wrote.size)} in all")
+    expected = ""
+    if planned is not None and not there:
+        expected = f" (planned: {show_time(planned.seconds)})"
+    size = show_bytes(wrote.size)
+    tell(f"{output}: {wrote.new} chunks in {seconds}{expected}{kept}; {size} in all")
 
 
 def _options(

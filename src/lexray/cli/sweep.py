@@ -20,9 +20,10 @@ from lexray.cli.output import OUTPUT, refuse_unwritable
 from lexray.cli.streams import say_bytes, tell
 from lexray.errors import LexrayError
 from lexray.files import append_json_line, appending, json_line, whole_lines
-from lexray.result.format import show_percent
+from lexray.result.format import show_percent, show_time
 
 if TYPE_CHECKING:
+    from lexray.model.plan import SweepPlan
     from lexray.result.pairs import Pairs
 
 Line = dict[str, Any]
@@ -86,7 +87,10 @@ def heads(
         return pairs.each([circuits[address] for address in addresses], filter)
 
     if form is SweepFormat.JSONL:
-        _stream(opened.name, list(circuits), read, output)
+        from lexray.model.plan import plan_noticed
+
+        planned = plan_noticed(opened) if filter is None else None
+        _stream(opened.name, list(circuits), read, output, planned)
     else:
         from lexray.result.head_list import HeadList
 
@@ -111,6 +115,7 @@ def _stream(
     addresses: list[str],
     read: Callable[[list[str]], Iterator[Pairs]],
     output: Path | None,
+    planned: SweepPlan | None,
 ) -> None:
     """A line for each head that the file does not have yet."""
     started = perf_counter()
@@ -137,7 +142,12 @@ def _stream(
     kept = f", {len(done)} were there already" if done else ""
     new = len(addresses) - len(done)
     share = f" ({show_percent(work / new)} of all pairs multiplied)" if new else ""
-    tell(f"{new} lines in {seconds:.1f} s{share}{kept}")
+    plan = ""
+    if planned is not None and new:
+        expected = planned.seconds(planned.typical) * new / len(addresses)
+        cores = planned.speed.cores
+        plan = f"; planned: {show_time(expected)} of {cores} core{'s' * (cores > 1)} for itself"
+    tell(f"{new} lines in {seconds:.1f} s{share}{kept}{plan}")
 
 
 def read_finished(stream: FileIO, path: Path, name: str, again: Callable[[str], Line]) -> set[str]:

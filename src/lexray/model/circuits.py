@@ -19,7 +19,7 @@ from lexray.address import Address, Matrix
 from lexray.errors import LexrayError
 from lexray.families import Latent
 from lexray.model.fold import at_least_float32
-from lexray.model.head_matrices import HeadMatrices
+from lexray.model.head_matrices import HeadMatrices, Map
 from lexray.progress import watch
 from lexray.result.pairs import Direction, Directions, Pair, Pairs
 from lexray.result.readings import Reading
@@ -89,12 +89,17 @@ class Circuit:
 
     def _multiply(self, rows: _Some, cols: _Some) -> tuple[Tensor, Tensor]:
         """The factors of some of the tokens of two sides; of the others nothing is kept."""
-        if self.normed:
-            A, B = self.factors_between(rows[0], cols[0])
-            return take(A, rows[1]), take(B, cols[1])
-        left, right = self.matrices
-        (A,), (B,) = rows[0].factors([left], rows[1]), cols[0].factors([right.T], cols[1])
-        return A, B
+        if not self.normed:
+            left, right = self.matrices
+            (A,), (B,) = rows[0].factors([left], rows[1]), cols[0].factors([right.T], cols[1])
+            return A, B
+        head = self.head
+        if self.matrix == "VO":
+            (B,) = cols[0].factors([at_least_float32(head.W_O).T], cols[1])
+            return rows[0].map_rows(head.value_map(bias=False), rows[1]), B
+        queries = _turned(head.query_map(bias=False, clip=False), head.rotation())
+        keys = head.key_map(bias=False, clip=False)
+        return rows[0].map_rows(queries, rows[1]), cols[0].map_rows(keys, cols[1])
 
     def side(self, kind: Kind, filter: Filter | None) -> _Some:
         """The side to multiply with, and which of its rows; of few tokens, a copy of them."""
@@ -106,15 +111,7 @@ class Circuit:
 
     def factors_between(self, rows: Side, cols: Side) -> tuple[Tensor, Tensor]:
         """The same between any two sides, such as those of another model."""
-        if not self.normed:
-            return self._multiply((rows, None), (cols, None))
-        if self.matrix == "VO":
-            W_O = at_least_float32(self.head.W_O)
-            return rows.map_rows(self.head.value_map(bias=False)), cols.factor(W_O.T)
-        A = rows.map_rows(self.head.query_map(bias=False, clip=False))
-        B = cols.map_rows(self.head.key_map(bias=False, clip=False))
-        R = self.head.rotation()
-        return (A if R is None else A @ R.to(A)), B
+        return self._multiply((rows, None), (cols, None))
 
     def top(
         self,
@@ -348,6 +345,14 @@ def factored_svd(
     return (U * signs).to(left), S, (V * signs).to(left)
 
 
+def _turned(queries: Map, R: Float[Tensor, "d_head d_head"] | None) -> Map:
+    def turned(x: Tensor) -> Tensor:
+        q = queries(x)
+        return q if R is None else q @ R.to(q)
+
+    return turned
+
+
 def _within(budget: float | None, give: Callable[[TopPairs], Pairs]) -> Watch:
     """Shows the search to whoever watches, and ends it when they or the clock say so."""
     if budget is not None and not budget >= 0:
@@ -366,10 +371,6 @@ def _both(a: Filter | None, b: Filter | None) -> Filter | None:
 
 def _at(groups: Tensor | None, ids: Tensor | None) -> Tensor | None:
     return groups if groups is None or ids is None else groups[ids]
-
-
-def take(X: Float[Tensor, "n r"], ids: Int[Tensor, "some"] | None) -> Float[Tensor, "m r"]:
-    return X if ids is None else X[ids.to(X.device)]
 
 
 def _ids(places: Int[Tensor, "k"], ids: Int[Tensor, "some"] | None) -> Int[Tensor, "k"]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import torch
@@ -17,16 +18,22 @@ from lexray.model.sweep import MOST_BYTES
 from lexray.model.weights import Weights
 from lexray.result.format import show_bytes, show_flop, show_time
 from lexray.result.table import Result, Table
+from lexray.scratch import HELD
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.rough import MOST, has_byte_products
 from lexray.space.topk.scan import Tiling
-from lexray.space.topk.sieve import multiply
+from lexray.space.topk.sieve import multiply, segment
 
-TYPICAL, STANDARDISED = 0.02, 0.08
+TYPICAL, STANDARDISED = 0.01, 0.07
 """Roughly the share of a head's token pairs that has to be multiplied, from some heads of SmolLM2;
 scores have shorter tails where they are standardised."""
+BOUNDING, BOUNDING_STANDARDISED = 1000, 2000
+"""What finding bounds, sorting and other passes over both factors cost, beside a product with a
+basis: operations for each number of a factor. By the standard view two bounds are often tried."""
 CALIBRATION = 0.5
 """Seconds for each of the two products that are timed."""
+NOTICED = 1e12
+"""Operations of a sweep that is long enough for its plan to be held against it."""
 SPREADS = 4
 """How often the embedding is passed over for the standard view's spreads (Q, K, V, O)."""
 
@@ -38,7 +45,9 @@ class Speed:
     multiply: float
     """Floating-point operations, in products with the embedding."""
     search: float
-    """The same in tiles of a head's matrix, maxima included."""
+    """The same in tiles of a head's matrix, looked at included."""
+    cores: int = 1
+    """How many do that side by side, each at this speed when nothing else runs."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,8 @@ class SweepPlan(Result):
     memory: int
     factors: float
     """Floating-point operations for the factors of all heads, and for what the view needs."""
+    bounds: float
+    """The same for bounds and all else that is done whatever is ruled out."""
     dense: float
     """Those of all token pairs of all heads, if none could be ruled out."""
     speed: Speed
@@ -59,8 +70,9 @@ class SweepPlan(Result):
     """The share of token pairs that is expected to need it."""
 
     def seconds(self, share: float) -> float:
-        """If that share of all token pairs has to be multiplied."""
-        return self.factors / self.speed.multiply + share * self.dense / self.speed.search
+        """If that share of all token pairs has to be multiplied, and nothing else runs."""
+        fixed = (self.factors + self.bounds) / self.speed.multiply
+        return (fixed + share * self.dense / self.speed.search) / self.speed.cores
 
     def tables(self) -> list[Table]:
         work = {
@@ -72,11 +84,14 @@ class SweepPlan(Result):
             ("read", show_bytes(self.bytes)),
             ("memory", f"{show_bytes(self.memory)} at most, beside Python and torch"),
             ("products with the embedding", f"{show_flop(self.factors)}"),
+            ("bounds", f"as long as {show_flop(self.bounds)} of these"),
             ("all token pairs", f"{show_flop(self.dense)}"),
             (
-                "this machine",
-                f"{show_flop(self.speed.multiply)}/s there, {show_flop(self.speed.search)}/s here",
+                "a core of this machine",
+                f"{show_flop(self.speed.multiply)}/s of products, "
+                f"{show_flop(self.speed.search)}/s of pairs",
             ),
+            ("cores", f"{self.speed.cores}, if nothing else needs them"),
         ]
         rows += [(f"time {name}", show_time(self.seconds(share))) for name, share in work.items()]
         return [Table(("", self.model), tuple(rows), note=self.view)]
@@ -89,9 +104,11 @@ class SweepPlan(Result):
             "bytes": self.bytes,
             "memory": self.memory,
             "factor_flop": self.factors,
+            "bound_flop": self.bounds,
             "dense_flop": self.dense,
             "multiply_flop_per_second": self.speed.multiply,
             "search_flop_per_second": self.speed.search,
+            "cores": self.speed.cores,
             "seconds": self.seconds(self.typical),
             "worst_seconds": self.seconds(1.0),
         }
@@ -105,7 +122,9 @@ def plan_heads(weights: Weights, *, speed: Speed | None = None) -> SweepPlan:
     a, c = weights.architecture, weights.checkpoint
     e, d = c.info(a.unembed).shape[0], a.d_model
     names = {a.embed, a.unembed} | {n for b in a.blocks for n in tensor_names(b.attention)}
-    factors, dense, widest = 0.0, 0.0, 1
+    factors, bounds, dense, widest = 0.0, 0.0, 0.0, 1
+    standardised = weights.options.standardised
+    passes = BOUNDING_STANDARDISED if standardised else BOUNDING
     for block in a.blocks:
         queries, keys = block.attention.q, block.attention.k
         values = block.attention.v
@@ -113,12 +132,14 @@ def plan_heads(weights: Weights, *, speed: Speed | None = None) -> SweepPlan:
         columns += len(queries.starts) * values.d_head
         factors += 2.0 * e * d * columns
         dense += 2.0 * e * e * len(queries.starts) * (queries.d_head + values.d_head)
-        widest = max(widest, queries.d_head, values.d_head)
-    if weights.options.standardised:
+        for width in (queries.d_head, values.d_head):
+            bounds += 1.0 * e * width * (4 * width + passes) * len(queries.starts)
+            widest = max(widest, width)
+    if standardised:
         factors += SPREADS * 2.0 * e * d * d
     element = max(4, c.info(a.unembed).dtype.itemsize) if e * d < 2**28 else 2
     sides = 1 if a.tied and weights.options.reading != "effective" else 2
-    one_head = 3 * e * widest * 4
+    one_head = 3 * min(e * widest * 4, HELD)
     return SweepPlan(
         weights.name,
         str(weights.options),
@@ -126,14 +147,26 @@ def plan_heads(weights: Weights, *, speed: Speed | None = None) -> SweepPlan:
         sum(c.size(name) for name in names if name in c.names()),
         sides * e * d * element + max(MOST_BYTES, one_head) + one_head // 3,
         factors,
+        bounds,
         dense,
         speed or measure(d, widest, weights.device),
-        STANDARDISED if weights.options.standardised else TYPICAL,
+        STANDARDISED if standardised else TYPICAL,
     )
 
 
+def plan_noticed(weights: Weights) -> SweepPlan | None:
+    """The plan of a sweep that is about to begin; None for one that takes a few seconds."""
+    plan = plan_heads(weights, speed=Speed(1.0, 1.0))
+    if plan.factors + plan.bounds < NOTICED:
+        return None
+    return plan_heads(weights)
+
+
 def measure(d_model: int, width: int, device: torch.device) -> Speed:
-    """Both kinds of product, timed for half a second each; tiles in bytes where there are such."""
+    """Both kinds of product, timed for half a second each; tiles in bytes where there are such.
+
+    On a processor that is the time of one core, whatever else runs on it: cores work side by side.
+    """
     tiling = Tiling.suited_to(device)
     rows = torch.randn(tiling.rows, width, device=device)
     cols = torch.randn(tiling.cols, width, device=device)
@@ -142,18 +175,36 @@ def measure(d_model: int, width: int, device: torch.device) -> Speed:
         rows, cols = ((40 * X).clamp(-MOST, MOST).to(torch.int8) for X in (rows, cols))
     block = torch.randn(2048, d_model, device=device)
     matrices = torch.randn(d_model, 8 * width, device=device)
-    with full_precision():
-        flop = 2.0 * len(rows) * len(cols) * width
-        search = _rate(lambda: multiply(rows, cols, tile).amax(1), flop)
-        product = _rate(lambda: block @ matrices, 2.0 * block.numel() * matrices.shape[1])
-    return Speed(product, search)
+
+    def look() -> Tensor:
+        parts = multiply(rows, cols, tile).view(len(rows), -1, segment(len(cols)))
+        return (parts.amax(2) > 2**30).nonzero()
+
+    cores = torch.get_num_threads() if device.type == "cpu" else 1
+    clock = thread_time if device.type == "cpu" else perf_counter
+    with full_precision(), _on_one_core(device):
+        search = _rate(look, 2.0 * len(rows) * len(cols) * width, clock)
+        flop = 2.0 * block.numel() * matrices.shape[1]
+        product = _rate(lambda: block @ matrices, flop, clock)
+    return Speed(product, search, cores)
 
 
-def _rate(work: Callable[[], Tensor], flop: float) -> float:
+@contextmanager
+def _on_one_core(device: torch.device) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _rate(work: Callable[[], Tensor], flop: float, clock: Callable[[], float]) -> float:
     """Operations a second, the median; asking for a number waits for the device."""
-    work()[0].sum().item()
-    start, times = perf_counter(), [perf_counter()]
+    work()[:1].sum().item()
+    start, times = clock(), [clock()]
     while times[-1] - start < CALIBRATION:
-        work()[0].sum().item()
-        times.append(perf_counter())
+        work()[:1].sum().item()
+        times.append(clock())
     return flop / median(end - begin for begin, end in pairwise(times))

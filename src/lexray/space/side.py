@@ -12,16 +12,17 @@ matrix serves every reading without a copy, whatever its dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.finite import all_finite, require_finite
 from lexray.model.fold import at_least_float32
+from lexray.scratch import empty_rows, join_rows, let_go
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.vectors import Columns, TopVectors, top_of_columns
 
@@ -56,9 +57,11 @@ class Side:
         for block, sigma in self._centred_blocks(among):
             yield block if sigma is None else block / sigma[:, None]
 
-    def columns(self) -> Iterator[Float[Tensor, "_ d_model"]]:
+    def columns(
+        self, among: Int[Tensor, "some"] | None = None
+    ) -> Iterator[Float[Tensor, "_ d_model"]]:
         """The columns themselves, as rows, some at a time."""
-        for block in self.blocks():
+        for block in self.blocks(among):
             yield block if self.P is None else block @ self.P.to(block).T
 
     def column(self, token: int) -> Float[Tensor, "d_model"]:
@@ -85,9 +88,11 @@ class Side:
             for block, sigma in self._centred_blocks(among):
                 product = _product(block, turned)
                 product = product if sigma is None else product.div_(sigma[:, None])
-                factors = factors or [product.new_empty(n, width) for width in widths]
+                factors = factors or [empty_rows((n, width), product) for width in widths]
                 for whole, part in zip(factors, torch.split(product, widths, 1), strict=True):
-                    whole[at : at + len(part)] = part
+                    own = whole[at : at + len(part)]
+                    own.copy_(part)
+                    let_go(own)
                 at += len(block)
         return factors or [at_least_float32(turned).new_empty(0, width) for width in widths]
 
@@ -110,10 +115,12 @@ class Side:
             parts = (_product(block, turned).square().sum(1) for block in self.blocks())
             return join_rows(len(self.rows), parts)
 
-    def map_rows(self, apply: Callable[[Tensor], Tensor]) -> Float[Tensor, "e r"]:
-        """A map of the columns that is not linear in them (QK-norm)."""
+    def map_rows(
+        self, apply: Callable[[Tensor], Tensor], among: Int[Tensor, "some"] | None = None
+    ) -> Float[Tensor, "n r"]:
+        """A map of the columns, or of those `among` them, that is not linear in them (QK-norm)."""
         with full_precision():
-            return join_rows(len(self.rows), map(apply, self.columns()))
+            return join_rows(self.count(among), map(apply, self.columns(among)))
 
     def project(self, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n e"]:
         """X · columns, whole: for a few vectors."""
@@ -193,15 +200,3 @@ def _quadratic(
 ) -> Float[Tensor, "n"]:
     exact = block.to(S)
     return ((exact @ S) * exact).sum(1)
-
-
-def join_rows(n: int, parts: Iterable[Shaped[Tensor, "_ ..."]]) -> Shaped[Tensor, "n ..."]:
-    """Parts of n rows, made one by one, as one tensor that lies there from the first on: parts that
-    are kept between large things that are thrown away leave holes in memory, as large as all of
-    these together."""
-    joined, start = None, 0
-    for part in parts:
-        joined = part.new_empty(n, *part.shape[1:]) if joined is None else joined
-        joined[start : start + len(part)] = part
-        start += len(part)
-    return torch.empty(0) if joined is None else joined

@@ -27,7 +27,7 @@ from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
 from lexray.model.kept import keep
 from lexray.model.weights import Weights
-from lexray.space.side import join_rows
+from lexray.scratch import join_rows
 from lexray.vocabulary.vocabulary import Vocabulary
 
 Why = Literal["untouched", "never predicted", "piece of a character", "reserved"]

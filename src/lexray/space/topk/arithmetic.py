@@ -24,6 +24,7 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.finite import require_finite
+from lexray.scratch import each_part, map_parts, take_rows
 
 _SCALED_EXPONENT = 20
 _FLOAT64_EXPONENT = 333
@@ -53,7 +54,7 @@ def norm_floor(width: int) -> float:
 def row_norms(X: Float[Tensor, "rows r"]) -> Float[Tensor, " rows"]:
     """‖x‖ of every row of a scaled factor, from above."""
     width = X.shape[1]
-    norms: Tensor = torch.linalg.vector_norm(X, dim=1)
+    norms: Tensor = torch.cat([torch.linalg.vector_norm(part, dim=1) for part in each_part(X)])
     return norms * (1 + rounding(width)) + norm_floor(width)
 
 
@@ -72,13 +73,14 @@ class Factor:
     def width(self) -> int:
         return self.exact.shape[1]
 
-    def take(self, index: Int[Tensor, " some"] | Bool[Tensor, " rows"]) -> "Factor":
-        exact = self.exact[index]
-        scaled = exact if self.scaled is self.exact else self.scaled[index]
+    def take(self, index: Int[Tensor, " some"]) -> "Factor":
+        exact = take_rows(self.exact, index)
+        scaled = exact if self.scaled is self.exact else take_rows(self.scaled, index)
         return Factor(exact, scaled, self.shift)
 
     def nonzero_rows(self) -> Bool[Tensor, " rows"]:
-        return (self.exact.amax(1) != 0) | (self.exact.amin(1) != 0)
+        parts = each_part(self.exact)
+        return torch.cat([(part.amax(1) != 0) | (part.amin(1) != 0) for part in parts])
 
 
 def factor(name: str, X: Float[Tensor, "rows r"]) -> Factor:
@@ -92,18 +94,26 @@ def factor(name: str, X: Float[Tensor, "rows r"]) -> Factor:
             "float64's range; scale it to between 1e-100 and 1e100"
         )
     shift = -exponent if abs(exponent) > _SCALED_EXPONENT else 0
+    if not shift and exact.dtype == torch.float32:
+        return Factor(exact, exact, shift)
     half = shift // 2
-    scaled = exact * 2.0**half * 2.0 ** (shift - half) if shift else exact
-    return Factor(exact, scaled if scaled.dtype == torch.float32 else scaled.float(), shift)
+
+    def scale(part: Tensor) -> Tensor:
+        return (part * 2.0**half * 2.0 ** (shift - half)).float()
+
+    return Factor(exact, map_parts(scale, exact), shift)
 
 
 def _largest_magnitude(name: str, X: Float[Tensor, "rows r"]) -> float:
     if X.numel() == 0:
         return 0.0
-    largest = max(X.amax().item(), -X.amin().item())
-    if not math.isfinite(largest):
-        require_finite(f"factor {name}", X)
-    return float(largest)
+    largest = 0.0
+    for part in each_part(X):
+        here = max(part.amax().item(), -part.amin().item())
+        if not math.isfinite(here):
+            require_finite(f"factor {name}", X)
+        largest = max(largest, here)
+    return largest
 
 
 def exact_values(
@@ -119,7 +129,7 @@ def exact_values(
     """
     step = max(1, _SLICE_ENTRIES // max(1, A.shape[1]))
     slices = [
-        _sum_in_halves(A[i].cpu().double() * B[j].cpu().double())
+        _sum_in_halves(take_rows(A, i).cpu().double() * take_rows(B, j).cpu().double())
         for i, j in zip(torch.split(rows, step), torch.split(cols, step), strict=True)
     ]
     return torch.cat(slices) if slices else torch.empty(0, dtype=torch.float64)

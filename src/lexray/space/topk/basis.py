@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.scratch import let_go, take_rows
 from lexray.space.topk.arithmetic import norm_floor, rounding
 
 _SAMPLE_ROWS = 8192
@@ -59,7 +60,8 @@ def balanced_basis(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> Ba
 
 def sample(X: Float[Tensor, "rows r"]) -> Float[Tensor, "sample r"]:
     """About 8192 rows, evenly spaced."""
-    return X[:: max(1, X.shape[0] // _SAMPLE_ROWS)]
+    step = max(1, X.shape[0] // _SAMPLE_ROWS)
+    return take_rows(X, torch.arange(0, X.shape[0], step, device=X.device))
 
 
 def _gram(X: Float[Tensor, "rows r"]) -> Float[Tensor, "r r"] | None:
@@ -96,4 +98,5 @@ def projected_norms(
         if origin is not None:
             projected -= origin
         torch.linalg.vector_norm(projected, dim=1, out=norms[start : start + _CHUNK_ROWS])
+        let_go(chunk)
     return norms.add_(norm_floor(X.shape[1]))

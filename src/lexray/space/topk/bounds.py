@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lexray.scratch import each_part
 from lexray.space.topk.arithmetic import rounding, row_norms, underflow
 from lexray.space.topk.basis import Basis, balanced_basis, projected_norms, sample
 
@@ -207,7 +208,7 @@ def mean_terms(
     Rounding, with γ from `arithmetic`: f_i errs by γ‖a_i‖‖μ_b‖, g_j by γ‖μ_a‖(‖b_j‖ + ‖μ_b‖), and
     ‖a′_i T‖ by γ(‖a_i‖ + ‖μ_a‖)‖T‖_F.
     """
-    mean_a, mean_b = A.mean(0), B.mean(0)
+    mean_a, mean_b = _mean(A), _mean(B)
     basis = balanced_basis(sample(A) - mean_a, sample(B) - mean_b)
     gamma, widen = rounding(A.shape[1]), (1 + basis.residue) * _SAFE
     sizes_a, sizes_b = row_norms(A), row_norms(B)
@@ -216,16 +217,20 @@ def mean_terms(
     norms_b = projected_norms(B, basis.TB, mean_b)
     both_means = float(mean_a.cpu().double() @ mean_b.cpu().double())
     rows = MeanSide(
-        along=A @ mean_b,
+        along=torch.cat([part @ mean_b for part in each_part(A)]),
         error=gamma * sizes_a * size_b,
         norms=(norms_a + gamma * _SAFE * basis.TA.norm() * (sizes_a + size_a)) * widen,
     )
     cols = MeanSide(
-        along=B @ mean_a - both_means,
+        along=torch.cat([part @ mean_a for part in each_part(B)]) - both_means,
         error=gamma * size_a * (sizes_b + size_b),
         norms=(norms_b + gamma * _SAFE * basis.TB.norm() * (sizes_b + size_b)) * widen,
     )
     return MeanTerms(rows, cols, underflow(A.shape[1]), absolute)
+
+
+def _mean(X: Float[Tensor, "n r"]) -> Float[Tensor, " r"]:
+    return torch.stack([part.sum(0) for part in each_part(X)]).sum(0) / len(X)
 
 
 class MeanBound:

@@ -19,10 +19,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lexray.scratch import join_rows, take_rows
 from lexray.space.topk.arithmetic import rounding
 from lexray.space.topk.basis import Basis, projected_norms
 from lexray.space.topk.bounds import NormTerms
 from lexray.space.topk.operands import Cols, LeftRows
+
+CHUNK_ROWS = 8192
+"""Rows whose coordinates are made at once."""
 
 
 class Leading(NamedTuple):
@@ -36,14 +40,15 @@ class Leading(NamedTuple):
     exact: bool = False
 
     def rows(self, index: Int[Tensor, " some"]) -> LeftRows:
-        P = coordinates(self.A.index_select(0, index), self.basis.TA, self.width)
-        return LeftRows(P, self.norms.rows[index, None])
+        parts = (take_rows(self.A, some) for some in torch.split(index, CHUNK_ROWS))
+        P = (coordinates(X, self.basis.TA, self.width) for X in parts)
+        return LeftRows(join_rows(len(index), P), self.norms.rows[index, None])
 
     def bins(self, bins: Sequence[Int[Tensor, " bin"]]) -> Callable[[int], Cols]:
         return lambda place: self._cols(bins[place])
 
     def _cols(self, index: Int[Tensor, " bin"]) -> Cols:
-        Q = coordinates(self.B.index_select(0, index), self.basis.TB, self.width)
+        Q = coordinates(take_rows(self.B, index), self.basis.TB, self.width)
         return Cols(Q, (error_of(self.basis) * self.norms.cols[index].amax().item(),))
 
 

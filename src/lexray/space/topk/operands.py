@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int, Num
 from torch import Tensor
 
+from lexray.scratch import take_rows
 from lexray.space.topk.arithmetic import rounding, row_norms
 
 _SAFE = 1 + 1e-4
@@ -31,9 +32,21 @@ class LeftRows(NamedTuple):
     """What is added to every entry of the row, known beforehand."""
     units: Float[Tensor, " rows"] | None = None
     """What 1 in this row's products stands for, with columns in units of their own."""
+    at: Int[Tensor, " rows"] | None = None
+    """Where these rows lie in the matrix, if it has others too."""
 
     def take(self, index: slice | Int[Tensor, " some"]) -> "LeftRows":
-        return LeftRows(*(None if part is None else _take(part, index) for part in self))  # type: ignore[arg-type]
+        """Some of the rows. The matrix of those that are far apart is cut when a run of them is
+        taken: all of them together might be a copy of the whole."""
+        sizes = _take(self.sizes, index)
+        base, units, at = (
+            None if part is None else _take(part, index)
+            for part in (self.base, self.units, self.at)
+        )
+        if not isinstance(index, slice):
+            return LeftRows(self.matrix, sizes, base, units, index if at is None else at)
+        matrix = self.matrix[index] if at is None else take_rows(self.matrix, at)
+        return LeftRows(matrix, sizes, base, units)
 
 
 class Cols(NamedTuple):
@@ -82,14 +95,14 @@ class Whole(NamedTuple):
     exact: bool = True
 
     def rows(self, index: Int[Tensor, " some"]) -> LeftRows:
-        A = self.A.index_select(0, index)
+        A = take_rows(self.A, index)
         return LeftRows(A, row_norms(A)[:, None])
 
     def bins(self, bins: Sequence[Int[Tensor, " bin"]]) -> Callable[[int], Cols]:
         return lambda place: self.cols(bins[place])
 
     def cols(self, index: Int[Tensor, " bin"]) -> Cols:
-        B = self.B.index_select(0, index)
+        B = take_rows(self.B, index)
         return Cols(B, (rounding(B.shape[1]) * row_norms(B).amax().item(),))
 
 

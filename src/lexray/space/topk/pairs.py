@@ -30,6 +30,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.errors import LexrayError
+from lexray.scratch import map_parts, take_rows
 from lexray.space.topk.arithmetic import factor, full_precision
 from lexray.space.topk.best import Best
 from lexray.space.topk.bounds import (
@@ -109,7 +110,7 @@ def top_pairs(
     tensor([-2.], dtype=torch.float64)
     """
     _check(A, B, k, row_groups, col_groups)
-    signed_A = -A if sign == "smallest" else A
+    signed_A = map_parts(torch.neg, A) if sign == "smallest" else A
     row_side = _admissible_side("A", signed_A, row_groups, rows)
     col_side = _admissible_side("B", B.to(A.device), col_groups, cols)
     search = _Search(row_side, col_side, len(B), Best(k, absolute=sign == "absolute"))
@@ -154,7 +155,7 @@ def _admissible_side(
                 f"admissible indices from {int(ids[0])} to {int(ids[-1])} do not fit factor "
                 f"{name}, which has {len(X)} rows"
             )
-        X = X[ids]
+        X = take_rows(X, ids)
     some_groups = None if groups is None else groups.to(X.device)[ids]
     return ScanSide(factor(name, X), ids, some_groups)
 
@@ -173,7 +174,7 @@ class _Search:
         full_rows, full_cols = A.factor.nonzero_rows(), B.factor.nonzero_rows()
         all_full = bool(full_rows.all()) and bool(full_cols.all())
         if bool(full_rows.any()) and bool(full_cols.any()):
-            rows, cols = (A, B) if all_full else (A.take(full_rows), B.take(full_cols))
+            rows, cols = (A, B) if all_full else (A.take_all(full_rows), B.take_all(full_cols))
             self._run_nonzero(rows, cols, tiling, look)
         if not all_full and best.threshold <= 0:
             i, j = first_zero_pairs(best.k, A, B, ~full_rows, ~full_cols)

@@ -13,7 +13,7 @@ norms of e and g are those of the rounding that took place, widened by the error
 only entries that can reach the threshold are multiplied again in float32.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -22,15 +22,15 @@ from jaxtyping import Float, Int, Int8
 from torch import Tensor
 from torch.nn import functional
 
+from lexray.scratch import join_rows, take_rows
 from lexray.space.topk.arithmetic import rounding, row_norms
-from lexray.space.topk.basis import Basis
+from lexray.space.topk.basis import Basis, sample
 from lexray.space.topk.bounds import NormTerms
-from lexray.space.topk.leading import coordinates, error_of
+from lexray.space.topk.leading import CHUNK_ROWS, coordinates, error_of
 from lexray.space.topk.operands import Cols, LeftRows
 
 MOST = 127
 _LEAST_UNIT = 2.0**-90
-_CHUNK_ROWS = 8192
 _UNITS = 16 * 2.0**-24
 """What rounding takes off a computed difference, relative to what it is taken from."""
 
@@ -72,17 +72,27 @@ class Rough(NamedTuple):
     exact: bool = False
 
     def rows(self, index: Int[Tensor, " some"]) -> LeftRows:
-        parts = [self._rows(some) for some in torch.split(index, _CHUNK_ROWS)]
-        return LeftRows(*(torch.cat(list(part)) for part in zip(*parts, strict=True)))
+        known: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def _rows(self, index: Int[Tensor, " some"]) -> LeftRows:
-        P = coordinates(self.A.index_select(0, index), self.basis.TA, self.width)
+        def each_part() -> Iterator[Tensor]:
+            for some in torch.split(index, CHUNK_ROWS):
+                matrix, *rest = self._rows(some)
+                known.append((rest[0], rest[1], rest[2]))
+                yield matrix
+
+        matrix = join_rows(len(index), each_part())
+        sizes, base, units = (torch.cat(part) for part in zip(*known, strict=True))
+        return LeftRows(matrix, sizes, base, units)
+
+    def _rows(self, index: Int[Tensor, " some"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Bytes, sizes, base and units of so many."""
+        P = coordinates(take_rows(self.A, index), self.basis.TA, self.width)
         base, size = P @ self.middle, row_norms(P)
         units = torch.maximum(P.amax(1), -P.amin(1)).div_(MOST).clamp_(min=_LEAST_UNIT)
         x = (P / units[:, None]).round_().clamp_(-MOST, MOST)
         error = row_norms(P.addcmul_(x, units[:, None], value=-1)) + _UNITS * size
         sizes = torch.stack([self.norms.rows[index], error, size + error], 1)
-        return LeftRows(_bytes(x), sizes, base, units)
+        return _bytes(x), sizes, base, units
 
     def bins(self, bins: Sequence[Int[Tensor, " bin"]]) -> Callable[[int], Cols]:
         """Several bins are rounded at once; all of them would be a third factor."""
@@ -99,7 +109,7 @@ class Rough(NamedTuple):
 
     def _cols(self, bins: Sequence[Int[Tensor, " bin"]]) -> list[Cols]:
         index, lengths = torch.cat(list(bins)), torch.tensor([len(some) for some in bins])
-        Q = coordinates(self.B.index_select(0, index), self.basis.TB, self.width) - self.middle
+        Q = coordinates(take_rows(self.B, index), self.basis.TB, self.width) - self.middle
         most = _largest(torch.maximum(Q.amax(1), -Q.amin(1)), lengths)
         units = (most / MOST).clamp_(min=_LEAST_UNIT)
         each = units.repeat_interleave(lengths)[:, None]
@@ -120,7 +130,7 @@ def _some(bins: Sequence[Int[Tensor, " bin"]], first: int) -> list[Int[Tensor, "
     """Bins from the first on, of some thousand columns together."""
     taken = [bins[first]]
     for index in bins[first + 1 :]:
-        if sum(map(len, taken)) + len(index) > _CHUNK_ROWS:
+        if sum(map(len, taken)) + len(index) > CHUNK_ROWS:
             break
         taken.append(index)
     return taken
@@ -148,6 +158,6 @@ def rough(
     (a bound on |a·b| has no sign to centre)."""
     assert norms.basis is not None
     basis = norms.basis.reversed()
-    some = coordinates(B[:: max(1, len(B) // _CHUNK_ROWS)], basis.TB, width)
+    some = coordinates(sample(B), basis.TB, width)
     middle = some.mean(0) if centred else torch.zeros_like(some[0])
     return Rough(A, B, norms, basis, width, middle)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
+from lexray.scratch import let_go, take_rows
 from lexray.space.topk.arithmetic import Factor, exact_values, rounding, row_norms, underflow
 from lexray.space.topk.best import Best
 from lexray.space.topk.bounds import Bound
@@ -61,7 +62,8 @@ class ScanSide:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, index: Int[Tensor, " some"] | Bool[Tensor, " rows"]) -> "ScanSide":
+    def take_all(self, wanted: Bool[Tensor, " rows"]) -> "ScanSide":
+        index = wanted.nonzero()[:, 0]
         groups = None if self.groups is None else self.groups[index]
         return ScanSide(self.factor.take(index), self.ids[index], groups)
 
@@ -153,7 +155,9 @@ class Scanner:
             if not go_on():
                 return False
             tile = slice(start, start + step)
-            self._scan_tile(rows[tile], A.take(tile), cols, B)
+            left = A.take(tile)
+            self._scan_tile(rows[tile], left, cols, B)
+            let_go(left.matrix)
         return True
 
     def _sieve_bin(
@@ -175,7 +179,9 @@ class Scanner:
                 threshold = self.threshold
                 reach = least(A, B, threshold - self._tiny)
             tile = slice(start, start + step)
-            self._sieve_tile(rows[tile], A.matrix[tile], cols, B.matrix, reach[tile])
+            left = A.take(tile).matrix
+            self._sieve_tile(rows[tile], left, cols, B.matrix, reach[tile])
+            let_go(left)
         return True
 
     def _sieve_tile(
@@ -219,7 +225,7 @@ class Scanner:
         """Single entries, in float32 before they are scored."""
         kept = self._admissible(rows[i], cols[j])
         i, j = i[kept], j[kept]
-        left, right = self._whole.A[rows[i]], self._whole.B[cols[j]]
+        left, right = take_rows(self._whole.A, rows[i]), take_rows(self._whole.B, cols[j])
         error = self._gamma * row_norms(left) * row_norms(right) + self._tiny
         scores = (left * right).sum(1)
         scores = scores.abs_() if self.best.absolute else scores
@@ -298,7 +304,8 @@ class Scanner:
         if len(i) <= max(_MANY, 4 * self.best.k):
             values = exact_values(A, B, rows[i], cols[j])
         else:
-            i, j, values = self._rescore_many(A[rows].cpu().double(), B[cols].cpu().double(), i, j)
+            tile = (take_rows(A, rows).cpu().double(), take_rows(B, cols).cpu().double())
+            i, j, values = self._rescore_many(*tile, i, j)
         self.best.add(values, (self._A.ids[rows[i]] * self._stride + self._B.ids[cols[j]]).cpu())
 
     def _rescore_many(

@@ -16,8 +16,9 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.cache import Drawer
 from lexray.model.fold import at_least_float32
 from lexray.model.kept import keep
+from lexray.scratch import join_rows
 from lexray.space.kinds import Kind
-from lexray.space.side import SIGMA_FLOOR, Side, join_rows
+from lexray.space.side import SIGMA_FLOOR, Side
 from lexray.space.space import EmbeddingSpace, space_of
 from lexray.space.topk.vectors import TopVectors
 from lexray.trace.read.project import Projected, project

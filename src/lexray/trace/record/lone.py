@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lexray.model.weights import Weights
 from lexray.progress import track
+from lexray.scratch import join_rows
 from lexray.trace.record.hooks import RECORDING, EnoughError, evaluating
 from lexray.trace.record.module import (
     MODULE,
@@ -41,16 +42,15 @@ def lone_states(
     first, module = _one_block(weights)
     n = module.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     starts = range(0, n, TOKENS_AT_ONCE)
-    states: Tensor | None = None
-    with _watch(first, module, entering) as seen, _everywhere(first, module):
+
+    def each_part() -> Iterator[Tensor]:
         for start in track(starts, len(starts), WHAT):
             _run(module, torch.arange(start, min(n, start + TOKENS_AT_ONCE))[:, None], first)
             part = seen.pop()[:, -1].float().cpu()
-            part = part if finish is None else finish(part)
-            states = part.new_empty(n, part.shape[1]) if states is None else states
-            states[start : start + len(part)] = part
-    assert states is not None  # a vocabulary has tokens
-    return states
+            yield part if finish is None else finish(part)
+
+    with _watch(first, module, entering) as seen, _everywhere(first, module):
+        return join_rows(n, each_part())
 
 
 def placed_states(
