@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 import lexray as lx
+from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.errors import LexrayError
+from lexray.model.model import Model
+from tests.families.zoo import build
+from tests.vocabulary.vocabularies import vocabulary
 
 
 def lists(atlas: lx.Atlas) -> list[dict[str, Any]]:
@@ -98,6 +102,16 @@ def test_words_that_are_no_tokens_are_left_out(atlas: lx.Atlas) -> None:
 def test_shared_subheads_are_found_by_any_head(atlas: lx.Atlas) -> None:
     assert atlas.vector("L1H3.K5")[0]["address"] == "L1H2.K5"
     assert atlas.vector("L1H3.Q5")[0]["address"] == "L1H3.Q5"
+    with pytest.raises(LexrayError, match="is not in"):
+        atlas.vector("L1H9.K5")
+
+
+def test_layers_may_share_keys_among_more_or_fewer_heads(tmp_path: Path) -> None:
+    """Gemma 4: two heads of keys for four in most layers, one in those without a window."""
+    model = Model(ModuleCheckpoint(build("gemma4-moe")), vocabulary=vocabulary())
+    atlas = lx.Atlas.write(model, tmp_path, views=("raw",), k=5, kinds=("K",))
+    assert atlas.vector("L0H3.K5")[0]["address"] == "L0H2.K5"
+    assert atlas.vector("L1H3.K5")[0]["address"] == "L1H0.K5"
 
 
 def test_neurons(atlas: lx.Atlas, model: lx.Model) -> None:

@@ -319,23 +319,24 @@ class Atlas:
     def vector(self, address: str | Address, *, side: str | None = None) -> Rows:
         """All lists of one vector (what a reader sees, and what it expects), or of one side."""
         text = str(address)
-        wanted = text if text.startswith("final_norm") else str(self._own(Address.parse(text)))
-        question = ask.find_vectors(self.view, ask.place_of(wanted) | {"side": side}, None, "place")
-        rows = self._ask(question, f"{wanted} as tokens", LISTS)
-        if not len(rows):
-            raise LexrayError(
-                f"{wanted} is not in {self.where} (view {self.view}); vectors look like "
-                "L3N17.value, L3H2.V12, L3.attn_norm"
-            )
-        return rows
+        places = [text] if text.startswith("final_norm") else self._own(Address.parse(text))
+        for wanted in places:
+            at = ask.place_of(wanted) | {"side": side}
+            question = ask.find_vectors(self.view, at, None, "place")
+            if len(rows := self._ask(question, f"{wanted} as tokens", LISTS)):
+                return rows
+        raise LexrayError(
+            f"{text} is not in {self.where} (view {self.view}); vectors look like "
+            "L3N17.value, L3H2.V12, L3.attn_norm"
+        )
 
-    def _own(self, at: Address) -> Address:
-        """Keys and values that heads share are kept under the first of them."""
-        sizes = self.manifest.sizes
-        if at.subhead not in ("K", "V") or at.head is None or not sizes["n_kv_heads"]:
-            return at
-        share = max(1, sizes["n_heads"] // sizes["n_kv_heads"])
-        return replace(at, head=at.head // share * share)
+    def _own(self, at: Address) -> list[str]:
+        """Keys and values that heads share are kept under the first of them; of how many, is each
+        layer's own matter (Gemma 4)."""
+        shared = at.subhead in ("K", "V") and at.head is not None
+        if not shared or at.head is None or at.head >= self.manifest.sizes["n_heads"]:
+            return [str(at)]
+        return [str(replace(at, head=head)) for head in range(at.head, -1, -1)]
 
     def neurons(
         self,
