@@ -120,10 +120,13 @@ def test_gguf_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     open_checkpoint(tmp_path / "m.gguf")
     assert opened == [tmp_path / "m.gguf"] * 2
     (tmp_path / "n.gguf").touch()
-    with pytest.raises(LexrayError, match=r"several files .*m\.gguf, n\.gguf"):
+    with pytest.raises(LexrayError, match=r"2 GGUF models \(m\.gguf, n\.gguf\); give the path"):
         open_checkpoint(tmp_path)
     for path in tmp_path.iterdir():
         path.unlink()
+    (tmp_path / "mmproj-m.gguf").touch()
+    with pytest.raises(LexrayError, match=r"belong to a model and are none \(mmproj-m\.gguf\)"):
+        open_checkpoint(tmp_path)
     for part in (1, 2):
         (tmp_path / f"m-{part:05}-of-00002.gguf").touch()
     open_checkpoint(tmp_path)

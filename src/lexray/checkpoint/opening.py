@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lexray.checkpoint.base import Checkpoint
 from lexray.checkpoint.fields import text
-from lexray.checkpoint.gguf.file import GGUFCheckpoint, parts
+from lexray.checkpoint.gguf.file import PART, GGUFCheckpoint
 from lexray.checkpoint.lora import CONFIG as ADAPTER_CONFIG
 from lexray.checkpoint.lora import WEIGHTS as ADAPTER_WEIGHTS
 from lexray.checkpoint.lora import LoraCheckpoint, adapter_config
@@ -44,6 +44,9 @@ FOREIGN = {
     ".pth": "Meta's original release",
 }
 INDEX = ".index.json"
+COMPANION = re.compile(r"(^|[-_.])(mmproj|imatrix)(?=[-_.])", re.IGNORECASE)
+"""In names of GGUF files that belong to a model and are none: what turns pictures into vectors,
+and how much each weight mattered when the model was quantised."""
 SHARD = re.compile(r"-\d+-of-\d+(?=\.\w+$)")
 KNOWN = (
     "lexray opens model.safetensors or pytorch_model.bin (in shards with their index), "
@@ -186,12 +189,44 @@ def _open_folder(folder: Path) -> Checkpoint:
             return _open_shards(folder / f"{name}{INDEX}", opener)
     names = _list_files(folder)
     ggufs = [folder / name for name in names if name.endswith(".gguf")]
-    if ggufs and ggufs in ([ggufs[0]], parts(ggufs[0])):
-        return GGUFCheckpoint(ggufs[0])
+    if any(not COMPANION.search(path.name) for path in ggufs):
+        return _open_gguf(folder, ggufs)
     loose = [folder / name for name in names if name.endswith(".safetensors")]
     if len(loose) == 1 and not ggufs:
         return SafetensorsFolder(folder, loose)
+    if ggufs and not loose:
+        shown = ", ".join(path.name for path in ggufs[:3])
+        raise LexrayError(
+            f"{folder} has GGUF files that belong to a model and are none ({shown}); download the "
+            "file of the model too"
+        )
     raise _no_weights(folder, names, [path.name for path in ggufs + loose])
+
+
+def _open_gguf(folder: Path, ggufs: list[Path]) -> Checkpoint:
+    """The one model among a folder's GGUF files, in one part or several; its companions are named
+    and left."""
+    aside = [path.name for path in ggufs if COMPANION.search(path.name)]
+    models: dict[str, list[str]] = {}
+    for path in ggufs:
+        if path.name not in aside:
+            models.setdefault(PART.sub(r"\g<stem>", path.name), []).append(path.name)
+    if len(models) > 1:
+        each = [f"{found[0]}{_in_parts(found)}" for found in models.values()]
+        shown = ", ".join(each[:10]) + (", …" if len(each) > 10 else "")
+        raise LexrayError(
+            f"{folder} has {len(models)} GGUF models ({shown}); give the path of one of them, of "
+            "one in parts the path of any part"
+        )
+    (found,) = models.values()
+    checkpoint = GGUFCheckpoint(folder / found[0])
+    if aside:
+        checkpoint.notes += (f"{', '.join(aside[:3])} in its folder is no part of the model",)
+    return checkpoint
+
+
+def _in_parts(files: list[str]) -> str:
+    return f" in {len(files)} parts" if len(files) > 1 else ""
 
 
 def _list_files(folder: Path) -> list[str]:

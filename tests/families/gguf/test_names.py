@@ -491,6 +491,39 @@ def test_architectures_that_are_written_as_others(architecture: str, name: str, 
         run_oracle(oracle, name, path)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "kind", "says"),
+    [
+        ("clip", "mmproj", "turns pictures or sounds into vectors"),
+        ("clip", "model", "turns pictures into vectors"),
+        ("llama", "adapter", "a LoRA adapter in llama.cpp's format"),
+        ("llama", "imatrix", "a list of how much each weight mattered"),
+    ],
+)
+def test_files_that_are_no_models_say_what_they_are(
+    architecture: str, kind: str, says: str, path: Path
+) -> None:
+    Converted(architecture, {"general.type": kind}, {"v.blk.0.ln1.bias": torch.ones(3)}).save(path)
+    with pytest.raises(LexrayError, match=f"{says}.*open the GGUF file of the model itself"):
+        opened(path)
+
+
+def test_companions_in_a_folder_are_named_and_left(tmp_path: Path) -> None:
+    converted("llama").save(tmp_path / "tiny-Q8_0.gguf")
+    converted("gpt2").save(tmp_path / "mmproj-tiny-f16.gguf")
+    converted("gpt2").save(tmp_path / "tiny.imatrix.gguf")
+    model = Model.from_pretrained(tmp_path)
+    assert model.family.name == "llama"
+    assert "mmproj-tiny-f16.gguf, tiny.imatrix.gguf" in " ".join(model.checkpoint.notes)
+    for part in (1, 2):
+        converted("gpt2").save(tmp_path / f"tiny-F16-{part:05}-of-00002.gguf")
+    with pytest.raises(LexrayError) as error:
+        Model.from_pretrained(tmp_path)
+    assert "2 GGUF models (tiny-F16-00001-of-00002.gguf in 2 parts, tiny-Q8_0.gguf)" in str(
+        error.value
+    )
+
+
 def test_an_unknown_architecture_is_told_whom_it_resembles(path: Path) -> None:
     called(converted("llama"), "brandnew").save(path)
     with pytest.raises(LexrayError) as error:

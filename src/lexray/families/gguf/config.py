@@ -26,6 +26,12 @@ class Keys:
     def __init__(self, file: GGUFCheckpoint) -> None:
         self.file = file
 
+    @property
+    def kind(self) -> str:
+        """What the file is, if it says that it is no model; else the model's architecture."""
+        said = self.file.metadata.get("general.type")
+        return said if isinstance(said, str) and said != "model" else self.file.architecture
+
     def get(self, key: str, default: Any = None) -> Any:
         """A number or a truth value."""
         value = self.file.metadata.get(self._full(key), default)

@@ -80,7 +80,7 @@ class GGUFModel(Checkpoint):
 
     def __init__(self, file: GGUFCheckpoint, family: str | None = None) -> None:
         self.file = file
-        self.name = file.name
+        self.name, self.revision, self.notes = file.name, file.revision, file.notes
         keys = Keys(file)
         naming = find_naming(keys, family)
         config = common_config(keys, naming.model_type)
@@ -132,6 +132,8 @@ class GGUFModel(Checkpoint):
 def find_naming(keys: Keys, family: str | None) -> Naming:
     """What is declared for the file's architecture, else for the `family` that a user names."""
     file = keys.file
+    if (what := COMPANIONS.get(keys.kind)) is not None:
+        raise LexrayError(f"{file.name} is {what}; open the GGUF file of the model itself")
     if file.architecture in ARCHITECTURES:
         return ARCHITECTURES[file.architecture](keys)
     if family is not None:
@@ -145,6 +147,15 @@ def find_naming(keys: Keys, family: str | None) -> Naming:
         f"does not read from GGUF{asked}; it reads {', '.join(sorted(ARCHITECTURES))}"
         f"{explain_names(keys)}"
     )
+
+
+COMPANIONS = {
+    "clip": "what turns pictures into vectors for a language model (mmproj), not the model",
+    "mmproj": "what turns pictures or sounds into vectors for a language model, not the model",
+    "imatrix": "a list of how much each weight mattered (imatrix), not a model",
+    "adapter": "a LoRA adapter in llama.cpp's format, which lexray does not read (PEFT's it does)",
+}
+"""GGUF files that are no models, by what they call themselves."""
 
 
 @dataclass(frozen=True)
