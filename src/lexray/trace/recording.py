@@ -16,6 +16,7 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import FeedForward
 from lexray.model.fold import at_least_float32
 from lexray.result.readings import Token
+from lexray.trace.record.active import ActiveFF, ExpertTrace
 from lexray.trace.record.cross import CrossTrace
 from lexray.trace.record.plan import What, not_kept
 from lexray.view import View
@@ -24,34 +25,6 @@ RAW = View(
     folded=False, inverse="transpose", centred=False, calibrated=False, reading="output", offset=0
 )
 """How the weights behind a pass are seen: as they are, whatever a model's own view says."""
-
-
-@dataclass(frozen=True)
-class ActiveFF:
-    """A feed-forward, or one expert, that wrote at a position."""
-
-    ff: FeedForward
-    coefficients: Float[Tensor, "d_mlp"]
-    """By how much each value was added, the routing weight included."""
-    weight: float
-    """By how much its output bias was added."""
-
-
-@dataclass(frozen=True)
-class ExpertTrace:
-    """What a mixture did at each kept position."""
-
-    chosen: Int[Tensor, "p top_k"]
-    weights: Float[Tensor, "p top_k"]
-    coefficients: Float[Tensor, "p top_k d_mlp"]
-    """Of each chosen expert's values, before the routing weight."""
-    shared_coefficients: Float[Tensor, "p d_shared"] | None = None
-    shared_weight: Float[Tensor, "p"] | None = None
-    """What the shared expert is multiplied by, where a gate decides it."""
-    scale: Float[Tensor, "p 1"] | None = None
-    """What a norm multiplies the chosen experts' sum by, where they have one of their own, …"""
-    shared_scale: Float[Tensor, "p 1"] | None = None
-    """… and what the shared expert writes. Their gains are part of W_out."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -423,9 +396,7 @@ class LayerTrace:
             return [ActiveFF(ff, self._part("coefficients")[row], 1.0)]
         did, all_share = self.experts, ff.spec.share
         assert did is not None
-        weights = torch.ones_like(did.weights) if ff.spec.routing.on_input else did.weights
-        if did.scale is not None:
-            weights = weights * did.scale
+        weights = torch.ones_like(did.weights) if ff.spec.routing.on_input else did.added
         active = [
             ActiveFF(ff.experts[e], coefficients * weight, float(weight))
             for e, weight, coefficients in zip(
@@ -436,10 +407,7 @@ class LayerTrace:
             )
         ]
         if ff.shared is not None and did.shared_coefficients is not None:
-            weight = 1.0 if did.shared_weight is None else float(did.shared_weight[row])
-            if did.shared_scale is not None:
-                weight *= float(did.shared_scale[row])
-            share = weight * all_share
+            share = float(did.shared_added[row]) * all_share
             active.append(ActiveFF(ff.shared, did.shared_coefficients[row] * share, share))
         return active
 

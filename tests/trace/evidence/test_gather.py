@@ -7,22 +7,24 @@ import torch
 from torch.nn.functional import silu
 
 from lexray.checkpoint.module import ModuleCheckpoint
+from lexray.families.activation import activation
 from lexray.model.model import Model
 from lexray.trace.evidence.gather import expert_activity, strongest
 from tests.families.zoo import build
 from tests.vocabulary.vocabularies import vocabulary
 
-MIXTURES = ("mixtral", "olmoe", "qwen2-moe", "llama4")
+MIXTURES = ("mixtral", "olmoe", "qwen2-moe", "llama4", "gemma4-moe")
 
 
 @pytest.mark.parametrize("name", MIXTURES)
 def test_an_experts_gates_times_keys_are_its_coefficients(name: str) -> None:
-    """silu(gate) · key, times the routing weight unless it was in the input, is what is added."""
+    """act(gate) · key, times the routing weight unless it was in the input, is what is added."""
     model = Model(ModuleCheckpoint(build(name)), vocabulary=vocabulary(37))
     trace = model.trace(list(range(2, 20)), special=False)
     layer = next(trace[i] for i in trace.layers if trace[i].experts is not None)
     did = layer.experts
     assert did is not None
+    act = activation(layer.spec.ff.experts[0].activation)
     for expert in did.chosen.unique().tolist():
         key, gate, value = (expert_activity(layer, expert, k, [3, 0]) for k in KINDS)
         reached = (did.chosen == expert).any(1)
@@ -31,7 +33,8 @@ def test_an_experts_gates_times_keys_are_its_coefficients(name: str) -> None:
         assert (value[~reached] == 0).all()
         weight = (did.weights * (did.chosen == expert)).sum(1, keepdim=True)
         scale = torch.ones_like(weight) if name == "llama4" else weight
-        expected = (silu(gate) * key * scale)[reached]
+        scale = scale if did.scale is None else scale * did.scale
+        expected = (act(gate) * key * scale)[reached]
         torch.testing.assert_close(value[reached], expected, atol=1e-5, rtol=1e-4)
 
 

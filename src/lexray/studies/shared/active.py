@@ -56,13 +56,11 @@ def _neurons(layer: LayerTrace) -> tuple[Float[Tensor, "p n"], Int[Tensor, "p n"
     assert not isinstance(ff, FeedForward)
     width = did.coefficients.shape[2]
     inside = torch.arange(width, device=did.chosen.device)
-    coefficients = (did.coefficients * did.weights[..., None]).flatten(1)
+    coefficients = (did.coefficients * did.added[..., None]).flatten(1)
     places = (did.chosen[..., None] * width + inside).flatten(1)
     if did.shared_coefficients is None:
         return coefficients, places
-    shared = did.shared_coefficients
-    if did.shared_weight is not None:
-        shared = shared * did.shared_weight[:, None]
+    shared = did.shared_coefficients * did.shared_added[:, None]
     after = len(ff.experts) * width + torch.arange(shared.shape[1], device=shared.device)
     return torch.cat([coefficients, shared], 1), torch.cat([places, after.expand_as(shared)], 1)
 

@@ -17,7 +17,8 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import FeedForward
 from lexray.model.fold import at_least_float32
 from lexray.model.layer import Layer
-from lexray.trace.recording import ActiveFF, LayerTrace, Recording
+from lexray.trace.record.active import ActiveFF
+from lexray.trace.recording import LayerTrace, Recording
 
 SubBlock = Literal["attention", "mixer", "cross", "ff"]
 NeuronName = tuple[str, int]

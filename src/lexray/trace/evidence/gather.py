@@ -17,8 +17,9 @@ from lexray.progress import track
 from lexray.result.readings import Token
 from lexray.trace.evidence.result import Snippet
 from lexray.trace.read.usual import cut
+from lexray.trace.record.active import ExpertTrace
 from lexray.trace.record.plan import What
-from lexray.trace.recording import ExpertTrace, LayerTrace, Recording
+from lexray.trace.recording import LayerTrace, Recording
 
 AROUND = 8
 """So many tokens are shown on either side."""
@@ -128,7 +129,8 @@ def expert_activity(
     W, bias = (ff.W_in, ff.b_in) if kind == "key" else (ff.W_gate, ff.b_gate)
     assert W is not None
     W = at_least_float32(W[:, chosen])
-    read = layer.mlp_in.to(W) * (weight[:, None].to(W) if scales_input else 1.0)
+    given = layer.shared_in if expert is None else layer.mlp_in
+    read = given.to(W) * (weight[:, None].to(W) if scales_input else 1.0)
     pre = read @ W if bias is None else read @ W + bias[chosen].to(W)
     return pre.masked_fill((weight == 0)[:, None].to(W.device), -torch.inf)
 
@@ -139,10 +141,9 @@ def _routed(
     """An expert's weight at each position, and its coefficients before it; 0 where not chosen."""
     if expert is None:
         assert did.shared_coefficients is not None
-        own = did.shared_coefficients
-        return own.new_ones(len(own)) if did.shared_weight is None else did.shared_weight, own
+        return did.shared_added, did.shared_coefficients
     reached = (did.chosen == expert).to(did.coefficients)
-    weight = (reached * did.weights.to(reached)).sum(1)
+    weight = (reached * did.added.to(reached)).sum(1)
     return weight, torch.einsum("pk,pkd->pd", reached, did.coefficients)
 
 
