@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lexray.checkpoint.module import modules_by_name
 from lexray.errors import LexrayError
 from lexray.families import Norm
 from lexray.model.layer import Layer
 from lexray.model.model import Model
-from lexray.trace.record.plan import RecordPlan, kept_bytes
+from lexray.trace.record.module import module_of
+from lexray.trace.record.plan import PARTS, RecordPlan, kept_bytes
+from lexray.trace.record.run import record
 from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace
 from tests.families import forward
@@ -288,6 +291,27 @@ def test_module_is_left_as_it_was(name: str) -> None:
     again = run(c.module, torch.tensor([IDS]))
     assert torch.equal(again.logits, run(c.module, torch.tensor([IDS])).logits)
     close(again.logits, c.out.logits)
+
+
+@every
+def test_a_pass_that_stops_is_the_beginning_of_a_whole_one(name: str) -> None:
+    """What is kept is the same; of the layers after it none is run, and nothing stays behind."""
+    c, ran = case(name), []
+    before = state_of(c.module)
+    last = c.trace.weights.architecture.blocks[-1].module
+    handle = modules_by_name(module_of(c.model))[last].register_forward_hook(
+        lambda *_: ran.append(last)
+    )
+    (part,) = record(c.model, [IDS], layers=[0], what=["attention", "heads", "mlp"], stops=True)
+    handle.remove()
+    assert ran == [] or c.model.n_layers == 1
+    assert state_of(c.module) == before
+    for key, x in part.parts.items():
+        assert torch.equal(x, c.trace.parts[key]), key
+    names = {name for word in ("attention", "heads", "mlp") for name in PARTS[word]}
+    wanted = {key for key in c.trace.parts if key[0] == 0 and key[1] in names}
+    assert wanted <= part.parts.keys()
+    assert {layer for layer, _ in part.parts} <= {None, 0, 1}
 
 
 def state_of(module: PreTrainedModel) -> list[Any]:

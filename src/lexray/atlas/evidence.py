@@ -18,7 +18,7 @@ from lexray.atlas.vectors import between
 from lexray.model.feedforward import FeedForward
 from lexray.model.groups import layer_groups
 from lexray.model.model import Model
-from lexray.trace.evidence.gather import OF_NEURONS, Ran, gather
+from lexray.trace.evidence.gather import OF_NEURONS, Ran, gather, spell_pieces
 from lexray.trace.evidence.heads import QUESTIONS, head_snippets, watch_layer
 from lexray.trace.evidence.result import Snippet
 from lexray.trace.evidence.vectors import (
@@ -112,12 +112,14 @@ def _heads(model: Model, chunk: Chunk, layer: int, text: str) -> tuple[list[Row]
     """What each head took most from which token, and where it looked most."""
     snippets: list[Row] = []
     areas: list[Row] = []
-    for looking, part in ((False, "VO"), (True, "QK")):
-        pieces, watched, means = watch_layer(model, layer, text, PLACES, looking=looking)
+    parts = {False: "VO", True: "QK"}
+    pieces, answers = watch_layer(model, layer, text, PLACES, list(parts))
+    tokens = spell_pieces(model, pieces)
+    for (looking, part), (watched, means) in zip(parts.items(), answers, strict=True):
         for one, mean in zip(watched, means, strict=True):
             address = str(Address(layer, head=one.head.index))
             at = {"address": address, "layer": layer, "part": part}
-            shown = head_snippets(model, one, pieces, PLACES)
+            shown = head_snippets(model, one, tokens, PLACES)
             snippets += [{**at, "rank": rank, **_say(s)} for rank, s in enumerate(shown, 1)]
             area = None if isnan(mean) else mean
             areas.append({**at, "reading": QUESTIONS[looking], "area": area})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -63,23 +64,25 @@ class Ran:
     def n_tokens(self) -> int:
         return sum(map(len, self.pieces))
 
+    @cached_property
+    def tokens(self) -> list[list[Token]]:
+        """The pieces as they are shown: each token is spelled once."""
+        return spell_pieces(self.model, self.pieces)
+
     def snippet(self, row: int, activation: float) -> Snippet:
         piece, at = self.where[row].tolist()
-        return snippet(self.model, self.pieces[piece], at, activation)
+        return snippet(self.tokens[piece], at, activation)
 
 
-def snippet(model: Anatomy, ids: Sequence[int], at: int, activation: float) -> Snippet:
-    """A place with what is around it."""
+def spell_pieces(model: Anatomy, pieces: Sequence[Sequence[int]]) -> list[list[Token]]:
+    known = {i: model.space.token(i) for i in {i for ids in pieces for i in ids}}
+    return [[known[i] for i in ids] for ids in pieces]
 
-    def tokens(some: Sequence[int]) -> tuple[Token, ...]:
-        return tuple(map(model.space.token, some))
 
-    return Snippet(
-        tokens(ids[max(0, at - AROUND) : at]),
-        model.space.token(ids[at]),
-        tokens(ids[at + 1 : at + 1 + AROUND]),
-        activation,
-    )
+def snippet(tokens: Sequence[Token], at: int, activation: float) -> Snippet:
+    """A place in a piece with what is around it."""
+    before, after = tokens[max(0, at - AROUND) : at], tokens[at + 1 : at + 1 + AROUND]
+    return Snippet(tuple(before), tokens[at], tuple(after), activation)
 
 
 def run_pieces(
@@ -91,7 +94,7 @@ def run_pieces(
     if text is not None and not text.strip():
         raise LexrayError("the text is empty; evidence needs one in which something can be strong")
     pieces = cut(model, text, tokens=None)
-    passes = (record(model, [ids], layers=[layer], what=what)[0] for ids in pieces)
+    passes = (record(model, [ids], layers=[layer], what=what, stops=True)[0] for ids in pieces)
     return pieces, track(passes, len(pieces), f"running {sum(map(len, pieces)):,} tokens")
 
 

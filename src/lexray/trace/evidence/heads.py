@@ -17,7 +17,8 @@ from lexray.find.promise import look_factors, score_looks, score_written
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
-from lexray.trace.evidence.gather import STRONGEST, run_pieces, snippet
+from lexray.result.readings import Token
+from lexray.trace.evidence.gather import STRONGEST, run_pieces, snippet, spell_pieces
 from lexray.trace.evidence.result import Agreement, Evidence, Snippet
 from lexray.trace.evidence.vectors import WORDS, name_text
 from lexray.trace.read.standard import read_words
@@ -63,27 +64,34 @@ class Watched:
 def head_evidence(model: Anatomy, at: Address, text: str | None, n: int) -> Evidence:
     """A head, or its VO: where it took most from a token. Its QK: where it looks most."""
     looking = at.matrix == "QK"
-    pieces, watched, means = watch_layer(model, at.layer, text, n, looking=looking)
+    pieces, ((watched, means),) = watch_layer(model, at.layer, text, n, [looking])
     assert at.head is not None
     agreement = _compare(QUESTIONS[looking], means, at.head)
-    shown = head_snippets(model, watched[at.head], pieces, n)
+    shown = head_snippets(model, watched[at.head], spell_pieces(model, pieces), n)
     source, count = model.space.source(str(at)), sum(map(len, pieces))
     return Evidence(source, shown, (agreement,), count, name_text(text))
 
 
 def watch_layer(
-    model: Anatomy, layer: int, text: str | None, n: int, *, looking: bool
-) -> tuple[list[list[int]], list[Watched], list[float]]:
-    """All heads of a layer while a text is run: its pieces, what each did, and each one's area."""
-    watched = [Watched(head, max(n, STRONGEST)) for head in model.layers[layer].heads]
+    model: Anatomy, layer: int, text: str | None, n: int, looking: Sequence[bool]
+) -> tuple[list[list[int]], list[tuple[list[Watched], list[float]]]]:
+    """All heads of a layer while a text is run once: its pieces, and for each question (whether it
+    is about looking) what each head did and each one's area."""
+    heads = model.layers[layer].heads
+    every = [[Watched(head, max(n, STRONGEST)) for head in heads] for _ in looking]
     pieces, passes = run_pieces(model, text, layer, ("attention",))
     for number, recording in enumerate(passes):
-        for one in watched:
-            one.see(recording[layer], number, pieces[number], looking=looking)
-    areas = [
-        one.attended if looking else _rank_followers(one.head, one.looks, pieces) for one in watched
-    ]
-    return pieces, watched, [*map(_mean, areas)]
+        for question, watched in zip(looking, every, strict=True):
+            for one in watched:
+                one.see(recording[layer], number, pieces[number], looking=question)
+    answers = []
+    for question, watched in zip(looking, every, strict=True):
+        areas = [
+            one.attended if question else _rank_followers(one.head, one.looks, pieces)
+            for one in watched
+        ]
+        answers.append((watched, [*map(_mean, areas)]))
+    return pieces, answers
 
 
 def _compare(name: str, areas: Sequence[float], head: int) -> Agreement:
@@ -95,15 +103,15 @@ def _compare(name: str, areas: Sequence[float], head: int) -> Agreement:
 
 
 def head_snippets(
-    model: Anatomy, one: Watched, pieces: Sequence[Sequence[int]], n: int
+    model: Anatomy, one: Watched, pieces: Sequence[Sequence[Token]], n: int
 ) -> tuple[Snippet, ...]:
     looks = one.looks[:n]
     layer = one.head.address.layer
     words = _wrote(model, layer, [one.taken[look] for look in looks])
     return tuple(
         replace(
-            snippet(model, pieces[look.piece], look.query, look.strength),
-            looked_at=model.space.token(pieces[look.piece][look.key]),
+            snippet(pieces[look.piece], look.query, look.strength),
+            looked_at=pieces[look.piece][look.key],
             wrote=tuple(map(model.space.token, ids)),
         )
         for look, ids in zip(looks, words, strict=True)
@@ -169,12 +177,12 @@ def _rank_looks(head: Head, ids: Sequence[int], weights: Float[Tensor, "n n"]) -
     """For each query: the share of the tokens it could look at that score below the one it looks
     at most, by the static scores at their true distances."""
     scores = score_looks(head, *look_factors(head, ids))
-    shares = []
-    for query in range(FIRST_QUERY, len(ids)):
-        seen = scores[query, 1:query]
-        own = scores[query, int(weights[query].argmax())]
-        shares.append(_share_below(seen, own))
-    return shares
+    own = scores.gather(1, weights.argmax(1, keepdim=True).to(scores.device))
+    seen = torch.ones_like(scores, dtype=torch.bool).tril(-1)
+    seen[:, 0] = False
+    below, same = ((scores < own) & seen).sum(1), ((scores == own) & seen).sum(1) - 1
+    shares = (below + same / 2) / (seen.sum(1) - 1).clamp(min=1)
+    return shares[FIRST_QUERY:].tolist()  # type: ignore[no-any-return]
 
 
 def _mean(values: Sequence[float]) -> float:

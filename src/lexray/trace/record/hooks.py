@@ -211,6 +211,13 @@ class Recorder:
                 if not block.ff.absent:
                     self._hook_ff(n, block.ff)
         self.after(blocks[-1].module, self._keeper(len(blocks), "resid_pre"))
+        if self.plan.stops and kept:
+            self.after(blocks[max(kept)].module, partial(self._stop, max(kept)))
+
+    def _stop(self, n: int, out: Any) -> None:
+        """After the last layer that is wanted; what it gives on tells whether all went well."""
+        self.keep(n + 1, "resid_pre", _first(out))
+        raise EnoughError
 
     def _hook_ends(self) -> None:
         """The parts of the embedding (where there is more than the tokens'), and the final norm."""

@@ -54,6 +54,8 @@ class RecordPlan:
     layers: tuple[int, ...]
     what: frozenset[What]
     device: torch.device
+    stops: bool = False
+    """Whether the pass ends with the last layer that is kept: what comes after is not run."""
 
     def rows(self, sequence: int, device: torch.device) -> Tensor:
         """The kept positions of one sequence, as an index."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from lexray.trace.apply.editor import Editor
 from lexray.trace.apply.resolve import ReadyEdits
 from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING as EXPERTS
-from lexray.trace.record.hooks import RECORDING, Kept, Recorder, evaluating
+from lexray.trace.record.hooks import RECORDING, EnoughError, Kept, Recorder, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.record.plan import RecordPlan, choose_what, refuse_too_large
 from lexray.trace.record.prompt import pad, read_prompts, refuse_too_long
@@ -47,10 +48,12 @@ def record(
     device: str | torch.device | None = None,
     edits: Edits | None = None,
     n_prompt: int | None = None,
+    stops: bool = False,
 ) -> list[Recording]:
     """Runs prompts (token ids) through transformers' own model as one batch and keeps what was
     asked for; `lexray.model.model.Model.trace` says what the options mean. `n_prompt`: how many
-    of the ids are the prompt, where the rest is its continuation."""
+    of the ids are the prompt, where the rest is its continuation; `stops`: what comes after the
+    last of the layers is not run."""
     refuse_pair(model)
     if new_tokens < 0:
         raise LexrayError(f"new_tokens={new_tokens} is negative")
@@ -66,7 +69,7 @@ def record(
 
     def plan(lengths: Sequence[int]) -> RecordPlan:
         rows = tuple(choose(positions, n, "position") for n in lengths)
-        return RecordPlan(tuple(lengths), rows, kept, words, where)
+        return RecordPlan(tuple(lengths), rows, kept, words, where, stops)
 
     lengths = [len(ids) for ids in prompts]
     runner.refuse_too_large(plan([n + new_tokens for n in lengths]))
@@ -227,10 +230,11 @@ class Runner:
             pairs = zip(ids, n_prompt, strict=True)
             rows = [changes.actions(len(row), n) for row, n in pairs]
             recorder.editor = self.editor(recorder, rows)
-        with recorder.listening():
+        with recorder.listening(), suppress(EnoughError):
             self._forward(recorder, ids)
+        end = max(plan.layers) + 1 if plan.stops and plan.layers else self.model.n_layers
         for kept in recorder.kept:
-            self._refuse_broken(kept)
+            self._refuse_broken(kept, end)
         return [
             Recording(
                 model=self.model,
@@ -248,9 +252,9 @@ class Runner:
             )
         ]
 
-    def _refuse_broken(self, parts: Kept) -> None:
+    def _refuse_broken(self, parts: Kept, end: int) -> None:
         """Raises if the pass ended in what is no number: for a damaged weight, or by overflow."""
-        last = parts.get((self.model.n_layers, "resid_pre"))
+        last = parts.get((end, "resid_pre"))
         if last is None or all_finite(last):
             return
         for name in self.model.checkpoint.names():  # a live model is not read to be run
