@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import log2
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ PLACE = "kind, side, layer, owner, number"
 KNOWN = "_known"
 """The vectors but for their lists, with the first words, in memory: see `Database`."""
 FIRST = 10
-"""So many of a neuron's words are shown beside others."""
+"""So many of a list's words are shown beside others."""
 MOST = 100_000
 """Rows that a question with a limit gives at most."""
 
@@ -98,11 +99,24 @@ def find_parameters(
     order = "rank, abs(score) DESC" if by == "rank" else "abs(score) DESC, rank"
     sql = f"""
     WITH hits AS MATERIALIZED (  -- else files are read twice, for the order and for the columns
-        SELECT address, kind, side, layer, token, "end", rank, score FROM index
+        SELECT address, {PLACE}, token, "end", rank, score FROM index
         WHERE token IN ({_list(ids)}) AND {where}
-    )
-    SELECT * FROM hits ORDER BY {order}, address, side {_limit(n)}"""
-    return Question(sql, where.values)
+    ),
+    best AS (SELECT * FROM hits ORDER BY {order}, address, side {_limit(n)})
+    SELECT best.* EXCLUDE (owner, number), {_words_of("best", '"end"')}
+    FROM best {_known("best")} ORDER BY {order}, address, side"""
+    return Question(sql, [*where.values, view])
+
+
+def _words_of(table: str, end: str) -> str:
+    """The first words of that end of a list."""
+    return f"CASE {table}.{end} WHEN 'top' THEN first_ids ELSE last_ids END AS first_ids"
+
+
+def _known(table: str) -> str:
+    """A join with what is known of the vectors of a few rows; its view is the next parameter."""
+    names = ", ".join(f"{table}.{name}" for name in ("kind", "side", "owner", "number"))
+    return f"LEFT JOIN {KNOWN} AS known ON known.place = hash(CAST(? AS VARCHAR), {names})"
 
 
 def find_lists(
@@ -136,11 +150,16 @@ def find_lists(
             list(CAST(token AS INTEGER) ORDER BY rank, token) AS found_ids,
             list(rank ORDER BY rank, token) AS ranks
         FROM hits {only if legibility is not None else ""} GROUP BY ALL
+    ),
+    best AS (
+        SELECT *, {ADDRESS} AS address FROM lists
+        ORDER BY found DESC, weight DESC, address, side, "end" {_limit(n)}
     )
-    SELECT {ADDRESS} AS address, kind, side, layer, "end", found, weight, found_ids, ranks
-    FROM lists ORDER BY found DESC, weight DESC, address, side, "end" {_limit(n)}"""
+    SELECT address, best.kind, best.side, best.layer, "end", found, weight, found_ids, ranks,
+        {_words_of("best", '"end"')}
+    FROM best {_known("best")} ORDER BY found DESC, weight DESC, address, best.side, "end" """
     values = where.values + (legible.values if legibility is not None else [])
-    return Question(sql, values)
+    return Question(sql, [*values, view])
 
 
 def find_like(
@@ -172,19 +191,27 @@ def find_like(
         FROM index JOIN own ON index.token = own.token
         WHERE index.token IN ({_list([token for token, _, _ in own])}) AND {where}
         GROUP BY ALL ORDER BY abs(total) DESC LIMIT {n + 50}
+    ),
+    best AS (
+        SELECT *, {ADDRESS} AS address, CAST(total / {most:.12g} AS FLOAT) AS alike FROM hits
+        WHERE {not_itself} ORDER BY abs(alike) DESC, address, side {_limit(n)}
     )
-    SELECT {ADDRESS} AS address, kind, side, layer, CAST(total / {most:.12g} AS FLOAT) AS alike,
+    SELECT address, best.kind, best.side, best.layer, alike,
         CAST(len(shared) AS INTEGER) AS shared,
-        list_transform(list_sort(shared, 'ASC'), lambda x: CAST(x[1] AS INTEGER)) AS shared_ids
-    FROM hits WHERE {not_itself} ORDER BY abs(alike) DESC, address, side {_limit(n)}"""
-    return Question(sql, where.values + not_itself.values)
+        list_transform(list_sort(shared, 'ASC'), lambda x: CAST(x[1] AS INTEGER)) AS shared_ids,
+        first_ids
+    FROM best {_known("best")} ORDER BY abs(alike) DESC, address, best.side"""
+    return Question(sql, [*where.values, *not_itself.values, view])
 
 
 # ------------------------------------------------------------------ tables
 
 
 def place_of(address: str) -> dict[str, Any]:
-    """A vector's place, by which files and rows that cannot hold it are passed over."""
+    """A vector's place, by which files and rows that cannot hold it are passed over; a neuron's is
+    that of all its vectors."""
+    if neuron := re.fullmatch(r"(L(\d+).*)N(\d+)", address):
+        return {"layer": int(neuron[2]), "owner": neuron[1], "number": int(neuron[3])}
     layer = re.match(r"L(\d+)", address)
     kind = re.search(r"\.(?:(key|gate|value)|([QKVO])\d+)$", address)
     return {
@@ -194,7 +221,27 @@ def place_of(address: str) -> dict[str, Any]:
     }
 
 
-def find_vectors(view: str, at: Mapping[str, Any], n: int | None, by: str) -> Question:
+def owners_of(sizes: Mapping[str, int], address: str) -> list[str]:
+    """Where a vector may be kept: keys and values that heads share, under the first of them; of how
+    many, is each layer's own matter (Gemma 4)."""
+    at = Address.parse(address)
+    shared = at.subhead in ("K", "V") and at.head is not None
+    if not shared or at.head is None or at.head >= sizes["n_heads"]:
+        return [str(at)]
+    return [str(replace(at, head=head)) for head in range(at.head, -1, -1)]
+
+
+def head_of(address: str) -> str:
+    at = Address.parse(address)
+    if at.head is None:
+        raise LexrayError(f"{address} is no head; heads look like L3H7")
+    return str(Address(at.layer, head=at.head))
+
+
+def find_vectors(
+    view: str, at: Mapping[str, Any], n: int | None, by: str, k: int | None = None
+) -> Question:
+    """`k`: of either end of a list so many."""
     orders = {
         "place": "layer, kind, owner, number, side",
         "legibility": "legibility DESC, address, side",
@@ -204,7 +251,12 @@ def find_vectors(view: str, at: Mapping[str, Any], n: int | None, by: str) -> Qu
         raise LexrayError(f"vectors by {by!r}? by is {', '.join(orders)}")
     where = _Where(view=view, **at)
     order = orders[by].replace("side", "side DESC")
-    sql = f"SELECT * EXCLUDE (view) FROM vectors WHERE {where} ORDER BY {order} {_limit(n)}"
+    short = ""
+    if k is not None:
+        most = _limit(k).removeprefix("LIMIT ")
+        lists = [f"{end}_{what}" for end in ("top", "bottom") for what in ("ids", "scores")]
+        short = f"REPLACE ({', '.join(f'{name}[:{most}] AS {name}' for name in lists)})"
+    sql = f"SELECT * EXCLUDE (view) {short} FROM vectors WHERE {where} ORDER BY {order} {_limit(n)}"
     return Question(sql, where.values)
 
 
@@ -271,6 +323,23 @@ def find_of_head(view: str, table: str, address: str, circuit: str | None) -> Qu
     return Question(sql, where.values)
 
 
+def find_pairs(
+    view: str, address: str, circuit: str | None, n: int | None, *, exclude_same: bool
+) -> Question:
+    """Of each matrix so many; `exclude_same`: without a token and itself, written otherwise."""
+    whole = find_of_head(view, "pairs", address, circuit)
+    bare = "lower(trim({}.text, ' ' || chr(9) || chr(10) || chr(13)))".format
+    same = f"a.id = b.id OR ({bare('a')} = {bare('b')} AND {bare('a')} <> '')"
+    number = "row_number() OVER (PARTITION BY circuit ORDER BY rank)"
+    most = _limit(n).removeprefix("LIMIT ") or "NULL"
+    sql = f"""
+    WITH best AS ({whole.sql})
+    SELECT best.* FROM best JOIN tokens a ON a.id = "row" JOIN tokens b ON b.id = col
+    WHERE {f"NOT coalesce({same}, false)" if exclude_same else "true"}
+    QUALIFY coalesce({number} <= {most}, true) ORDER BY circuit DESC, rank"""
+    return Question(sql, whole.parameters)
+
+
 def find_relations(view: str, address: str | None, q: float) -> Question:
     where = _Where(view=view, address=address).add("q < ?", q)
     sql = f"""SELECT * EXCLUDE (view) FROM relations WHERE {where}
@@ -278,8 +347,8 @@ def find_relations(view: str, address: str | None, q: float) -> Question:
     return Question(sql, where.values)
 
 
-def find_roles(view: str, role: str | None) -> Question:
-    where = _Where(view=view, role=role)
+def find_roles(view: str, role: str | None, address: str | None) -> Question:
+    where = _Where(view=view, role=role, address=address)
     sql = f"""SELECT * EXCLUDE (view) FROM roles WHERE {where}
     ORDER BY role, abs(score) DESC, address"""
     return Question(sql, where.values)

@@ -13,7 +13,7 @@ from lexray.atlas import ask
 from lexray.atlas.compare import Half, compare_places, is_alike, join_partners
 from lexray.atlas.manifest import Manifest
 from lexray.atlas.options import PARTS, AtlasOptions
-from lexray.atlas.plan import Chunk, order_of
+from lexray.atlas.plan import Chunk, Job, order_of
 from lexray.atlas.rows import Rows
 from lexray.atlas.sql import Database
 from lexray.atlas.store import Store
@@ -109,6 +109,17 @@ class Atlas:
         planned = sorted(self.manifest.planned, key=order_of)
         return [chunk.name for chunk in planned if chunk not in there]
 
+    def holds(self, job: Job, *, kind: str | None = None, layer: int | None = None) -> bool:
+        """Whether this view of it has something: a job (vectors, heads, roles …), of a kind of
+        vectors, of a layer."""
+        return any(
+            chunk.job == job
+            and chunk.view == self.view
+            and kind in (None, chunk.kind)
+            and layer in (None, chunk.layer)
+            for chunk in self.there
+        )
+
     @property
     def model(self) -> str:
         """The name of the model that was read."""
@@ -191,7 +202,7 @@ class Atlas:
         ids = self.ids(token)
         shown = " ".join(self.shown[i] for i in ids)
         question = ask.find_parameters(self.view, ids, n, end, kind, layer, by)
-        people = "address side token end rank score"
+        people = "address side token end rank score first_ids"
         return self._ask(question, f"Who has {shown} in its list", people)
 
     def search(
@@ -217,7 +228,7 @@ class Atlas:
             raise LexrayError(f"none of {', '.join(map(repr, unknown))} is a token of {self.model}")
         known = {word: ids for word, ids in forms.items() if ids}
         question = ask.find_lists(self.view, known, n, end, kind, layer, legibility)
-        people = "address side end found_ids ranks weight"
+        people = "address side end found_ids ranks weight first_ids"
         rows = self._ask(question, f"Lists with {' '.join(known)}", people)
         if not unknown:
             return rows
@@ -246,7 +257,7 @@ class Atlas:
         itself = own["address"] if other is None else None
         question = ask.find_like(among.view, lists, n, kind, itself)
         title = f"Lists like that of {own['address']} ({own['side']})"
-        return among._ask(question, title, "address side alike shared_ids")
+        return among._ask(question, title, "address side alike first_ids shared_ids")
 
     def _translate(self, ids: Sequence[int], other: Atlas) -> list[int | None]:
         """The tokens of the same text in another vocabulary."""
@@ -316,27 +327,24 @@ class Atlas:
         at = {"kind": kind, "layer": layer, "owner": owner, "side": side}
         return self._ask(ask.find_vectors(self.view, at, n, by), "Vectors as tokens", LISTS)
 
-    def vector(self, address: str | Address, *, side: str | None = None) -> Rows:
-        """All lists of one vector (what a reader sees, and what it expects), or of one side."""
+    def vector(
+        self, address: str | Address, k: int | None = None, *, side: str | None = None
+    ) -> Rows:
+        """All lists of one vector (what a reader sees, and what it expects), or of one side; of a
+        neuron (L3N17) those of its key, gate and value. `k`: of either end so many tokens."""
         text = str(address)
-        places = [text] if text.startswith("final_norm") else self._own(Address.parse(text))
+        places = (
+            [text] if text.startswith("final_norm") else ask.owners_of(self.manifest.sizes, text)
+        )
         for wanted in places:
-            at = ask.place_of(wanted) | {"side": side}
-            question = ask.find_vectors(self.view, at, None, "place")
+            at = {**ask.place_of(wanted), "side": side}
+            question = ask.find_vectors(self.view, at, None, "place", k)
             if len(rows := self._ask(question, f"{wanted} as tokens", LISTS)):
                 return rows
         raise LexrayError(
             f"{text} is not in {self.where} (view {self.view}); vectors look like "
             "L3N17.value, L3H2.V12, L3.attn_norm"
         )
-
-    def _own(self, at: Address) -> list[str]:
-        """Keys and values that heads share are kept under the first of them; of how many, is each
-        layer's own matter (Gemma 4)."""
-        shared = at.subhead in ("K", "V") and at.head is not None
-        if not shared or at.head is None or at.head >= self.manifest.sizes["n_heads"]:
-            return [str(at)]
-        return [str(replace(at, head=head)) for head in range(at.head, -1, -1)]
 
     def neurons(
         self,
@@ -354,15 +362,23 @@ class Atlas:
         people = "address does vo_norm vo_legibility qk_norm qk_legibility"
         return self._ask(ask.find_heads(self.view, layer), "Heads", people)
 
-    def pairs(self, address: str, circuit: Literal["VO", "QK"] | None = None) -> Rows:
-        """A head's best pairs."""
-        head = _head(address)
-        question = ask.find_of_head(self.view, "pairs", head, circuit)
+    def pairs(
+        self,
+        address: str,
+        circuit: Literal["VO", "QK"] | None = None,
+        n: int | None = None,
+        *,
+        exclude_same: bool = False,
+    ) -> Rows:
+        """A head's best pairs; `exclude_same` leaves out a token with itself, upper and lower case
+        and leading spaces aside."""
+        head = ask.head_of(address)
+        question = ask.find_pairs(self.view, head, circuit, n, exclude_same=exclude_same)
         return self._ask(question, f"Pairs of {head}", "circuit rank row col score")
 
     def directions(self, address: str, circuit: Literal["VO", "QK"] | None = None) -> Rows:
         """A head's singular directions, both ends."""
-        head = _head(address)
+        head = ask.head_of(address)
         question = ask.find_of_head(self.view, "directions", head, circuit)
         people = "circuit rank singular share end top_ids bottom_ids"
         return self._ask(question, f"Singular directions of {head}", people)
@@ -372,10 +388,10 @@ class Atlas:
         people = "relation address sign share chance q right"
         return self._ask(ask.find_relations(self.view, address, q), "Relations", people)
 
-    def roles(self, role: str | None = None) -> Rows:
-        """Heads with roles, or with one: "induction", "previous token", …"""
+    def roles(self, role: str | None = None, *, address: str | None = None) -> Rows:
+        """Heads with roles, or with one ("induction", "previous token", …), or those of a head."""
         people = "address role detail score chance q measured"
-        return self._ask(ask.find_roles(self.view, role), "Roles", people)
+        return self._ask(ask.find_roles(self.view, role, address), "Roles", people)
 
     def links(self, address: str | None = None) -> Rows:
         """The strongest links of the model, or those of a head or neuron among them."""
@@ -392,10 +408,3 @@ class Atlas:
         """How well readings tell where a neuron or head was strongest: areas, 0.5 is nothing."""
         question = ask.find_evidence(self.view, "agreement", address)
         return self._ask(question, f"Agreement of {address}")
-
-
-def _head(address: str) -> str:
-    at = Address.parse(address)
-    if at.head is None:
-        raise LexrayError(f"{address} is no head; heads look like L3H7")
-    return str(Address(at.layer, head=at.head))

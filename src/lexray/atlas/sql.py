@@ -35,9 +35,9 @@ LOCKED = (
     "SET lock_configuration=true",
 )
 REMEMBER = f"""CREATE TABLE {KNOWN} AS SELECT view, {PLACE}, norm, legibility,
-    CASE WHEN kind IN ('key', 'gate', 'value') THEN top_ids[:{FIRST}] END AS first_ids
-    FROM vectors"""
-"""What is asked of all vectors at once: made when it is first needed, some 50 bytes for each."""
+    hash(view, kind, side, owner, number) AS place,
+    top_ids[:{FIRST}] AS first_ids, bottom_ids[:{FIRST}] AS last_ids FROM vectors"""
+"""What is asked of all vectors at once: made when it is first needed, some 100 bytes for each."""
 TURNED = """SELECT view, unnest({end}_ids) AS token, kind, side, layer, owner, number,
     '{end}' AS "end", CAST(generate_subscripts({end}_ids, 1) AS SMALLINT) AS rank,
     unnest({end}_scores) AS score, address FROM vectors WHERE view = '{view}'"""

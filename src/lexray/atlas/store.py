@@ -101,6 +101,16 @@ class Store:
             content: bytes = self.system.cat_file(self.path(name))
             return content
 
+    def stamp(self, name: str) -> tuple[int, int] | None:
+        """When a file of a folder was written and its size: another stamp, another content."""
+        if self.folder is None:
+            return None
+        try:
+            known = (self.folder / name).stat()
+        except OSError:
+            return None
+        return known.st_mtime_ns, known.st_size
+
     def remove(self, name: str) -> None:
         if self.folder is not None:
             (self.folder / name).unlink(missing_ok=True)

@@ -161,4 +161,6 @@ def find_tokens(model: Anatomy, text: str, n: int = 60) -> TokenList:
             order = 0 if folded == wanted else 1 if folded.startswith(wanted) else 2
             matches.append((order, len(folded), i))
     best = sorted(matches)[: max(1, n)]
-    return TokenList(model.space.source(""), tuple(model.space.token(i) for *_, i in best), text)
+    # no vector is read, so none has to be told how
+    source = Source(model.name, model.checkpoint.revision, "", model.options)
+    return TokenList(source, tuple(model.space.token(i) for *_, i in best), text)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # DuckDB comes with an extra of its own
 else:
     Atlas = Any
 
+Stamp = tuple[int, int] | None
 TAKEN = frozenset({"static", "runs", "favicon.ico"})
 """Names that pages of the app have."""
 
@@ -51,7 +52,11 @@ class Served:
     atlas: Atlas | None = None
     """What was read once and is kept, if there is such a folder."""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    lock_atlas: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _model: Model | None = field(default=None, repr=False)
+    _views: dict[str, Atlas] = field(default_factory=dict, repr=False)
+    """The atlas as each view sees it, opened once."""
+    _stamp: Stamp = field(default=None, repr=False)
 
     @property
     def model(self) -> Model:
@@ -59,6 +64,23 @@ class Served:
             with self.lock:
                 self._model = self._model or Model.reopen(self.origin)
         return self._model
+
+    @property
+    def stamp(self) -> Stamp:
+        """When the atlas was last written to: what is read from it holds until then."""
+        return None if self.atlas is None else self.atlas.store.stamp("manifest.json")
+
+    def see_atlas(self, view: str) -> Atlas | None:
+        """What is stored under a view; opened again when there is more of it."""
+        if self.atlas is None:
+            return None
+        with self.lock_atlas:
+            stamp = self.stamp
+            if stamp != self._stamp:
+                self.atlas, self._views, self._stamp = replace(self.atlas, view=""), {}, stamp
+            if view not in self._views and view in self.atlas.manifest.views:
+                self._views[view] = replace(self.atlas, view=view)
+            return self._views.get(view)
 
     @property
     def title(self) -> str:

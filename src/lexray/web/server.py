@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,12 +22,13 @@ from lexray.web.desk import Desk, Errand, QueueFullError
 from lexray.web.files import static_file
 from lexray.web.frame import plain_page, whole_page
 from lexray.web.guard import Door, Guard
-from lexray.web.library import Library, NotServedError
+from lexray.web.library import Library, NotServedError, Stamp
 from lexray.web.markup import el
 from lexray.web.packed import Drawing
 from lexray.web.pages.book import NoPageError, open_sheet
 from lexray.web.pages.map import show_map, show_shelf
 from lexray.web.pages.search import address_in
+from lexray.web.printed import Press, Printed
 from lexray.web.query import Query
 from lexray.web.sheet import Content, Failed, Section, Sheet, Viewpoint, other_name, twin
 from lexray.web.show.sheets import show_section, show_sheet
@@ -38,11 +40,23 @@ LOOK = 0.25
 """Seconds between two looks at a run, and at whether anyone still waits for it."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A page, or a section of one, that is read and not yet written."""
+
+    sheet: Sheet
+    section: Section | None
+    read: tuple[tuple[Section, Content | None], ...]
+    query: dict[str, str]
+    form: str
+
+
 class App:
     """What the routes share: the library, what was worked out, the worker's desk."""
 
     def __init__(self, library: Library, answers: Answers, desk: Desk) -> None:
         self.library, self.answers, self.desk = library, answers, desk
+        self.press = Press()
 
     # ------------------------------------------------------------------ pages
 
@@ -57,49 +71,79 @@ class App:
         return RedirectResponse(f"/{request.path_params['slug']}/map", 302)
 
     async def page(self, request: Request) -> Response:
+        """What was sent before and still holds, or the page made anew."""
+        served = self.library[request.path_params["slug"]]
+        key, stamp = (request.url.path, request.url.query), served.stamp
+        page = self.press.find(key, stamp, self._is_done)
+        if page is not None:
+            return page.answer(request)
+        made = await self._make(request, stamp)
+        if isinstance(made, Response):
+            return made
+        self.press.keep(key, made)
+        return made.answer(request)
+
+    def _is_done(self, key: Any) -> bool:
+        run = self.desk.find(key)
+        return run is not None and run.state == "done"
+
+    async def _make(self, request: Request, stamp: Stamp) -> Printed | Response:
         slug, path, form = _parse(request)
         query = dict(request.query_params)
         sheet, section = await run_in_threadpool(open_sheet, self.library, slug, path, Query(query))
         at = address_in(Query(query)) if sheet.kind == "search" and form == "html" else None
         if at is not None and section is None:
             return RedirectResponse(sheet.place.link(at), 302)
-        if form == "json":
-            if section is not None:
-                return _json(await self._one(sheet, section, request))
-            read = await self._read(sheet, None)
-            return _json(twin(sheet, read, [_href(sheet, s, query) for s in sheet.sections]))
-        if section is not None:
-            (content,) = await self._read(sheet, PATIENCE, (section,))
-            part = show_section(sheet, section, content, query)
-            if form == "part":
-                return HTMLResponse(part)
-            if form == "draw":
-                if not isinstance(content, Drawing):
-                    raise LexrayError("this is not drawn, or not worked out yet")
-                return _json(content.page)
+        if form == "json" and section is not None and section.when != "now":
+            return _json(await self._one(sheet, section, request))
+        wanted = tuple(sheet.sections) if section is None else (section,)
+        if sheet.kind == "map" and section is None and form == "html":
+            wanted = ()  # which its own module asks for
+        read = await self._read(sheet, None if form == "json" else PATIENCE, wanted)
+        if form == "draw":
+            if len(read) != 1 or not isinstance(read[0], Drawing):
+                raise LexrayError("this is not drawn, or not worked out yet")
+            return _json(read[0].page)
+        asked = Asked(sheet, section, tuple(zip(wanted, read, strict=True)), query, form)
+        text = await run_in_threadpool(self._write, asked)
+        left = tuple(_key(sheet.place, part) for part, content in asked.read if content is None)
+        # what is worked out with the page and was not in time comes with the next one
+        late = any(part.when == "now" and content is None for part, content in asked.read)
+        failed = any(isinstance(content, Failed) for _, content in asked.read)
+        kind = "application/json" if form == "json" else "text/html"
+        return Printed(text, kind, stamp, left, whole=not (late or failed))
+
+    def _write(self, asked: Asked) -> str:
+        """A page, a part of one, or its twin."""
+        sheet, query = asked.sheet, asked.query
+        contents = [content for _, content in asked.read]
+        if asked.form == "json" and asked.section is None:
+            hrefs = [_href(sheet, part, query) for part in sheet.sections]
+            return dump_json(twin(sheet, contents, hrefs))
+        if asked.section is not None:
+            (content,) = contents
+            if asked.form == "json":
+                assert content is not None
+                return dump_json(_say(sheet, asked.section, content))
+            part = show_section(sheet, asked.section, content, query)
+            if asked.form == "part":
+                return part
             main = el("div", el("h1", sheet.title), part, class_="sections alone")
-            return HTMLResponse(
-                whole_page(sheet.title, main, library=self.library, place=sheet.place)
-            )
+            return whole_page(sheet.title, main, library=self.library, place=sheet.place)
         if sheet.kind == "map":
-            main = await run_in_threadpool(show_map, sheet)
-            text = whole_page(
+            return whole_page(
                 sheet.title,
-                main,
+                show_map(sheet),
                 library=self.library,
                 place=sheet.place,
                 tab="map",
                 modules=("/static/map.js",),
                 wide=True,
             )
-            return HTMLResponse(text)
-        read = await self._read(sheet, PATIENCE)
-        main = await run_in_threadpool(show_sheet, sheet, read, query)
-        title = f"{sheet.title} of {sheet.place.served.title}"
         drawn = sheet.kind == "prompt"
-        text = whole_page(
-            title,
-            main,
+        return whole_page(
+            f"{sheet.title} of {sheet.place.served.title}",
+            show_sheet(sheet, contents, query),
             library=self.library,
             place=sheet.place,
             tab=sheet.kind,
@@ -107,13 +151,11 @@ class App:
             modules=("/static/prompt.js",) if drawn else (),
             wide=drawn,
         )
-        return HTMLResponse(text)
 
     async def _read(
-        self, sheet: Sheet, patience: float | None, sections: tuple[Section, ...] | None = None
+        self, sheet: Sheet, patience: float | None, wanted: Sequence[Section]
     ) -> list[Content | None]:
         """What is known of some sections, or becomes known in time; of others None."""
-        wanted = tuple(sheet.sections) if sections is None else sections
         asked: list[Future[Any] | Content | None] = []
         for section in wanted:
             key = _key(sheet.place, section)
@@ -140,13 +182,7 @@ class App:
             if run.state != "done":
                 raise LexrayError(run.words or "this was cancelled")
             content = run.result
-        return {
-            "section": section.name,
-            "title": section.title,
-            "python": sheet.script(section),
-            "command": section.command,
-            "content": content.to_dict(),
-        }
+        return _say(sheet, section, content)
 
     # ------------------------------------------------------------------ runs
 
@@ -198,7 +234,8 @@ def _parse(request: Request) -> tuple[str, list[str], str]:
 
 def _key(place: Viewpoint, section: Section) -> tuple[str, ...]:
     given = (f"{key} = {call.text}" for key, call in section.given)
-    return place.served.slug, place.view, str(place.offset), section.call.text, *given
+    stored = (str(place.served.stamp),) if section.call.root == "atlas" else ()
+    return place.served.slug, place.view, str(place.offset), section.call.text, *given, *stored
 
 
 def _work(place: Viewpoint, section: Section) -> Callable[[], Any]:
@@ -211,6 +248,17 @@ def _work(place: Viewpoint, section: Section) -> Callable[[], Any]:
             return section.call.evaluate({"lx": lexray, "model": place.model})
 
     return work
+
+
+def _say(sheet: Sheet, section: Section, content: Content) -> dict[str, Any]:
+    """The twin of a section."""
+    return {
+        "section": section.name,
+        "title": section.title,
+        "python": sheet.script(section),
+        "command": section.command,
+        "content": content.to_dict(),
+    }
 
 
 def _settle(future: Future[Any]) -> Content | None:

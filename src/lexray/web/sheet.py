@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from lexray.model.model import Model
@@ -61,10 +61,17 @@ class Viewpoint:
     @property
     def atlas(self) -> Any:
         """What is stored under this view, if anything is."""
-        atlas = self.served.atlas
-        if atlas is None or self.offset or self.view not in atlas.manifest.views:
-            return None
-        return replace(atlas, view=self.view)
+        return None if self.offset else self.served.see_atlas(self.view)
+
+    def stores(self, job: str, *, kind: str | None = None, layer: int | None = None) -> bool:
+        """Whether something is stored: see `Atlas.holds`."""
+        atlas = self.atlas
+        return atlas is not None and atlas.holds(job, kind=kind, layer=layer)
+
+    def stores_lists(self, k: int) -> bool:
+        """Whether stored lists are as long as that."""
+        atlas = self.atlas
+        return atlas is not None and k <= atlas.manifest.options["k"]
 
     @property
     def opening(self) -> str:

@@ -182,7 +182,7 @@ def _rank_looks(head: Head, ids: Sequence[int], weights: Float[Tensor, "n n"]) -
     seen[:, 0] = False
     below, same = ((scores < own) & seen).sum(1), ((scores == own) & seen).sum(1) - 1
     shares = (below + same / 2) / (seen.sum(1) - 1).clamp(min=1)
-    return shares[FIRST_QUERY:].tolist()  # type: ignore[no-any-return]
+    return shares[FIRST_QUERY:].tolist()
 
 
 def _mean(values: Sequence[float]) -> float:

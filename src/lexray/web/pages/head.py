@@ -10,9 +10,9 @@ from lexray.model.head import Head
 from lexray.web.expression import Expression, name
 from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
-from lexray.web.pages.vector import LINKS, SNIPPETS
+from lexray.web.pages.vector import LINKS, SNIPPETS, stored_evidence
 from lexray.web.query import Query
-from lexray.web.sheet import Section, Sheet, Viewpoint
+from lexray.web.sheet import Section, Sheet, Viewpoint, When
 
 PAIRS, LINES, DIRECTIONS, WORDS = 24, 16, 5, 6
 BUDGET = 20
@@ -35,8 +35,9 @@ def read_head(library: Library, place: Viewpoint, query: Query, at: Address) -> 
         *_grids(place, model, part, address, query),
         _pairs(place, part, head, "vo", k, same),
         _pairs(place, part, head, "qk", k, same),
-        *_directions(place, part, address),
-        *_company(place, part, address),
+        _directions(place, part, head),
+        *_describe(place, part, head),
+        *_company(place, part, head),
     ]
     asked = {key: query.text(key) for key in ("of", "tokens")}
     return Sheet(
@@ -63,11 +64,23 @@ def _pairs(
     command = place.command(
         "head", str(head.address), "-k", k, *flags, "--budget", BUDGET, offset=True
     )
+    if _is_stored(place, head, matrix, k, other=other):
+        exclude = {"exclude_same": True} if other else {}
+        call = name("atlas").call("pairs", str(head.address), matrix.upper(), k, **exclude)
     if matrix == "vo":
         return Section("vo", "What it moves", call, command, VO_SAYS, width="half")
     rotary = head.spec.rotary is not None
     controls = _slider(place, head) if rotary else Markup("")
     return Section("qk", "Where it looks", call, command, QK_SAYS, width="half", controls=controls)
+
+
+def _is_stored(place: Viewpoint, head: Head, matrix: str, k: int, *, other: bool) -> bool:
+    """Whether the atlas has so many pairs of it: among those of a head that copies most are pairs
+    of a token with itself."""
+    if not place.stores("heads", layer=head.layer) or not place.stores_lists(k):
+        return False
+    pairs = place.atlas.pairs(str(head.address), matrix.upper(), k, exclude_same=other)
+    return len(pairs) == k
 
 
 VO_SAYS = "Attending to the left token writes the right one: the strongest of all pairs, exactly."
@@ -163,16 +176,45 @@ def _grids(
     ]
 
 
-def _directions(place: Viewpoint, part: Expression, address: str) -> list[Section]:
+def _directions(place: Viewpoint, part: Expression, head: Head) -> Section:
+    address = str(head.address)
     call = part.get("vo").call("svd", DIRECTIONS, WORDS)
     command = place.command("svd", f"{address}.VO", "-n", DIRECTIONS, "-k", WORDS)
     says = (
         "Its singular directions take it apart: what is read on the left is written on the right."
     )
-    return [Section("directions", "The things it does", call, command, says, "soon")]
+    if place.stores("heads", layer=head.layer):
+        call = name("atlas").call("directions", address, "VO")
+    when: When = "now" if call.root == "atlas" else "soon"
+    return Section("directions", "The things it does", call, command, says, when)
 
 
-def _company(place: Viewpoint, part: Expression, address: str) -> list[Section]:
+def _describe(place: Viewpoint, part: Expression, head: Head) -> list[Section]:
+    """Its roles and relations; what is stored of them first."""
+    address, ask = str(head.address), name("atlas")
+    stored = []
+    if place.stores("roles") and len(place.atlas.roles(address=address)):
+        call = ask.call("roles", address=address)
+        says = "The roles that its weights show, against chance."
+        stored.append(Section("roles", "What it does", call, "", says, width="half"))
+    if place.stores("relations") and len(place.atlas.relations(address)):
+        call = ask.call("relations", address)
+        says = "Pairs of words that it gets right far more often than chance would."
+        stored.append(Section("relations", "Relations it holds", call, "", says, width="half"))
+    card = Section(
+        "card",
+        "What moves it most" if stored else "What it does",
+        part.call("describe", measure=False),
+        place.command("describe", address, "--static"),
+        "Roles and relations from its weights, and the tokens that move it most.",
+        "asked" if stored else "soon",
+        waits="Describe it as a whole",
+    )
+    return [*stored, card]
+
+
+def _company(place: Viewpoint, part: Expression, head: Head) -> list[Section]:
+    address = str(head.address)
     links = [
         Section(
             method,
@@ -188,15 +230,9 @@ def _company(place: Viewpoint, part: Expression, address: str) -> list[Section]:
             ("readers", "Who reads it", "--from", "Later parts that read its words."),
         )
     ]
+    if place.stores("evidence", kind="heads", layer=head.layer):
+        return [*links, *stored_evidence(place, address)]
     return [
-        Section(
-            "card",
-            "What it does",
-            part.call("describe", measure=False),
-            place.command("describe", address, "--static"),
-            "Roles and relations from its weights, and the tokens that move it most.",
-            "soon",
-        ),
         *links,
         Section(
             "evidence",

@@ -8,9 +8,10 @@ from lexray.web.expression import name
 from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
 from lexray.web.query import Query
-from lexray.web.sheet import Section, Sheet, Viewpoint
+from lexray.web.sheet import Section, Sheet, Viewpoint, When
 
 EACH = 8
+STORED = 100
 
 
 def read_layer(library: Library, place: Viewpoint, query: Query, at: Address) -> Sheet:
@@ -21,7 +22,11 @@ def read_layer(library: Library, place: Viewpoint, query: Query, at: Address) ->
     here = layer if at == Address(at.layer) else name("model").item(address)
     says = "What each neuron writes; the lists that read best come first."
     call = here.get("values").call("top", EACH).call("by_legibility")
-    sections = [Section("neurons", "Its neurons", call, "", says, "soon")]
+    when: When = "soon"
+    if at == Address(at.layer) and place.stores("vectors", kind="value", layer=at.layer):
+        call, when = name("atlas").call("neurons", at.layer, STORED), "now"
+        says = "What each neuron writes; those that read best come first."
+    sections = [Section("neurons", "Its neurons", call, "", says, when)]
     last = model.n_layers - 1
     return Sheet(
         "layer",

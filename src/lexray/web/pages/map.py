@@ -36,6 +36,8 @@ COLOURS = {
 NEURONS = {"legibility": "legibility", "norm": "size"}
 MANY = 100
 """Heads whose roles take more than a moment."""
+JOBS = {"relation": "relations", "norm": "heads", "legibility": "heads"}
+"""What an atlas has to hold for a colour, if it is not the roles."""
 FROM_CATALOGUE = ("role", "copying", "previous", "induction")
 
 
@@ -75,13 +77,13 @@ def _colours(place: Viewpoint) -> tuple[str, ...]:
     be worked out for many heads, their sizes."""
     model = place.model
     many = sum(len(layer.heads) for layer in model.layers) > MANY
-    first = "norm" if place.atlas is None and many else "role"
+    first = "norm" if many and not place.stores("roles") else "role"
     return (first, *(colour for colour in COLOURS if colour != first))
 
 
 def _strip(place: Viewpoint, by: str, layer: int) -> Expression:
     """A layer's neurons: from the atlas where there is one."""
-    if place.atlas is None:
+    if not place.stores("vectors", kind="value", layer=layer):
         return name("lx").call("overview", name("model"), by, "neurons", [layer])
     query = f"SELECT {by} AS figure FROM vectors WHERE view = ? AND kind = 'value' AND layer = ? "
     return name("atlas").call("sql", query + "ORDER BY owner, number", [place.view, layer])
@@ -100,10 +102,9 @@ def _when(call: Expression) -> When:
 
 
 def _heads(place: Viewpoint, colour: str) -> tuple[Expression, str]:
-    if place.atlas is not None and colour != "relation":
-        return name("atlas").call("heads" if colour != "role" else "roles"), ""
-    if place.atlas is not None:
-        return name("atlas").call("relations"), ""
+    if place.stores(JOBS.get(colour, "roles")):
+        stored = {"role": "roles", "relation": "relations"}.get(colour, "heads")
+        return name("atlas").call(stored), ""
     if colour in FROM_CATALOGUE:
         call = name("model").call("catalogue", measure=False)
         return call, place.command("catalogue", "--static")

@@ -95,7 +95,7 @@ def _sections(
             unknown.append(word)
     if known:
         sections.insert(0, _lookup(place, query, among, known, unknown))
-    if known and place.atlas is not None:
+    if known and place.stores("vectors", kind=kind_of(KINDS[among][0])):
         sections.insert(0, _read_stored(place, query, among, known))
     return sections
 
@@ -131,7 +131,8 @@ def _lookup(
     left = f" No single token: {', '.join(unknown)}." if unknown else ""
     title = "What writes them" if set(groups) <= {"values", "O"} else "What reads them"
     says = f"Parameters in whose own lists these words stand out most.{left}"
-    when: When = "soon" if place.atlas is None else "asked"
+    stored = place.stores("vectors", kind=kind_of(groups[0]))
+    when: When = "asked" if stored else "soon"
     shown = command if plain else ""
     return Section("found", title, call, shown, says, when, waits="Look through all parameters")
 

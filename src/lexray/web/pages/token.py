@@ -48,7 +48,7 @@ def read_token(library: Library, place: Viewpoint, query: Query, token_id: int) 
 
 def _read_stored(place: Viewpoint, token: str | int) -> list[Section]:
     """Whose stored lists have it, from the atlas."""
-    if place.atlas is None:
+    if not (place.stores("vectors", kind="value") and place.stores("vectors", kind="key")):
         return []
     ask = name("atlas")
     return [

@@ -27,14 +27,16 @@ def read_vector(library: Library, place: Viewpoint, query: Query, at: Address) -
     part = name("model").item(address)
     if at.neuron is not None and at.vector is None:
         command = place.command("neuron", address, "-k", k)
-        top = Section("readings", "As words", part.call("top", k), command, says=_say(model, at))
+        call, says = part.call("top", k), _say(model, at)
         vector = f"{address}.value"
     else:
         command = place.command("subhead" if at.subhead else "vector", address, "-k", k)
-        top = Section("readings", "As words", part.call("every", k), command)
+        call, says = part.call("every", k), ""
         vector = address
+    if _is_stored(place, at, k):
+        call = name("atlas").call("vector", address, k)
     sections = [
-        top,
+        Section("readings", "As words", call, command, says),
         *_where(place, at),
         *_alike(place, at, vector),
         *_elsewhere(library, place, at),
@@ -60,11 +62,23 @@ def _say(model: Anatomy, at: Address) -> str:
     return f"Where its {match} what the model has in mind, it adds its value."
 
 
+def _is_stored(place: Viewpoint, at: Address, k: int) -> bool:
+    """Whether an atlas has all lists of it that the page shows."""
+    if not place.stores_lists(k):
+        return False
+    if at.part is not None:
+        return place.stores("others")
+    kinds = [at.subhead] if at.subhead else [at.vector] if at.vector else ["key", "value"]
+    return all(place.stores("vectors", kind=kind, layer=at.layer) for kind in kinds)
+
+
 def _where(place: Viewpoint, at: Address) -> list[Section]:
     """Where it is strongest in running text, and who is linked with it."""
     address = str(at)
     rows = []
-    if at.part is None:
+    if at.neuron is not None and place.stores("evidence", kind="neurons", layer=at.layer):
+        rows += stored_evidence(place, str(replace(at, vector=None)))
+    elif at.part is None:
         call = name("model").call("evidence", address, n=SNIPPETS)
         rows.append(
             Section(
@@ -90,11 +104,24 @@ def _where(place: Viewpoint, at: Address) -> list[Section]:
     return rows
 
 
+def stored_evidence(place: Viewpoint, address: str) -> list[Section]:
+    """Where a neuron or head was strongest in the text that the atlas was made with."""
+    ask, says = name("atlas"), "Where it is strongest in the text that the atlas was made with."
+    told = "How well each reading tells where it is strong: 0.5 says nothing, 1 all."
+    command = place.command("evidence", address, "-n", SNIPPETS)
+    return [
+        Section("evidence", "In running text", ask.call("evidence", address), command, says),
+        Section(
+            "agreement", "Does its reading tell where?", ask.call("agreement", address), "", told
+        ),
+    ]
+
+
 def _alike(place: Viewpoint, at: Address, vector: str) -> list[Section]:
     if at.part is not None:
         return []
     says = f"Parameters whose lists of words go with that of {vector}."
-    stored = place.atlas is not None
+    stored = _is_stored(place, at, 1)
     live = Section(
         "nearest",
         "Most like it in this model" if not stored else "By the whole of their lists",

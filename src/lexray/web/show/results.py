@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -9,7 +10,7 @@ from lexray.find.hits import Hits
 from lexray.find.token import TokenList, TokenRows
 from lexray.result.format import show_number, show_percent
 from lexray.result.links import Links
-from lexray.result.pairs import SIDES, Directions, Pairs
+from lexray.result.pairs import SIDES, Directions, Pair, Pairs
 from lexray.result.readings import NamedReadings, Reading, Readings, Scored
 from lexray.result.table import Result
 from lexray.roles.card import Card
@@ -30,6 +31,8 @@ from lexray.web.show.words import (
 
 ROWS = 60
 """Of many vectors so many are shown."""
+RIGHT = 5
+"""Of a relation's pairs."""
 
 
 @singledispatch
@@ -81,7 +84,16 @@ def _(result: Readings, place: Viewpoint) -> Markup:
 def _(result: Pairs, place: Viewpoint) -> Markup:
     if not result.pairs:
         return el("p", "no pair is left by these filters", class_="note")
-    largest = max(abs(pair.score) for pair in result) or 1.0
+    said = "" if result.exact else f" · ended early: the first {result.sure} are sure"
+    return join(
+        show_pairs(result.matrix, result.pairs, place),
+        el("p", legibility(result.legibility), f" {result.note}{said}", class_="note"),
+    )
+
+
+def show_pairs(matrix: str, pairs: Sequence[Pair], place: Viewpoint) -> Markup:
+    """What the sides of a matrix are, and pairs of them with their scores."""
+    largest = max(abs(pair.score) for pair in pairs) or 1.0
     items = [
         el(
             "li",
@@ -90,33 +102,42 @@ def _(result: Pairs, place: Viewpoint) -> Markup:
             token_chip(pair.col, place),
             figure(show_number(pair.score), pair.score / largest),
         )
-        for pair in result
+        for pair in pairs
     ]
-    row, col = SIDES[result.matrix]
-    said = "" if result.exact else f" · ended early: the first {result.sure} are sure"
+    row, col = SIDES[matrix]
     return join(
         el("p", el("b", row), " → ", el("b", col), class_="sides"),
         el("ol", items, class_="pairs"),
-        el("p", legibility(result.legibility), f" {result.note}{said}", class_="note"),
+    )
+
+
+def show_direction(
+    share: float, ways: Sequence[tuple[Sequence[Scored], Sequence[Scored]]], place: Viewpoint
+) -> Markup:
+    """A singular direction: of either sign what is read and what is written."""
+    return el(
+        "li",
+        el("b", show_percent(share, 1), class_="share", title="of all squared values"),
+        *(
+            el(
+                "div",
+                scored_chips(read, place),
+                el("span", "→", class_="arrow"),
+                scored_chips(written, place),
+                class_="way",
+            )
+            for read, written in ways
+        ),
     )
 
 
 @show.register
 def _(result: Directions, place: Viewpoint) -> Markup:
     items = [
-        el(
-            "li",
-            el("b", show_percent(each.share, 1), class_="share", title="of all squared values"),
-            *(
-                el(
-                    "div",
-                    scored_chips(getattr(each.input, end), place),
-                    el("span", "→", class_="arrow"),
-                    scored_chips(getattr(each.output, end), place),
-                    class_="way",
-                )
-                for end in ("top", "bottom")
-            ),
+        show_direction(
+            each.share,
+            [(each.input.top, each.output.top), (each.input.bottom, each.output.bottom)],
+            place,
         )
         for each in result.directions
     ]
@@ -248,9 +269,6 @@ def _plain(words: tuple[str, ...]) -> Markup:
 
 @show.register
 def _(result: Evidence, place: Viewpoint) -> Markup:
-    snippets = el(
-        "ol", *(_snippet(each, result, place) for each in result.snippets), class_="snippets"
-    )
     items = [
         el(
             "li",
@@ -274,7 +292,7 @@ def _(result: Evidence, place: Viewpoint) -> Markup:
         for each in result.agreements
     ]
     return join(
-        snippets,
+        show_snippets(result.snippets, place),
         el("h3", "Does its reading tell where?"),
         el("ol", items, class_="found"),
         el(
@@ -283,8 +301,13 @@ def _(result: Evidence, place: Viewpoint) -> Markup:
     )
 
 
-def _snippet(snippet: Snippet, result: Evidence, place: Viewpoint) -> Markup:
-    largest = max((abs(s.activation) for s in result.snippets), default=0.0) or 1.0
+def show_snippets(snippets: Sequence[Snippet], place: Viewpoint) -> Markup:
+    """Places in a text, the token marked."""
+    largest = max((abs(each.activation) for each in snippets), default=0.0) or 1.0
+    return el("ol", *(_snippet(each, largest, place) for each in snippets), class_="snippets")
+
+
+def _snippet(snippet: Snippet, largest: float, place: Viewpoint) -> Markup:
     share = abs(snippet.activation) / largest
     took = None
     if snippet.looked_at is not None:
@@ -309,16 +332,11 @@ def _(result: Card, place: Viewpoint) -> Markup:
     """A head's roles, relations and the tokens that move it; pairs and links have sections."""
     facts = result.facts
     roles = facts.get("roles", [])
-    parts = [_role(role) for role in roles] or [
+    parts = [show_role(role) for role in roles] or [
         el("p", "no role that its weights show", class_="note")
     ]
     relations = [
-        el(
-            "li",
-            el("b", f"{each['sign']} {each['relation']}", class_="who"),
-            el("div", _right(each["right"])),
-            el("span", show_percent(each["share"], 0), class_="figure", title="of its pairs"),
-        )
+        show_relation(each, [" → ".join(pair) for pair in each["right"]])
         for each in facts.get("relations", [])[:6]
     ]
     salient = [
@@ -341,12 +359,17 @@ def _(result: Card, place: Viewpoint) -> Markup:
     )
 
 
-def _right(pairs: list[list[str]], n: int = 5) -> Markup:
-    shown = [el("li", el("span", " → ".join(pair), class_="tok")) for pair in pairs[:n]]
-    return el("ol", shown, class_="words")
+def show_relation(each: dict[str, Any], right: Sequence[str]) -> Markup:
+    """A relation that a head holds, with some of the pairs it gets right."""
+    return el(
+        "li",
+        el("b", f"{each['sign']} {each['relation']}", class_="who"),
+        el("div", _plain(tuple(right[:RIGHT]))),
+        el("span", show_percent(each["share"], 0), class_="figure", title="of its pairs"),
+    )
 
 
-def _role(role: dict[str, Any]) -> Markup:
+def show_role(role: dict[str, Any]) -> Markup:
     figures = f"{show_number(role['score'])} (by chance {show_number(role['chance'])})"
     measured = role.get("measured")
     more = "" if measured is None else f", measured {show_number(measured)}"

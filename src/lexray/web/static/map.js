@@ -288,14 +288,23 @@ async function fetchWords(address, isHead) {
   const query = `?k=6${view ? `&view=${view}` : ""}`;
   const text = await ask(`/${base}/${address}/${part}.json${query}`);
   const { content } = JSON.parse(text);
+  if (isHead && content.rows)
+    return content.rows.map((row) => `${row.row_shown} → ${row.col_shown}`);
   if (isHead) return content.pairs.map((pair) => `${show(pair.row)} → ${show(pair.col)}`);
-  return (content.value?.top ?? []).map((each) => show(each.token));
+  return tokensOf(content).map(show);
 }
 
 async function fetchTokens(address, k) {
   const query = `?k=${k}${view ? `&view=${view}` : ""}`;
   const { content } = await askJson(`/${base}/${address}/readings.json${query}`);
-  return content.value.top.map((each) => each.token);
+  return tokensOf(content);
+}
+
+// What a neuron writes, worked out or stored.
+function tokensOf(content) {
+  const stored = content.rows?.find((row) => row.kind === "value");
+  if (stored) return stored.top_ids.map((id, i) => ({ id, text: stored.top_words[i] }));
+  return (content.value?.top ?? []).map((each) => each.token);
 }
 
 const show = (token) => token.text.replace(/^ /, "·").replace(/\n/g, "↵").replace(/\t/g, "⇥");
