@@ -224,6 +224,8 @@ def place_of(address: str) -> dict[str, Any]:
 def owners_of(sizes: Mapping[str, int], address: str) -> list[str]:
     """Where a vector may be kept: keys and values that heads share, under the first of them; of how
     many, is each layer's own matter (Gemma 4)."""
+    if address.startswith("final_norm"):
+        return [address]
     at = Address.parse(address)
     shared = at.subhead in ("K", "V") and at.head is not None
     if not shared or at.head is None or at.head >= sizes["n_heads"]:
