@@ -8,10 +8,12 @@ its seed; `--only SEED --kind KIND` runs that one case in this process.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,6 +42,7 @@ def work(kind: str, first: int, count: int, sound: Path) -> None:
 
     logging.set_verbosity_error()
     out = os.fdopen(os.dup(1), "w", buffering=1)
+    faulthandler.register(signal.SIGUSR1, os.dup(2))  # where a case hangs
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # panics of Rust libraries
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for seed in range(first, first + count):
@@ -54,7 +57,7 @@ def work(kind: str, first: int, count: int, sound: Path) -> None:
         out.write(json.dumps({"end": seed, "result": result, "reason": reason}) + "\n")
 
 
-def wait(process: subprocess.Popen[str], out: IO[str], begun: bool) -> bool:
+def wait(process: subprocess.Popen[bytes], out: IO[bytes], begun: bool) -> bool:
     """Whether a line came before the case had used up its time."""
     start, worked = time.monotonic(), spent(process.pid)
     while time.monotonic() - start < (10 * LIMIT if begun else BEGINNING):
@@ -82,12 +85,13 @@ def watch(kind: str, first: int, count: int, sound: Path) -> Counter[str]:
     while seed < stop:
         command = [sys.executable, "-m", "tests.fuzz", "--work", str(sound), "--kind", kind]
         command += ["--seed", str(seed), "--count", str(stop - seed)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        # Unbuffered: a line that was read ahead would not be seen by `select`.
+        with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
             assert process.stdout is not None
             begun = False
             while True:
                 ready = wait(process, process.stdout, begun)
-                line = process.stdout.readline() if ready else ""
+                line = process.stdout.readline() if ready else b""
                 if not line:
                     break
                 said = json.loads(line)
@@ -99,6 +103,9 @@ def watch(kind: str, first: int, count: int, sound: Path) -> Counter[str]:
                 seed = said["end"] + 1
                 if said["result"] == "crashed":
                     print(f"{kind} {said['end']}: {said['reason']}", flush=True)
+            if not ready:
+                process.send_signal(signal.SIGUSR1)
+                time.sleep(1)
             process.kill()
         if seed < stop:
             what = "hung" if not ready else "killed"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
+
 import pytest
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
-from lexray.web.guard import LARGEST_BODY, LONGEST_ADDRESS, Door
+from lexray.web.guard import LARGEST_BODY, LONGEST_ADDRESS, Door, Guard
 from lexray.web.library import Library
 from tests.web.house import PORT, open_client
 
@@ -123,6 +126,19 @@ def test_bounds(client: TestClient) -> None:
 
     streamed = client.post("/demo/L2H1/vo", content=endless(), headers=headers)  # type: ignore[arg-type]
     assert streamed.status_code in (200, 413)
+
+
+def test_an_app_that_ends_while_somebody_waits() -> None:
+    """uvicorn cancels what runs and would print a traceback for it."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise CancelledError
+
+    door = Door(PORT)
+    headers = {"authorization": f"Bearer {door.token}"}
+    answer = TestClient(Guard(app, door), base_url=OWN, headers=headers).get("/demo/map")
+    assert answer.status_code == 503
+    assert answer.text == "the app was ended\n"
 
 
 def test_too_many_at_once(library: Library) -> None:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from asyncio import CancelledError
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
@@ -107,6 +109,9 @@ class Guard:
         except TooLargeError:
             answer = _say(f"at most {LARGEST_BODY:,} bytes are taken", 413)
             await answer(scope, receive, _with_headers(send))
+        except CancelledError:  # the app ends while somebody waits: no error, and no traceback
+            with suppress(Exception):
+                await _say("the app was ended", 503)(scope, receive, _with_headers(send))
         finally:
             self.running -= 1
 

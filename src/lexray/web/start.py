@@ -6,6 +6,7 @@ import socket
 import webbrowser
 from collections.abc import Sequence
 
+from lexray.clean import clean
 from lexray.errors import LexrayError
 from lexray.model.origin import Origin
 from lexray.web.guard import Door
@@ -24,7 +25,8 @@ def start(models: Sequence[Origin], *, host: str, port: int, browser: bool) -> N
         served.model  # noqa: B018  a mistake in a name is told here, not in the browser
     listening = bind(host, port)
     door = Door(listening.getsockname()[1], hosts_of(host))
-    print(f"lexray shows {', '.join(served.title for served in library)} at\n\n  {door.address}\n")
+    titles = clean(", ".join(served.title for served in library))
+    print(f"lexray shows {titles} at\n\n  {door.address}\n")
     if host not in LOOPBACK:
         print(f"{host} is no loopback address: whoever has the address above can read and compute.")
     print("Ctrl-C ends it.", flush=True)
