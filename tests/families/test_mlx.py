@@ -18,7 +18,7 @@ from lexray.errors import LexrayError
 from lexray.families.mlx import MLXModel
 from lexray.model.model import Model
 from tests.families import zoo
-from tests.families.gguf.test_names import BY_NAME
+from tests.families.gguf.variants import BY_NAME
 from tests.families.oracles import IDS, ORACLES
 
 State = dict[str, Tensor]

@@ -26,8 +26,8 @@ from lexray.model.info import info
 from lexray.model.model import Model
 from lexray.vocabulary.vocabulary import Vocabulary
 from tests.families import zoo
-from tests.families.gguf.test_names import BY_NAME as STORED
-from tests.families.gguf.test_names import converted
+from tests.families.gguf.variants import BY_NAME as STORED
+from tests.families.gguf.variants import converted
 from tests.families.gguf.writer import Converted
 from tests.families.pairs import PAIRS, build_pair
 from tests.families.streams import STREAMS, build_streams

@@ -2,172 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import gguf
 import pytest
 import torch
 from gguf import GGMLQuantizationType
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lexray.checkpoint.gguf.file import GGUFCheckpoint
 from lexray.errors import LexrayError
 from lexray.families.gguf.names import ARCHITECTURES, GGUFModel, hf_named
-from lexray.families.linear import ALL, Linear
+from lexray.families.linear import ALL
 from lexray.model.model import Model
-from lexray.model.open import shipped_path
 from tests.families import oracles, zoo
-from tests.families.gguf.writer import Converted, add, convert, quantisable
+from tests.families.gguf.variants import (
+    LLAMA,
+    VARIANTS,
+    build,
+    called,
+    converted,
+    opened,
+    squeezed,
+    stored,
+    wide,
+)
+from tests.families.gguf.writer import add, convert
 from tests.families.oracles import IDS, ORACLES, check_all, parameters
 from tests.families.zoo import Variant
-from tests.families.zoo.options import YARN
-
-Q8_0 = GGMLQuantizationType.Q8_0
-
-
-def stored(name: str, rename: str | None = None, **options: Any) -> Variant:
-    """A variant of the zoo, with options that a GGUF file cannot carry replaced."""
-    variant = zoo.find(name)
-    return replace(variant, name=rename or name, options=variant.options | options)
-
-
-GEMMA3_ROPE = {
-    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-}
-EVEN = {"mscale": 0.9, "mscale_all_dim": 0.9}
-GPT_OSS_ROPE = {key: value for key, value in YARN.items() if "mscale" not in key}
-GPT_OSS_ROPE |= {"truncate": False}
-FACTORS = (
-    *("lm_head_multiplier", "embedding_multiplier", "key_multiplier"),
-    *("attention_in_multiplier", "attention_out_multiplier"),
-    *("ssm_in_multiplier", "ssm_out_multiplier"),
-)
-EACH = {"mlp_multipliers": [1.0, 1.0], "ssm_multipliers": [1.0] * 5}
-VARIANTS = [
-    stored("llama"),
-    stored("llama-biased-tied"),
-    stored("llama-free-head"),
-    stored("llama3-rope"),
-    stored("llama-linear-rope"),
-    stored("llama-yarn"),
-    stored("mistral", sliding_window=None),
-    stored("mixtral"),
-    stored("qwen2"),
-    stored("qwen2-moe", mlp_only_layers=[]),
-    stored("qwen3"),
-    stored("qwen3-biased-tied"),
-    stored("qwen3-moe"),
-    stored("gemma"),
-    stored("gemma2", query_pre_attn_scalar=10),
-    stored(
-        "gemma3",
-        query_pre_attn_scalar=10,
-        num_hidden_layers=7,
-        layer_types=None,
-        rope_parameters=GEMMA3_ROPE,
-    ),
-    stored("phi"),
-    stored("phi3"),
-    stored("phi3", "phi4", hidden_size=32, sliding_window=None, partial_rotary_factor=0.75),
-    stored("phi3-longrope"),
-    stored("gpt2"),
-    stored("gpt2-untied-wide"),
-    stored("neox"),
-    stored("neox-sequential"),
-    stored("bloom"),
-    stored("falcon-7b"),
-    stored("falcon-new"),
-    stored("falcon-new-one-norm"),
-    stored("stablelm"),
-    stored("stablelm-parallel"),
-    stored("olmo"),
-    stored("olmo-clipped"),
-    stored("olmo2"),
-    stored("smollm3"),
-    stored("cohere"),
-    stored("cohere-qk-norm"),
-    stored("cohere2"),
-    stored("granite"),
-    stored("starcoder2"),
-    stored("ernie"),
-    stored("mpt"),
-    stored("gpt-bigcode"),
-    stored("seed-oss"),
-    stored("ministral3"),
-    stored("minimax-m2"),
-    stored("phimoe", router_jitter_noise=0.01, sliding_window=None),
-    stored("granite-moe"),
-    stored("granite-moe-shared"),
-    stored("granite4"),
-    stored("granite4-dense", position_embedding_type=None),
-    stored("bamba", hidden_size=32, mamba_n_heads=8),
-    stored("glm", hidden_size=32, rms_norm_eps=1e-5, max_position_embeddings=32),
-    stored("glm4"),
-    stored("glm4-moe"),
-    stored("solar-open", rope_parameters={"rope_theta": 1e6, "partial_rotary_factor": 1.0}),
-    stored("dots1"),
-    stored("arcee"),
-    stored("nemotron", hidden_size=32),
-    stored("jais2"),
-    stored("apertus"),
-    stored("exaone4"),
-    stored("exaone4-global"),
-    stored("ernie-moe"),
-    stored("hunyuan"),
-    stored("hunyuan-moe"),
-    stored("olmo3"),
-    stored("olmo3", "olmo3-yarn", rope_parameters=YARN),
-    stored("olmoe"),
-    stored("deepseek-v2"),
-    stored("deepseek-v2-lite", rope_parameters=YARN | EVEN, n_group=1, topk_group=1),
-    stored("deepseek-v3", rope_parameters=YARN | EVEN),
-    stored("glm4-moe-lite"),
-    stored("youtu"),
-    stored("gpt-oss", rope_parameters=GPT_OSS_ROPE),
-    stored(
-        "llama4",
-        num_hidden_layers=4,
-        moe_layers=None,
-        interleave_moe_layer_step=2,
-        no_rope_layers=None,
-        floor_scale=8192,
-        attn_scale=0.1,
-        attention_chunk_size=8192,
-    ),
-    stored("qwen3-next"),
-    stored("qwen3.5"),
-    stored("qwen3.5-moe"),
-    stored("jamba"),
-    stored("falcon-h1", **dict.fromkeys(FACTORS, 1.0), **EACH),
-    stored("lfm2"),
-    stored("lfm2-moe"),
-    stored("nemotron-h", head_dim=8),
-]
-BY_NAME = {variant.name: variant for variant in VARIANTS}
-
-
-@cache
-def build(name: str) -> PreTrainedModel:
-    return zoo.make(BY_NAME[name])
-
-
-def converted(name: str) -> Converted:
-    return convert(build(name))
-
-
-def opened(file: Path) -> Model:
-    return Model(hf_named(GGUFCheckpoint(file))).view("raw")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "model.gguf"
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=str)
@@ -230,14 +93,6 @@ def test_rows_left_unpermuted_are_noticed(name: str, path: Path) -> None:
     run_oracle("QK", name, path)
     with pytest.raises(AssertionError, match="not close"):
         run_oracle("rotation", name, path)
-
-
-def squeezed(whole: Converted) -> Converted:
-    """As older converters wrote it: matrices of one row became vectors."""
-    tensors = {
-        name: tensor[0] if len(tensor) == 1 else tensor for name, tensor in whole.tensors.items()
-    }
-    return replace(whole, tensors=tensors)
 
 
 def test_shared_expert_gate_may_be_a_vector(path: Path) -> None:
@@ -311,176 +166,6 @@ def test_share_of_rotary_dimensions_survives_the_way_through_a_fraction(path: Pa
     assert len(rotary.frequencies) == 15
 
 
-def wide(name: str, **options: Any) -> PreTrainedModel:
-    """A model whose rows fill whole blocks of 32 weights."""
-    return zoo.make(stored(name, **options))
-
-
-LLAMA = {"hidden_size": 128, "intermediate_size": 64, "num_key_value_heads": 2}
-MOE = {
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-    "mlp_only_layers": [],
-}
-QUANTISED: dict[str, Callable[[], PreTrainedModel]] = {
-    "llama": lambda: wide("llama-biased-tied", **LLAMA),
-    "mixtral": lambda: wide("mixtral", **LLAMA),
-    "qwen2-moe": lambda: wide("qwen2-moe", **LLAMA, **MOE),
-    "gemma3": lambda: wide("gemma3", **LLAMA, head_dim=32),
-    "phi3": lambda: wide("phi3", **LLAMA),
-    "gpt2": lambda: wide("gpt2", n_embd=96),
-    "bloom": lambda: wide("bloom", hidden_size=96),
-    "falcon": lambda: wide("falcon-new", hidden_size=192, ffn_hidden_size=64),
-    "stablelm": lambda: wide("stablelm-parallel", **LLAMA),
-}
-
-
-@pytest.fixture(scope="module", params=QUANTISED)
-def small(request: pytest.FixtureRequest) -> Converted:
-    return convert(QUANTISED[request.param]())
-
-
-def test_quantised_parameters_are_gguf_s_own(small: Converted, tmp_path: Path) -> None:
-    """Q8_0 read by us equals Q8_0 unpacked by the `gguf` package, then read as F32."""
-    model = opened(small.save(tmp_path / "q8_0.gguf", Q8_0))
-    unpacked = {
-        name: torch.from_numpy(
-            gguf.quants.dequantize(gguf.quants.quantize(tensor.contiguous().numpy(), Q8_0), Q8_0)
-        )
-        if quantisable(tensor, Q8_0)
-        else tensor
-        for name, tensor in small.tensors.items()
-    }
-    assert sum(not torch.equal(unpacked[n], small.tensors[n]) for n in unpacked) > 5
-    expected = opened(replace(small, tensors=unpacked).save(tmp_path / "f32.gguf"))
-    for (name, ours), (_, theirs) in zip(parameters(model), parameters(expected), strict=True):
-        assert (ours is None) == (theirs is None), name
-        assert ours is None or torch.equal(ours, theirs), name
-
-
-@pytest.mark.parametrize("kind", [None, Q8_0], ids=["F32", "Q8_0"])
-def test_a_head_costs_its_own_bytes(
-    small: Converted, kind: GGMLQuantizationType | None, path: Path
-) -> None:
-    model = opened(small.save(path, kind))
-    head_rows = model.d_head * size(model.d_model, kind)
-    head_columns = model.d_model * size(model.d_head, kind)
-    for head in (model.layers[1].heads[0], model.layers[1].heads[-1]):
-        for name, heads, index in (
-            ("W_Q", head.spec.q, head.index),
-            ("W_K", head.spec.k, head.kv_index),
-            ("W_V", head.spec.v, head.kv_index),
-        ):
-            assert heads.linear.cost(model.checkpoint, outputs=heads.outputs(index)) == head_rows
-            assert spent(model, partial(getattr, head, name)) == head_rows
-        inputs = slice(head.index * model.d_head, (head.index + 1) * model.d_head)
-        assert head.spec.o.cost(model.checkpoint, inputs=inputs) == head_columns
-        assert spent(model, partial(getattr, head, "W_O")) == head_columns
-
-
-def size(n: int, kind: GGMLQuantizationType | None) -> int:
-    """The bytes of n weights: four each, or 34 for a block of 32."""
-    return n * 4 if kind is None else n // 32 * 34
-
-
-def spent(model: Model, read: Callable[[], Any]) -> int:
-    before = model.checkpoint.bytes_read
-    read()
-    return model.checkpoint.bytes_read - before
-
-
-def test_an_expert_costs_its_own_bytes(path: Path) -> None:
-    model = opened(convert(QUANTISED["mixtral"]()).save(path, Q8_0))
-    expert = model.layers[1].ff.experts[3]
-    one, block = 34, 32
-    assert spent(model, lambda: expert.W_in) == 64 * 128 // block * one
-    assert spent(model, lambda: expert.W_out) == 64 * 128 // block * one
-    neuron = expert.neurons[40]
-    assert spent(model, lambda: neuron.W_gate) == 128 // block * one
-    assert spent(model, lambda: neuron.W_out) == 128 * one
-    w_out: Linear = expert.spec.w_out
-    assert w_out.cost(model.checkpoint, inputs=slice(40, 41)) == 128 * one
-
-
-GEMMA = {"head_dim": 256, "query_pre_attn_scalar": 256}
-TRANSFORMERS = {
-    "gpt2": stored("gpt2", n_positions=1024),
-    "bloom": stored("bloom"),
-    "llama": stored("llama"),
-    "llama-free-head": stored("llama-free-head"),
-    "qwen2": stored("qwen2"),
-    "qwen3": stored("qwen3", head_dim=128),
-    "qwen2-moe": stored(
-        "qwen2-moe",
-        mlp_only_layers=[],
-        moe_intermediate_size=1408,
-        shared_expert_intermediate_size=5632,
-    ),
-    "qwen3-moe": stored("qwen3-moe", moe_intermediate_size=768),
-    "gemma2": stored("gemma2", **GEMMA, final_logit_softcapping=30.0, attn_logit_softcapping=50.0),
-    "gemma3": stored("gemma3", **GEMMA, num_hidden_layers=7, layer_types=None),
-    "falcon-7b": stored("falcon-7b", ffn_hidden_size=96),
-    "stablelm": stored("stablelm"),
-}
-"""Where the GGUF loader of transformers 5.22 and 5.23 gives the model back that was written.
-
-The later one passes over GPT-2's number of positions and the widths of experts, so these are its
-own defaults. Both pass over Llama's biases, rotary scaling, Mixtral's experts, Gemma 2's caps,
-StableLM's QK-norms and Falcon's new architecture, and does not know the other architectures.
-"""
-
-
-@pytest.mark.parametrize("name", TRANSFORMERS)
-def test_agrees_with_transformers_own_reader(name: str, path: Path) -> None:
-    written = zoo.make(TRANSFORMERS[name])
-    squeezed(convert(written)).save(path)
-    module = read_by_transformers(path)
-    with torch.no_grad():
-        torch.testing.assert_close(module(IDS).logits, written(IDS).logits)
-    model, live = opened(path), Model.from_module(module).view("raw")
-    for oracle in ("rotation", "unembedding"):
-        ORACLES[oracle](module, live, model)
-
-
-def read_by_transformers(path: Path) -> PreTrainedModel:
-    module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager"
-    )
-    del module.config.quantization_config  # it was: the weights in memory are plain
-    return module.eval()
-
-
-@pytest.mark.slow
-def test_smollm2_agrees_with_transformers_own_reader() -> None:
-    try:
-        path = shipped_path("smollm2")
-    except LexrayError as error:
-        pytest.skip(str(error))
-    assert path is not None
-    model = Model.from_pretrained("smollm2").view("raw")
-    header = GGUFCheckpoint(path).bytes_read
-    assert model.checkpoint.bytes_read == header, "opening read more than the header"
-    module = read_by_transformers(path)
-    oracles.unembedding(module, Model.from_module(module).view("raw"), model)
-    stems = [f"model.layers.{n}.self_attn" for n in (3, 17)]
-    names = [f"{stem}.{x}_proj" for stem in stems for x in "qo"]
-    with oracles.recorded(module, *names) as seen:
-        weights = oracles.run(module, IDS, output_attentions=True).attentions
-    for n, stem in zip((3, 17), stems, strict=True):
-        x = seen[f"{stem}.q_proj"][0]
-        scores = oracles.attention_scores(model, n, x, list(range(len(x))))
-        ours = scores.masked_fill(~oracles.allowed(model, n, len(x)), -torch.inf).softmax(-1)
-        oracles.close(ours, weights[n][0])
-        oracles.close(oracles.attention_output(model, n, x, ours), seen[f"{stem}.o_proj"][1])
-
-
-def called(whole: Converted, architecture: str) -> Converted:
-    """The same file under another architecture's name."""
-    prefix, keys = f"{whole.architecture}.", whole.metadata.items()
-    renamed = {key.replace(prefix, f"{architecture}.", 1): value for key, value in keys}
-    return Converted(architecture, renamed, whole.tensors)
-
-
 @pytest.mark.parametrize(
     ("architecture", "name"),
     [("qwen2vl", "qwen2"), ("qwen3vl", "qwen3"), ("nemotron_h", "nemotron-h")],
@@ -489,169 +174,6 @@ def test_architectures_that_are_written_as_others(architecture: str, name: str, 
     called(converted(name), architecture).save(path)
     for oracle in ("OV", "FF", "unembedding", "disk=memory"):
         run_oracle(oracle, name, path)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "kind", "says"),
-    [
-        ("clip", "mmproj", "turns pictures or sounds into vectors"),
-        ("clip", "model", "turns pictures into vectors"),
-        ("llama", "adapter", "a LoRA adapter in llama.cpp's format"),
-        ("llama", "imatrix", "a list of how much each weight mattered"),
-    ],
-)
-def test_files_that_are_no_models_say_what_they_are(
-    architecture: str, kind: str, says: str, path: Path
-) -> None:
-    Converted(architecture, {"general.type": kind}, {"v.blk.0.ln1.bias": torch.ones(3)}).save(path)
-    with pytest.raises(LexrayError, match=f"{says}.*open the GGUF file of the model itself"):
-        opened(path)
-
-
-def test_companions_in_a_folder_are_named_and_left(tmp_path: Path) -> None:
-    converted("llama").save(tmp_path / "tiny-Q8_0.gguf")
-    converted("gpt2").save(tmp_path / "mmproj-tiny-f16.gguf")
-    converted("gpt2").save(tmp_path / "tiny.imatrix.gguf")
-    model = Model.from_pretrained(tmp_path)
-    assert model.family.name == "llama"
-    assert "mmproj-tiny-f16.gguf, tiny.imatrix.gguf" in " ".join(model.checkpoint.notes)
-    for part in (1, 2):
-        converted("gpt2").save(tmp_path / f"tiny-F16-{part:05}-of-00002.gguf")
-    with pytest.raises(LexrayError) as error:
-        Model.from_pretrained(tmp_path)
-    assert "2 GGUF models (tiny-F16-00001-of-00002.gguf in 2 parts, tiny-Q8_0.gguf)" in str(
-        error.value
-    )
-
-
-def test_an_unknown_architecture_is_told_whom_it_resembles(path: Path) -> None:
-    called(converted("llama"), "brandnew").save(path)
-    with pytest.raises(LexrayError) as error:
-        opened(path)
-    assert "'brandnew'" in str(error.value)
-    assert "It resembles 'llama', whose names are those of 18 of its 18" in str(error.value)
-    assert "family='llama' (--family llama)" in str(error.value)
-    module = build("llama")
-    tried = Model.from_pretrained(path, family="llama").view("raw")
-    for oracle in ("OV", "rotation", "FF", "unembedding"):
-        ORACLES[oracle](module, Model.from_module(module).view("raw"), tried)
-
-
-def test_an_unknown_architecture_is_not_forced_into_a_family(path: Path) -> None:
-    called(converted("olmo2"), "brandnew").save(path)
-    with pytest.raises(LexrayError, match=r"nor as one of the family 'opt'.*It resembles"):
-        Model.from_pretrained(path, family="opt")
-    with pytest.raises(LexrayError, match="unknown family 'nonsense'"):
-        Model.from_pretrained(path, family="nonsense")
-
-
-@pytest.mark.parametrize("architecture", ["mamba", "gptj"])
-def test_unknown_architectures_are_refused_by_name(architecture: str, path: Path) -> None:
-    Converted(architecture, {}, {"token_embd.weight": torch.zeros(3, 4)}).save(path)
-    with pytest.raises(LexrayError) as error:
-        opened(path)
-    assert repr(architecture) in str(error.value)
-    assert "falcon, falcon-h1, gemma, gemma2" in str(error.value)
-    assert "Try the model's safetensors" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "llama-yarn",
-        "mixtral",
-        "qwen2-moe",
-        "gemma2",
-        "phi3",
-        "gpt2",
-        "neox",
-        "falcon-7b",
-        "cohere2",
-        "deepseek-v3",
-        "qwen3.5",
-        "qwen3-next",
-        "granite4",
-        "jamba",
-        "nemotron-h",
-        "lfm2-moe",
-        "falcon-h1",
-        "gpt-oss",
-        "exaone4",
-        "glm",
-        "ernie-moe",
-    ],
-)
-def test_missing_or_senseless_metadata(name: str, path: Path) -> None:
-    """Any key may be missing, of another type or absurd: it is refused by name, or does no harm."""
-    whole = converted(name)
-    keys = [key for key in whole.metadata if key.startswith(f"{whole.architecture}.")]
-    for key in keys:
-        for value in (None, "seven", 0, 2**32 - 1, [2, 2], -1.5):
-            metadata = whole.metadata | {key: value}
-            spoilt = {k: v for k, v in metadata.items() if v is not None}
-            replace(whole, metadata=spoilt).save(path)
-            said = refusal(path)
-            assert said is None or key in said or "metadata" in said, f"{key} = {value}: {said}"
-
-
-def refusal(path: Path) -> str | None:
-    try:
-        opened(path)
-    except LexrayError as error:
-        return str(error)
-    return None
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("llama", "block_count"),
-        ("llama", "embedding_length"),
-        ("llama", "attention.head_count"),
-        ("llama", "attention.layer_norm_rms_epsilon"),
-        ("mixtral", "feed_forward_length"),
-        ("mixtral", "expert_count"),
-        ("mixtral", "expert_used_count"),
-        ("neox", "rope.dimension_count"),
-        ("phi", "rope.dimension_count"),
-        ("stablelm", "rope.dimension_count"),
-        ("cohere", "logit_scale"),
-        ("cohere2", "attention.sliding_window"),
-    ],
-)
-def test_needed_metadata_is_asked_for_by_name(name: str, key: str, path: Path) -> None:
-    lacking = converted(name)
-    del lacking.metadata[lacking.key(key)]
-    lacking.save(path)
-    with pytest.raises(LexrayError, match=f"lacks the metadata {lacking.key(key)}"):
-        opened(path)
-
-
-def test_sizes_per_layer_are_refused(path: Path) -> None:
-    uneven = converted("llama")
-    uneven.metadata["llama.attention.head_count_kv"] = [2, 1]
-    uneven.save(path)
-    with pytest.raises(LexrayError, match=r"llama\.attention\.head_count_kv differs from layer"):
-        opened(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "tensor", "says"),
-    [
-        ("llama", "blk.0.attn_q.scale", "blk.0.attn_q.scale has 24 factors"),
-        ("llama", "blk.0.attn_norm_2.scale", "blk.0.attn_norm_2.scale, which lexray does not know"),
-        ("qwen3-moe", "blk.0.ffn_up_shexp.weight", "ffn_up_shexp.weight should be a matrix"),
-        ("qwen3-moe", "blk.0.ffn_down_shexp.weight", "ffn_down_shexp.weight, which.*qwen3moe"),
-        ("llama", "blk.1.attn_sinks.weight", "blk.1.attn_sinks.weight, which lexray does not know"),
-        ("llama", "blk.2.attn_q.weight", "blk.2.attn_q.weight, which lexray does not know"),
-    ],
-)
-def test_unknown_tensors_are_refused(name: str, tensor: str, says: str, path: Path) -> None:
-    strange = converted(name)
-    strange.tensors[tensor] = torch.ones(24)
-    strange.save(path)
-    with pytest.raises(LexrayError, match=says):
-        opened(path)
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral", "gpt2"])
