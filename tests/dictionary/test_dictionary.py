@@ -57,10 +57,11 @@ def saelens(folder: Path, tensors: dict[str, Tensor], **config: Any) -> Path:
     return folder
 
 
-def dense_lists(X: Tensor, E: Tensor) -> Tensor:
-    """Scores, standardised by token with the features' own mean and spread."""
+def dense_lists(X: Tensor, E: Tensor, kind: str) -> Tensor:
+    """Scores, standardised by token: keys with the features' own mean and spread, values from 0."""
     scores = X.double() @ E
-    return (scores - scores.mean(0)) / scores.std(0, correction=0)
+    mean = scores.mean(0) if kind == "key" else 0
+    return (scores - mean) / (scores - mean).square().mean(0).sqrt()
 
 
 def along(scores: Tensor) -> Tensor:
@@ -79,8 +80,8 @@ def test_features_read_like_neurons(tmp_path: Path) -> None:
     assert dictionary.layer == 1
     r = reference()
     writing, reading = r.columns("value", folded=True), r.columns("key", folded=True)
-    values = dense_lists(tensors["W_dec"], writing)
-    keys = dense_lists(tensors["W_enc"].T, reading)
+    values = dense_lists(tensors["W_dec"], writing, "value")
+    keys = dense_lists(tensors["W_enc"].T, reading, "key")
     found = dictionary["L1F7"].top(5)
     for name, lists in (("key", keys), ("value", values)):
         best = lists[7].argsort(descending=True)[:5].tolist()
@@ -176,7 +177,7 @@ def test_lookup_ranks_features_by_their_own_lists(tmp_path: Path, among: Any) ->
     dictionary = Dictionary.open(saelens(tmp_path, tensors), model())
     r, kind = reference(), among.removesuffix("s")
     X = tensors["W_dec"] if among == "values" else tensors["W_enc"].T
-    z = dense_lists(X, r.columns(kind, folded=True))
+    z = dense_lists(X, r.columns(kind, folded=True), kind)
     s = (z - z.mean(1, keepdim=True)) / z.std(1, correction=0, keepdim=True)
     score = s[:, [0, 5]].mean(1)
     hits = dictionary.lookup(["law", " walk"], among).top(5)
@@ -199,7 +200,7 @@ def test_nearest_features_and_parameters(tmp_path: Path) -> None:
     tensors = weights()
     tensors["W_dec"][8] = tensors["W_dec"][3] * 2 + 0.05
     dictionary = Dictionary.open(saelens(tmp_path, tensors), model())
-    z = dense_lists(tensors["W_dec"], reference().columns("value", folded=True))
+    z = dense_lists(tensors["W_dec"], reference().columns("value", folded=True), "value")
     expected = torch.tensor([dense_likeness(along(z[3]), along(y), 4) for y in z])
     found = dictionary[3].nearest(4)
     order = [i for i in expected.abs().argsort(descending=True).tolist() if i != 3]
@@ -216,8 +217,8 @@ def test_nearest_compares_a_feature_with_a_neuron_by_their_lists(tmp_path: Path)
     dictionary = Dictionary.open(saelens(tmp_path, tensors), model())
     E = r.columns("value", folded=True)
     values = r.vectors("value", True)
-    mine = dense_lists(tensors["W_dec"], E)[3]
-    theirs = dense_lists(torch.stack(list(values.values())), E)
+    mine = dense_lists(tensors["W_dec"], E, "value")[3]
+    theirs = dense_lists(torch.stack(list(values.values())), E, "value")
     expected = torch.tensor([dense_likeness(along(mine), along(y), 4) for y in theirs])
     found = dictionary[3].nearest(3, among=["values"])
     order = expected.abs().argsort(descending=True)[:3].tolist()

@@ -27,7 +27,7 @@ AMONG: dict[str, Kind] = {
     "V": "V",
     "O": "O",
 }
-SIGNED = ("key", "gate", "value")
+CENTRED = ("key", "gate")
 VIEWS: list[dict[str, Any]] = [{}, {"folded": True}, {"folded": True, "reading": "input"}]
 
 
@@ -43,7 +43,7 @@ def reference(name: str) -> Dense:
 
 def lists(X: Tensor, E: Tensor, kind: str) -> Tensor:
     """z: every vector's scores, standardised by token over all vectors of the kind."""
-    mean = X.mean(0) if kind in SIGNED else torch.zeros_like(X[0])
+    mean = X.mean(0) if kind in CENTRED else torch.zeros_like(X[0])
     scores = X @ E
     spread = ((scores - mean @ E).square().mean(0)).sqrt()
     return (scores - mean @ E) / spread

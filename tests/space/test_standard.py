@@ -112,7 +112,7 @@ def test_standard_scores_are_standardised_by_the_kind(name: str, kind: Any, laye
     groups = [g.tensor.double() for g in folded.groups(kind)]
     own = [g.tensor.double() for g in folded.layers[0].groups(kind)]
     X = torch.cat(own if layer == 0 and not writes else groups)
-    mean = torch.zeros_like(X[0]) if kind == "V" else X.mean(0)
+    mean = X.mean(0) if kind == "key" else torch.zeros_like(X[0])
     spread = (X - mean).T @ (X - mean) / len(X)
     sigma = ((columns @ spread) * columns).sum(1).sqrt()
     vectors = folded.layers[layer].groups(kind)[0].tensor

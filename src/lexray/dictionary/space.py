@@ -20,6 +20,7 @@ from lexray.model.weights import Weights
 from lexray.space.kinds import WRITES, Kind
 from lexray.space.side import Side
 from lexray.space.space import EmbeddingSpace
+from lexray.space.usual import CENTRED
 from lexray.view import View
 from lexray.vocabulary.filters import Filter
 
@@ -92,12 +93,12 @@ class FeatureSpace(EmbeddingSpace):
             return side
         moments = self._usual.of(kind)
         spread = moments.covariance
-        if not options.standardised:
+        if not options.standardised or kind not in CENTRED:
             spread = spread + torch.outer(moments.mean, moments.mean)
         return side.calibrate(spread, self.list_ids(None))
 
     def shift(self, X: Float[Tensor, "n d_model"], kind: Kind) -> Float[Tensor, "n d_model"]:
-        if not self.weights.options.standardised:
+        if not self.weights.options.standardised or kind not in CENTRED:
             return X
         X = at_least_float32(X)
         return X - self._usual.of(kind).mean.to(X)

@@ -26,7 +26,7 @@ from lexray.files import cache_root, writing
 from lexray.model.cache import Drawer
 from lexray.model.weights import Weights
 
-FORM = 1
+FORM = 2
 """To be raised when something that is kept comes to be made otherwise."""
 IDENTITY: Drawer[None, str] = Drawer(most=1)
 WORTH_KEEPING = 2**22

@@ -25,7 +25,7 @@ from lexray.space.legibility import WINDOW, WordColumns, legibility, words_of
 from lexray.space.side import Side
 from lexray.space.topk.vectors import TopVectors
 from lexray.space.untrained import untrained
-from lexray.space.usual import SIGNED, usual
+from lexray.space.usual import CENTRED, usual
 from lexray.view import STANDARD, View
 from lexray.vocabulary.filters import Filter
 from lexray.vocabulary.words import telling
@@ -190,7 +190,7 @@ class EmbeddingSpace:
 
     def shift(self, X: Float[Tensor, "n d_model"], kind: Kind) -> Float[Tensor, "n d_model"]:
         """X less the mean vector of its kind, where the view standardises scores."""
-        if not self.weights.options.standardised or kind not in SIGNED:
+        if not self.weights.options.standardised or kind not in CENTRED:
             return X
         first = self._is_first(kind)
         if self._is_standard:

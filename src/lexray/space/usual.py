@@ -4,7 +4,8 @@ A score is standardised by it, token by token:
 
     z_j = (x · c_j − μ · c_j) / √(c_jᵀ Σ c_j),
 
-so that tokens which stick out for every parameter lead no parameter's list. x − μ is read with
+so that tokens which stick out for every parameter lead no parameter's list; μ is zero for what
+writes, and Σ then the second moment. x − μ is read with
 columns c_j / σ_j: another d × e matrix, and everything stays exact.
 """
 
@@ -26,8 +27,9 @@ from lexray.progress import track
 from lexray.space.kernels import moments
 from lexray.space.kinds import Kind
 
-SIGNED: frozenset[Kind] = frozenset({"key", "gate", "value"})
-"""Kinds whose vectors have a direction. A subhead's sign is arbitrary, so its mean is zero."""
+CENTRED: frozenset[Kind] = frozenset({"key", "gate"})
+"""Kinds that are measured from their mean. A subhead's sign is arbitrary, so it has none; and a
+value is measured from nothing, for what all values add in common is part of what each one does."""
 ELEMENTS = 2**28
 """A kind with more elements is sampled evenly: its moments do not notice."""
 ELEMENTS_REMOTE = 2**23
@@ -41,7 +43,7 @@ class Usual(NamedTuple):
     """The moments of a kind's vectors."""
 
     mean: Float[Tensor, "d_model"]
-    """Zero for subheads."""
+    """Zero for kinds that are not centred."""
     second: Float[Tensor, "d_model d_model"]
 
     @property
@@ -61,7 +63,7 @@ def _usual(weights: Weights, kind: Kind, first: bool) -> Usual:
     what = f"how all {kind} vectors vary: made once, then kept"
     blocks = (some for group in track(_blocks(groups, step), len(groups), what) for some in group)
     mean, second = moments(weights.d_model, blocks)
-    return Usual(mean if kind in SIGNED else torch.zeros_like(mean), second)
+    return Usual(mean if kind in CENTRED else torch.zeros_like(mean), second)
 
 
 def _step(weights: Weights, groups: list[Group]) -> int:
