@@ -182,3 +182,37 @@ def test_experts() -> None:
 
     found = diff(*changed("mixtral", change))
     assert [c.address for c in found.changes] == ["L0E2N4.value"]
+
+
+@pytest.mark.parametrize("left_in", [0.0, 0.05])
+def test_what_all_output_rows_did_in_common_is_one_change(left_in: float) -> None:
+    """All rows go along one direction but those of three tokens, which go against it."""
+    raised, moves = [5, 11, 23], torch.linspace(0.5, 1.0, 37)
+    moves[raised] = torch.tensor([-2.0, -1.5, -1.0])
+    generator = torch.Generator().manual_seed(0)
+
+    def change(module: Any) -> None:
+        rows = module.lm_head.weight
+        direction = torch.randn(rows.shape[1], generator=generator)
+        rows += moves[:, None] * direction / direction.norm()
+        rows += left_in * torch.randn(rows.shape, generator=generator)
+
+    base, tuned = changed("llama", change)
+    found = diff(base, tuned, n=100, k=3, groups=["unembedding"])
+    first, rest = found.changes[0], found.changes[1:]
+    assert (first.address, first.token) == ("W_U", None)
+    assert [s.token.id for s in first.top] == raised
+    moved = (tuned.W_U - base.W_U).T.double()
+    assert first.absolute == pytest.approx(float(moves.norm()), rel=0.2)
+    mean = moved.mean(0) / moved.mean(0).norm()
+    assert [s.score for s in first.top] == pytest.approx((-moved @ mean)[raised].tolist(), rel=1e-3)
+    for one in rest:
+        assert one.token is not None
+        assert one.absolute == pytest.approx(float(moved[one.token.id].norm()), rel=1e-4)
+        assert one.telling < first.telling / 4
+
+
+def test_rows_that_moved_each_their_own_way_have_nothing_in_common() -> None:
+    base, tuned = changed("llama", shaken(0.1))
+    found = diff(base, tuned, n=1000, groups=["unembedding", "embedding"])
+    assert {"W_U", "W_E"}.isdisjoint(c.address for c in found.changes)

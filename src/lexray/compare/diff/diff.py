@@ -13,6 +13,11 @@ of e random scores reaches; for pairs the square root of the same, as a pair has
 the share of words among the first ten tokens, legibility how alike these are, of the end that reads
 better. So what is large for its group and can be read comes before what is only large, or points at
 bytes and pieces of words.
+
+What the rows of an embedding did in common (`W_U`, or `W_E` where it is both) is one change, and is
+taken out of those of single tokens: training pushes the output rows of whatever does not come away
+from what predicts. How far each row went along that direction says which tokens the tuned model
+predicts more, and which less, whatever stands before.
 """
 
 from __future__ import annotations

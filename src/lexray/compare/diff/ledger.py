@@ -44,6 +44,8 @@ class Candidate:
     token: int | None = None
     label: str = ""
     new: bool = False
+    own: float = 1.0
+    """The share of its movement that is not what its whole stack did."""
 
     @property
     def relative(self) -> float | None:
@@ -67,6 +69,8 @@ class Ledger:
     """How many candidates to hold per group."""
     keep_circuits: int
     best: dict[DiffGroup, list[tuple[float, int, Candidate]]] = field(default_factory=dict)
+    common: dict[DiffGroup, Candidate] = field(default_factory=dict)
+    """What the rows of an embedding did in common."""
     shares: dict[DiffGroup, list[Tensor]] = field(default_factory=dict)
     _sums: dict[tuple[int | None, DiffGroup], _Sum] = field(default_factory=dict)
     _waiting: list[tuple[float, list[Candidate], Tensor]] = field(default_factory=list)
@@ -101,6 +105,27 @@ class Ledger:
         ]
         self._wait(lengths, candidates, moved)
 
+    def set_apart(
+        self, stack: Stack, direction: Float[Tensor, "width"], along: Float[Tensor, "e"]
+    ) -> None:
+        """What the rows of an embedding did in common becomes a change by itself, and is taken out
+        of those of single tokens.
+
+        Training moves the output rows of all tokens that do not come against what predicts, along
+        one direction: it says nothing of a token that its row did so too. How far each went along
+        it says which tokens are predicted more, and which less, whatever stands before.
+        """
+        for i, (typical, candidates, moved) in enumerate(self._waiting):
+            if candidates[0].group == stack.group and candidates[0].kind == stack.kind:
+                rest = [_less(candidate, direction) for candidate in candidates]
+                self._waiting[i] = (typical, rest, moved)
+        usual = next(x for x, candidates, _ in self._waiting if candidates[0].group == stack.group)
+        size, before = float(along.norm()), usual * sqrt(len(along))
+        share = size / (usual or 1.0)
+        self.common[stack.group] = Candidate(
+            stack.name, stack.group, None, None, size, before, share, -along
+        )
+
     def add_circuits(
         self, group: DiffGroup, layer: int, heads: dict[str, tuple[float, float]], n: int
     ) -> None:
@@ -134,7 +159,7 @@ class Ledger:
             group = candidates[0].group
             self.shares.setdefault(group, []).append(moved[moved > 0].cpu() / scale)
             for candidate in candidates:
-                self._push(_with_share(candidate, candidate.absolute / scale))
+                self._push(_with_share(candidate, candidate.own * candidate.absolute / scale))
         self._waiting = []
 
     def sizes(self) -> tuple[Size, ...]:
@@ -156,8 +181,10 @@ class Ledger:
         return float(torch.cat(shares).median()) if shares else 1.0
 
     def candidates(self, group: DiffGroup) -> list[Candidate]:
-        """The farthest moved first."""
-        return [item[2] for item in sorted(self.best.get(group, []), key=lambda x: (-x[0], -x[1]))]
+        """What all did in common, then the farthest moved."""
+        best = sorted(self.best.get(group, []), key=lambda x: (-x[0], -x[1]))
+        common = [self.common[group]] if group in self.common else []
+        return common + [item[2] for item in best]
 
     def _sum(self, layer: int | None, group: DiffGroup) -> _Sum:
         return self._sums.setdefault((layer, group), _Sum())
@@ -194,3 +221,11 @@ def _alone(candidate: Candidate) -> Candidate:
 
 def _with_share(candidate: Candidate, share: float) -> Candidate:
     return replace(candidate, share=share)
+
+
+def _less(candidate: Candidate, direction: Float[Tensor, "width"]) -> Candidate:
+    """A change without its part along a direction."""
+    assert candidate.vector is not None
+    vector = candidate.vector - (candidate.vector @ direction) * direction
+    own = float(vector.norm()) / (candidate.absolute or 1.0)
+    return replace(candidate, vector=vector, own=min(1.0, own))

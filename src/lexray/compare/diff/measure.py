@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
+from math import sqrt
 from typing import Literal
 
 import torch
@@ -28,6 +29,9 @@ from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.progress import track
 
+COMMON = 0.2
+"""How long the mean of the rows' movements is at least, as a share of their usual length, for what
+they did in common to be told apart from what each did; that of independent ones is 1 / √n."""
 UNRELATED = 0.9
 """Models that differ by so large a share of themselves have nothing to do with one another."""
 
@@ -80,7 +84,7 @@ def _measure_stack(ledger: Ledger, stack: Stack, delta: Delta | None) -> None:
 
 
 def _measure_embedding(two: Two, ledger: Ledger, group: DiffGroup) -> None:
-    """Which tokens' embeddings moved, some rows at a time."""
+    """Which tokens' embeddings moved, some rows at a time, and what they did in common."""
     b, t = (_embedding(model, group) for model in (two.base, two.tuned))
     if b.missing or t.missing:
         list(two.match([b], [t]))
@@ -88,6 +92,24 @@ def _measure_embedding(two: Two, ledger: Ledger, group: DiffGroup) -> None:
     if not two.touches(*t.tensors):
         ledger.add_unmoved(b, b.n)
         return
+    total, squares, n = None, 0.0, 0
+    for ids, delta in _embedding_deltas(two, b, t):
+        if bool(delta.sizes.any()):
+            ledger.add(b, delta, tokens=ids)
+            total = delta.total if total is None else total + delta.total
+            squares, n = squares + float(delta.sizes.square().sum()), n + len(ids)
+        else:
+            ledger.add_unmoved(b, len(ids))
+    if total is not None and float(total.norm()) > max(COMMON, 2 / sqrt(n)) * sqrt(n * squares):
+        direction = total / total.norm()
+        along = torch.zeros(b.n)
+        for ids, delta in _embedding_deltas(two, b, t):
+            along[ids] = delta.project(direction).float().cpu()
+        ledger.set_apart(b, direction, along)
+
+
+def _embedding_deltas(two: Two, b: Stack, t: Stack) -> Iterator[tuple[Int[Tensor, "some"], Delta]]:
+    """Some tokens at a time, and how their rows moved; none where the widths differ."""
     before, after = (
         _Rows(p, rounded) for p, rounded in zip((b, t), two.rounding(b, t), strict=True)
     )
@@ -96,7 +118,7 @@ def _measure_embedding(two: Two, ledger: Ledger, group: DiffGroup) -> None:
     known = two.partners[: b.n]
     partners[: len(known)] = torch.where(known < t.n, known, -1)
     blocks = range(0, b.n, ROWS_AT_ONCE)
-    for start in track(blocks, len(blocks), f"comparing the {group} of {two.base.name}"):
+    for start in track(blocks, len(blocks), f"comparing the {b.group} of {two.base.name}"):
         ids = torch.arange(start, min(start + ROWS_AT_ONCE, b.n))
         ids = ids[partners[ids] >= 0]
         if not len(ids):
@@ -104,16 +126,12 @@ def _measure_embedding(two: Two, ledger: Ledger, group: DiffGroup) -> None:
         old, at = before(ids), partners[ids]
         if factors is not None:
             left, right = factors
-            delta = Delta(old, after.project(right).to(old), left[at.to(left.device)].to(old))
+            yield ids, Delta(old, after.project(right).to(old), left[at.to(left.device)].to(old))
         elif (new := after(at)).shape == old.shape:
-            delta = two.subtract(old, new, group)
+            yield ids, two.subtract(old, new, b.group)
         else:
-            two.note(f"the {group}s have the widths {old.shape[1]} and {new.shape[1]}")
+            two.note(f"the {b.group}s have the widths {old.shape[1]} and {new.shape[1]}")
             return
-        if bool(delta.sizes.any()):
-            ledger.add(b, delta, tokens=ids)
-        else:
-            ledger.add_unmoved(b, len(ids))
 
 
 class _Rows:

@@ -57,6 +57,16 @@ class Delta:
     def rows(self, at: Int[Tensor, "some"]) -> Float[Tensor, "some width"]:
         return self.right[at] if self.left is None else self.left[at] @ self.right
 
+    @property
+    def total(self) -> Float[Tensor, "width"]:
+        """The sum of all movements."""
+        return self.right.sum(0) if self.left is None else self.left.sum(0) @ self.right
+
+    def project(self, direction: Float[Tensor, "width"]) -> Float[Tensor, "n"]:
+        """How far each moved along a direction."""
+        along = self.right @ direction
+        return along if self.left is None else self.left @ along
+
     @cached_property
     def dense(self) -> Float[Tensor, "n width"]:
         return self.right if self.left is None else self.left @ self.right
