@@ -199,7 +199,7 @@ def find_like(
     SELECT address, best.kind, best.side, best.layer, alike,
         CAST(len(shared) AS INTEGER) AS shared,
         list_transform(list_sort(shared, 'ASC'), lambda x: CAST(x[1] AS INTEGER)) AS shared_ids,
-        first_ids
+        CASE WHEN alike < 0 THEN last_ids ELSE first_ids END AS first_ids
     FROM best {_known("best")} ORDER BY abs(alike) DESC, address, best.side"""
     return Question(sql, [*where.values, *not_itself.values, view])
 
