@@ -121,6 +121,11 @@ class Address:
         return cls(**numbers, **names, **flags)  # type: ignore[arg-type]
 
     @property
+    def attention(self) -> str:
+        """Which of an encoder–decoder's three it is in: "" for a stack's own."""
+        return "encoder" if self.encoder else "cross-attention" if self.cross else ""
+
+    @property
     def _in_mixer(self) -> str:
         return f".mixer.{self.port}{self.channel}" if self.port else ".mixer"
 

@@ -1,4 +1,4 @@
-"""Two tiny models on disk: a gated one with rotary positions, and one with biases."""
+"""Tiny models on disk: a gated one with rotary positions, one with biases, and encoder–decoders."""
 
 from pathlib import Path
 
@@ -15,3 +15,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("tiny") / "gpt2", "gpt2")
+
+
+@pytest.fixture(scope="session", params=["t5", "bart"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny") / request.param, request.param)

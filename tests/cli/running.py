@@ -13,6 +13,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lexray.cli import main
+from tests.families.pairs import BART, GATED, T5, make_pair
 from tests.families.zoo import GPT2, LLAMA, Variant, make
 
 N_TOKENS = 320
@@ -75,9 +76,10 @@ def mistake(*arguments: object) -> str:
 
 
 def save_tiny(folder: Path, family: str) -> Path:
-    """A random model of two layers with a byte-level tokenizer of its own."""
-    sizes = {"llama": LLAMA, "gpt2": GPT2}[family]
-    make(Variant(family, family, sizes | {"vocab_size": N_TOKENS})).save_pretrained(folder)
+    """A random model of two layers or stacks with a byte-level tokenizer of its own."""
+    sizes = {"llama": LLAMA, "gpt2": GPT2, "t5": T5 | GATED, "bart": BART}[family]
+    variant = Variant(family, family, sizes | {"vocab_size": N_TOKENS})
+    (make_pair if family in ("t5", "bart") else make)(variant).save_pretrained(folder)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -58,7 +58,10 @@ PAIRS = [
 @cache
 def build_pair(name: str) -> PreTrainedModel:
     """The model of the variant of this name."""
-    variant = next(v for v in PAIRS if v.name == name)
+    return make_pair(next(v for v in PAIRS if v.name == name))
+
+
+def make_pair(variant: Variant) -> PreTrainedModel:
     config = AutoConfig.for_model(variant.model_type, **variant.options)
     torch.manual_seed(0)
     model = AutoModelForSeq2SeqLM.from_config(config, attn_implementation="eager").eval()

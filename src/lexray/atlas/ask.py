@@ -210,9 +210,9 @@ def find_like(
 def place_of(address: str) -> dict[str, Any]:
     """A vector's place, by which files and rows that cannot hold it are passed over; a neuron's is
     that of all its vectors."""
-    if neuron := re.fullmatch(r"(L(\d+).*)N(\d+)", address):
+    if neuron := re.fullmatch(r"((?:enc\.)?L(\d+).*)N(\d+)", address):
         return {"layer": int(neuron[2]), "owner": neuron[1], "number": int(neuron[3])}
-    layer = re.match(r"L(\d+)", address)
+    layer = re.match(r"(?:enc\.)?L(\d+)", address)
     kind = re.search(r"\.(?:(key|gate|value)|([QKVO])\d+)$", address)
     return {
         "address": address,
@@ -224,7 +224,7 @@ def place_of(address: str) -> dict[str, Any]:
 def owners_of(sizes: Mapping[str, int], address: str) -> list[str]:
     """Where a vector may be kept: keys and values that heads share, under the first of them; of how
     many, is each layer's own matter (Gemma 4)."""
-    if address.startswith("final_norm"):
+    if address.removeprefix("enc.").startswith("final_norm"):
         return [address]
     at = Address.parse(address)
     shared = at.subhead in ("K", "V") and at.head is not None
@@ -237,7 +237,7 @@ def head_of(address: str) -> str:
     at = Address.parse(address)
     if at.head is None:
         raise LexrayError(f"{address} is no head; heads look like L3H7")
-    return str(Address(at.layer, head=at.head))
+    return str(Address(at.layer, head=at.head, cross=at.cross, encoder=at.encoder))
 
 
 def find_vectors(
@@ -311,7 +311,8 @@ def find_heads(view: str, layer: int | None) -> Question:
         GROUP BY ALL
     )
     SELECT * FROM sized FULL JOIN (SELECT * EXCLUDE (view) FROM heads WHERE {where}) AS did
-    USING (address, layer, head) ORDER BY layer, head"""
+    USING (address, layer, head) ORDER BY starts_with(address, 'enc.') DESC, layer,
+    regexp_matches(address, 'X'), head"""
     return Question(sql, where.values * 2)
 
 

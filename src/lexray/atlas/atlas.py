@@ -333,10 +333,7 @@ class Atlas:
         """All lists of one vector (what a reader sees, and what it expects), or of one side; of a
         neuron (L3N17) those of its key, gate and value. `k`: of either end so many tokens."""
         text = str(address)
-        places = (
-            [text] if text.startswith("final_norm") else ask.owners_of(self.manifest.sizes, text)
-        )
-        for wanted in places:
+        for wanted in ask.owners_of(self.manifest.sizes, text):
             at = {**ask.place_of(wanted), "side": side}
             question = ask.find_vectors(self.view, at, None, "place", k)
             if len(rows := self._ask(question, f"{wanted} as tokens", LISTS)):

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.address import Address
 from lexray.atlas.heads import Row, Tables, to_table
 from lexray.atlas.plan import NEURONS_AT_ONCE, Chunk
 from lexray.atlas.vectors import between
@@ -59,7 +58,8 @@ class _Unit:
 def read_evidence(model: Model, chunk: Chunk, text: str) -> Tables:
     assert chunk.layer is not None
     make = _neurons if chunk.kind == "neurons" else _heads
-    snippets, areas = make(model, chunk, chunk.layer, text)
+    stack = model.encoder if chunk.stack == "enc" else model
+    snippets, areas = make(stack, chunk, chunk.layer, text)
     return {"agreement": to_table("agreement", areas), "evidence": to_table("evidence", snippets)}
 
 
@@ -117,7 +117,7 @@ def _heads(model: Model, chunk: Chunk, layer: int, text: str) -> tuple[list[Row]
     tokens = spell_pieces(model, pieces)
     for (looking, part), (watched, means) in zip(parts.items(), answers, strict=True):
         for one, mean in zip(watched, means, strict=True):
-            address = str(Address(layer, head=one.head.index))
+            address = str(model.at(layer, head=one.head.index))
             at = {"address": address, "layer": layer, "part": part}
             shown = head_snippets(model, one, tokens, PLACES)
             snippets += [{**at, "rank": rank, **_say(s)} for rank, s in enumerate(shown, 1)]

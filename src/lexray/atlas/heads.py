@@ -28,7 +28,8 @@ Row = dict[str, Any]
 def read_heads(model: Model, chunk: Chunk, k: int, directions: int) -> Tables:
     """The heads of a layer: VO and QK as their best pairs and their singular directions."""
     assert chunk.layer is not None
-    heads = model.layers[chunk.layer].heads
+    layer = (model.encoder if chunk.stack == "enc" else model).layers[chunk.layer]
+    heads = layer.cross_heads if chunk.stack == "cross" else layer.heads
     circuits: list[Circuit] = [c for head in heads for c in (head.vo, head.qk)]
     svds = [factored_svd(*circuit.matrices) for circuit in circuits]
     matrices: list[Row] = []
@@ -37,7 +38,7 @@ def read_heads(model: Model, chunk: Chunk, k: int, directions: int) -> Tables:
         matrices.append(_describe(circuit, best, S))
         pairs += _pair_rows(circuit, best)
     return {
-        "directions": _directions(model, circuits, svds, min(directions, len(svds[0][1])), k),
+        "directions": _directions(circuits, svds, min(directions, len(svds[0][1])), k),
         "pairs": to_table("pairs", pairs),
         "matrices": to_table("matrices", matrices),
     }
@@ -77,12 +78,13 @@ def _pair_rows(circuit: Circuit, pairs: Pairs) -> Iterator[Row]:
         yield {**place, "rank": rank, "row": pair.row.id, "col": pair.col.id, "score": pair.score}
 
 
-def _directions(model: Model, circuits: list[Circuit], svds: list[Any], n: int, k: int) -> pa.Table:
+def _directions(circuits: list[Circuit], svds: list[Any], n: int, k: int) -> pa.Table:
     """The n largest of each, both ends; ends that are read alike are read together."""
     tables = []
     for matrix in ("VO", "QK"):
         chosen = [(c, svd) for c, svd in zip(circuits, svds, strict=True) if c.matrix == matrix]
         for end in range(2):
+            group = chosen[0][0].head.group(chosen[0][0].kinds[end])
             X = torch.cat([(svd[2] if end else svd[0]).T[:n] for _, svd in chosen])
             shares = [
                 svd[1].square() / svd[1].square().sum().clamp(min=1e-300) for _, svd in chosen
@@ -94,7 +96,7 @@ def _directions(model: Model, circuits: list[Circuit], svds: list[Any], n: int, 
                 "singular": [float(s) for _, svd in chosen for s in svd[1][:n]],
                 "share": [float(s) for share in shares for s in share[:n]],
                 "end": [("input", "output")[end]] * len(places),
-                **list_ends(model, circuits[0].head.layer, X, chosen[0][0].kinds[end], k),
+                **list_ends(group.read_in, group.layer, X, group.kind, k),
             }
             tables.append(pa.table(columns, schema=TABLES["directions"]))
     return pa.concat_tables(tables)

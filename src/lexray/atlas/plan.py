@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import ceil
 from typing import Literal, get_args
@@ -16,7 +16,8 @@ from typing import Literal, get_args
 from lexray.atlas.options import VECTOR_PARTS, AtlasOptions
 from lexray.atlas.schema import NO_VIEW
 from lexray.errors import LexrayError
-from lexray.model.groups import layer_groups
+from lexray.families import Attention
+from lexray.model.groups import Group, attention_of, cross_groups, layer_groups
 from lexray.model.weights import Weights
 from lexray.space.kinds import EXPECTS, Kind
 from lexray.view import VIEWS, View
@@ -24,6 +25,8 @@ from lexray.view import VIEWS, View
 Job = Literal[
     "tokens", "vectors", "others", "heads", "relations", "roles", "links", "evidence", "index"
 ]
+Stack = Literal["", "enc", "cross"]
+"""Of an encoder–decoder: the decoder, the encoder, or what reads the one for the other."""
 FILES: dict[str, tuple[str, ...]] = {
     "heads": ("directions", "pairs", "matrices"),
     "roles": ("heads", "roles"),
@@ -40,7 +43,8 @@ SEARCHED = 0.06
 """The share of a head's token pairs that takes as long as its search, by the standard view."""
 NAME = re.compile(
     r"(?P<table>[a-z]+)/(?P<view>[a-z]+)/"
-    r"(?P<kind>[A-Za-z]+)(?:-L(?P<layer>\d{3,6}))?(?:-(?P<part>\d{2,6}))?(?:-(?P<mark>[0-9a-f]{8}))?"
+    r"(?P<kind>[A-Za-z]+)(?:-(?P<stack>enc|cross)?L(?P<layer>\d{3,6}))?"
+    r"(?:-(?P<part>\d{2,6}))?(?:-(?P<mark>[0-9a-f]{8}))?"
     r"\.parquet"
 )
 
@@ -56,12 +60,14 @@ class Chunk:
     part: int | None = None
     mark: str = ""
     """Of the index: what it is over."""
+    stack: Stack = ""
+    """In which part of an encoder–decoder the layer is."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Its files, in the order in which they are written: the last says that it is done."""
         stem = self.kind
-        stem += "" if self.layer is None else f"-L{self.layer:03d}"
+        stem += "" if self.layer is None else f"-{self.stack}L{self.layer:03d}"
         stem += "" if self.part is None else f"-{self.part:02d}"
         stem += f"-{self.mark}" if self.mark else ""
         tables = FILES.get(self.job, (self.job,))
@@ -83,7 +89,8 @@ class Chunk:
         if job == "vectors" and match["kind"] == "others":
             job = "others"
         layer, part = (None if match[key] is None else int(match[key]) for key in ("layer", "part"))
-        chunk = cls(job, match["view"], match["kind"], layer, part, match["mark"] or "")
+        stack: Stack = match["stack"] or ""  # type: ignore[assignment]
+        chunk = cls(job, match["view"], match["kind"], layer, part, match["mark"] or "", stack)
         if chunk.name != name:
             raise LexrayError(f"{name[:80]!r} is no file of an atlas")
         return chunk
@@ -91,46 +98,70 @@ class Chunk:
 
 def plan_chunks(model: Weights, options: AtlasOptions) -> list[Chunk]:
     """What the options ask for, the index left out, in the order in which it is worked on."""
-    layers = choose_layers(model, options)
+    places = choose_places(model, options)
     chunks = [Chunk("tokens", NO_VIEW)]
     for view in dict.fromkeys(options.views):
-        chunks += _plan_vectors(model, options, view, layers)
+        chunks += _plan_vectors(model, options, view, places)
         if "others" in options.kinds:
             chunks.append(Chunk("others", view, "others"))
         if "heads" in options.kinds:
-            chunks += [Chunk("heads", view, layer=layer) for layer in layers]
+            chunks += [Chunk("heads", view, layer=layer, stack=stack) for stack, layer in places]
         whole: tuple[Job, ...] = ("roles", "relations", "links")
         chunks += [Chunk(job, view) for job in whole if job in options.kinds]
         if options.text is not None:
-            chunks += _plan_evidence(model, view, layers)
+            chunks += _plan_evidence(model, view, places)
     return chunks
 
 
-def choose_layers(model: Weights, options: AtlasOptions) -> list[int]:
-    """The layers that are asked for; those before 0 count from the end."""
-    n = model.n_layers
-    wanted = range(n) if options.layers is None else options.layers
-    if wrong := [layer for layer in wanted if not -n <= layer < n]:
-        raise LexrayError(f"there is no layer {wrong[0]}: {model.name} has 0–{n - 1}")
-    return sorted({layer % n for layer in wanted})
+def choose_places(model: Weights, options: AtlasOptions) -> list[tuple[Stack, int]]:
+    """The layers that are asked for, those before 0 counted from the end; of an encoder–decoder
+    the encoder's and the decoder's of these numbers, and the decoder's cross-attention."""
+    most = max(stack.n_layers for stack in model.stacks)
+    wanted = range(most) if options.layers is None else options.layers
+    if wrong := [layer for layer in wanted if not -most <= layer < most]:
+        raise LexrayError(f"there is no layer {wrong[0]}: {model.name} has 0–{most - 1}")
+    places: list[tuple[Stack, int]] = []
+    for stack in model.stacks:
+        n = stack.n_layers
+        for layer in sorted({layer % n for layer in wanted if -n <= layer < n}):
+            places.append(("" if stack is model else "enc", layer))
+            if stack.architecture.blocks[layer].cross is not None:
+                places.append(("cross", layer))
+    return places
+
+
+def groups_at(model: Weights, stack: Stack, layer: int, kind: str) -> list[Group]:
+    """The vectors of a kind; of cross-attention those that read the source."""
+    known = _kind(kind)
+    if stack == "cross":
+        return cross_groups(model, layer, known) if known in ("K", "V") else []
+    return layer_groups(model.encoder if stack else model, layer, known)
+
+
+def attention_at(model: Weights, stack: Stack, layer: int) -> Attention:
+    return attention_of(model.encoder if stack == "enc" else model, layer, cross=stack == "cross")
 
 
 def _plan_vectors(
-    model: Weights, options: AtlasOptions, view: str, layers: Sequence[int]
+    model: Weights, options: AtlasOptions, view: str, places: Sequence[tuple[Stack, int]]
 ) -> Iterator[Chunk]:
-    for layer in layers:
+    for stack, layer in places:
         for part, kind in VECTOR_PARTS.items():
-            if part in options.kinds and (n := count_vectors(model, layer, kind)):
+            if part in options.kinds and (n := count_vectors(model, stack, layer, kind)):
                 for at in range(ceil(n / AT_ONCE)):
-                    yield Chunk("vectors", view, kind, layer, at)
+                    yield Chunk("vectors", view, kind, layer, at, stack=stack)
 
 
-def _plan_evidence(model: Weights, view: str, layers: Sequence[int]) -> Iterator[Chunk]:
-    for layer in layers:
-        n = count_vectors(model, layer, "value")
+def _plan_evidence(
+    model: Weights, view: str, places: Sequence[tuple[Stack, int]]
+) -> Iterator[Chunk]:
+    """Of an encoder–decoder the encoder's alone: a text is a source, and no target."""
+    own: Stack = "" if model.architecture.encoder is None else "enc"
+    for layer in [layer for stack, layer in places if stack == own]:
+        n = count_vectors(model, own, layer, "value")
         for at in range(ceil(n / NEURONS_AT_ONCE)):
-            yield Chunk("evidence", view, "neurons", layer, at)
-        yield Chunk("evidence", view, "heads", layer)
+            yield Chunk("evidence", view, "neurons", layer, at, stack=own)
+        yield Chunk("evidence", view, "heads", layer, stack=own)
 
 
 def plan_index(model: Weights, options: AtlasOptions, chunks: Iterable[Chunk]) -> list[Chunk]:
@@ -151,15 +182,15 @@ def plan_index(model: Weights, options: AtlasOptions, chunks: Iterable[Chunk]) -
     return planned
 
 
-def order_of(chunk: Chunk) -> tuple[str, str, int, str, int, str]:
+def order_of(chunk: Chunk) -> tuple[str, str, int, str, int, str, str]:
     """By what it is about: the order in which files are listed and read."""
     layer = -1 if chunk.layer is None else chunk.layer
     part = -1 if chunk.part is None else chunk.part
-    return chunk.job, chunk.view, layer, chunk.kind, part, chunk.mark
+    return chunk.job, chunk.view, layer, chunk.kind, part, chunk.mark, chunk.stack
 
 
-def count_vectors(model: Weights, layer: int, kind: str) -> int:
-    return sum(group.n for group in layer_groups(model, layer, _kind(kind)))
+def count_vectors(model: Weights, stack: Stack, layer: int, kind: str) -> int:
+    return sum(group.n for group in groups_at(model, stack, layer, kind))
 
 
 def _kind(name: str) -> Kind:
@@ -181,9 +212,9 @@ def sides_of(view: View, kind: str) -> tuple[str, ...]:
 def count_lists(model: Weights, chunk: Chunk) -> int:
     """Lists of tokens that a chunk of vectors holds."""
     if chunk.job == "others":
-        return 8 * model.n_layers + 2
+        return sum(8 * stack.n_layers + 2 for stack in model.stacks)
     assert chunk.layer is not None
-    n = count_vectors(model, chunk.layer, chunk.kind) - AT_ONCE * (chunk.part or 0)
+    n = count_vectors(model, chunk.stack, chunk.layer, chunk.kind) - AT_ONCE * (chunk.part or 0)
     return min(n, AT_ONCE) * len(sides_of(VIEWS[chunk.view], chunk.kind))
 
 
@@ -192,16 +223,17 @@ def cost_of(model: Weights, options: AtlasOptions, chunk: Chunk) -> float:
     a = model.architecture
     e, d = a.d_vocab, a.d_model
     product = 2.0 * e * d
-    heads = [len(block.attention.q.starts) for block in a.blocks]
+    places = choose_places(model, replace(options, layers=None))
+    heads = [len(attention_at(model, *place).q.starts) for place in places]
     match chunk.job:
         case "vectors" | "others":
             return product * count_lists(model, chunk) * 1.15
         case "heads":
             assert chunk.layer is not None
-            spec = a.blocks[chunk.layer].attention
-            widths = spec.q.d_head + spec.v.d_head
-            searched = 2.0 * e * e * widths * heads[chunk.layer] * SEARCHED
-            return searched + product * heads[chunk.layer] * (2 * widths + 4 * options.directions)
+            spec = attention_at(model, chunk.stack, chunk.layer)
+            widths, n = spec.q.d_head + spec.v.d_head, len(spec.q.starts)
+            searched = 2.0 * e * e * widths * n * SEARCHED
+            return searched + product * n * (2 * widths + 4 * options.directions)
         case "relations":
             return 0.1 * sum(heads) * 2.0 * e * e * a.d_head + product * sum(heads)
         case "roles":
@@ -219,9 +251,9 @@ def cost_of(model: Weights, options: AtlasOptions, chunk: Chunk) -> float:
 
 def _count_all(model: Weights) -> int:
     """Vectors of all kinds."""
-    kinds, layers = VECTOR_PARTS.values(), range(model.n_layers)
-    return sum(count_vectors(model, layer, kind) for layer in layers for kind in kinds)
+    kinds, places = VECTOR_PARTS.values(), choose_places(model, AtlasOptions())
+    return sum(count_vectors(model, *place, kind) for place in places for kind in kinds)
 
 
 def _neurons(model: Weights) -> list[int]:
-    return [count_vectors(model, layer, "value") for layer in range(model.n_layers)]
+    return [count_vectors(model, "", layer, "value") for layer in range(model.n_layers)]

@@ -12,12 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.address import LayerVector
-from lexray.atlas.plan import AT_ONCE, Chunk, sides_of
+from lexray.atlas.plan import AT_ONCE, Chunk, groups_at, sides_of
 from lexray.atlas.schema import TABLES, round_scores
 from lexray.errors import LexrayError
 from lexray.model.feedforward import Mixture
 from lexray.model.fold import at_least_float32
-from lexray.model.groups import Group, layer_groups
+from lexray.model.groups import Group
 from lexray.model.model import Model
 from lexray.model.vectors import Vector
 from lexray.model.weights import Weights
@@ -33,15 +33,16 @@ def read_vectors(model: Model, chunk: Chunk, k: int) -> pa.Table:
     """One kind of one layer, or some of them where they are many."""
     assert chunk.layer is not None
     start = AT_ONCE * (chunk.part or 0)
-    groups = [*between(layer_groups(model, chunk.layer, _kind(chunk)), start, start + AT_ONCE)]
+    whole = groups_at(model, chunk.stack, chunk.layer, chunk.kind)
+    groups = [*between(whole, start, start + AT_ONCE)]
     X = torch.cat([group.rows(a, b) for group, a, b in groups])
-    kind = groups[0][0].kind
+    kind, stack, layer = whole[0].kind, whole[0].read_in, whole[0].layer
     owners = [str(group.owner) for group, a, b in groups for _ in range(a, b)]
     numbers = [i for _, a, b in groups for i in range(a, b)]
     addresses = [group.address_of(i) for group, a, b in groups for i in range(a, b)]
     parts = []
     for side in sides_of(model.options, kind):
-        ends = list_ends(_see(model, side), chunk.layer, X, kind, k)
+        ends = list_ends(_see(stack, side), layer, X, kind, k)
         columns: Columns = {
             "address": addresses,
             "kind": [kind] * len(X),
@@ -56,13 +57,6 @@ def read_vectors(model: Model, chunk: Chunk, k: int) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _kind(chunk: Chunk) -> Kind:
-    for kind in get_args(Kind):
-        if kind == chunk.kind:
-            return kind  # type: ignore[no-any-return]
-    raise LexrayError(f"there are no vectors of the kind {chunk.kind!r}")
-
-
 def between(groups: Sequence[Group], start: int, stop: int) -> Iterator[tuple[Group, int, int]]:
     """The parts of groups, put one after another, that lie between two places."""
     before = 0
@@ -73,7 +67,7 @@ def between(groups: Sequence[Group], start: int, stop: int) -> Iterator[tuple[Gr
         before += group.n
 
 
-def _see(model: Model, side: str) -> Weights:
+def _see(model: Weights, side: str) -> Weights:
     return model.view(reading="output") if side == "expects" else model
 
 
@@ -112,10 +106,11 @@ def _lists(x: Float[Tensor, "n k"] | Int[Tensor, "n k"]) -> pa.ListArray:
 
 def read_others(model: Model, chunk: Chunk, k: int) -> pa.Table:
     """What there is only a handful of: all layers together."""
-    alike: dict[tuple[Kind, bool], list[Vector]] = {}
-    for vector in (*_layer_vectors(model), *_final_norm(model)):
-        alike.setdefault((vector.kind, vector.layer == 0), []).append(vector)
-    rows = [_together(model, some, k) for some in alike.values()] + [*_routers(model, k)]
+    alike: dict[tuple[Kind, bool, bool], list[Vector]] = {}
+    for stack in reversed(model.stacks):
+        for vector in (*_layer_vectors(stack), *_final_norm(stack)):
+            alike.setdefault((vector.kind, vector.layer == 0, stack is model), []).append(vector)
+    rows = [_together(some, k) for some in alike.values()] + [*_routers(model, k)]
     return pa.concat_tables(rows) if rows else TABLES["vectors"].empty_table()
 
 
@@ -140,9 +135,13 @@ def _if_there(make: Callable[[], Vector]) -> Iterator[Vector]:
         yield vector
 
 
-def _together(model: Model, vectors: Sequence[Vector], k: int) -> pa.Table:
+def _together(vectors: Sequence[Vector], k: int) -> pa.Table:
     """Vectors that are read alike."""
-    X, first = torch.stack([vector.tensor for vector in vectors]), vectors[0]
+    X, first, model = (
+        torch.stack([vector.tensor for vector in vectors]),
+        vectors[0],
+        vectors[0].weights,
+    )
     addresses = [vector.address for vector in vectors]
     columns: Columns = {
         "address": addresses,

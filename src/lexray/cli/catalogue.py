@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -32,7 +33,8 @@ def describe(
     at = Address.parse(address)
     if at.subhead is not None or (at.head is None and at.neuron is None):
         raise LexrayError(f"{at} is neither a head nor a neuron; try L3H7 or L12N345")
-    output.show(model.open()[str(at).partition(".")[0]].describe(measure=not static))
+    part = replace(at, matrix=None, vector=None)
+    output.show(model.open()[part].describe(measure=not static))
 
 
 def catalogue(

@@ -64,7 +64,8 @@ def heads(
         bool, option("Only say what it would cost here: bytes, operations, memory, time.")
     ] = False,
 ) -> None:
-    """Every head of a model, VO and QK, as its strongest token pairs: a line of JSON each.
+    """Every head of a model, VO and QK, as its strongest token pairs: a line of JSON each; of an
+    encoder–decoder also enc.L3H2 and L3X2.
 
     lexray heads demo -k 50 -o heads.jsonl
 
@@ -79,9 +80,7 @@ def heads(
         shown = whole.Format.TABLE if form is SweepFormat.JSONL else whole.Format(form.value)
         whole.show(plan_heads(opened), shown, output)
         return
-    circuits = {
-        str(c.address): c for layer in opened.layers for h in layer.heads for c in (h.vo, h.qk)
-    }
+    circuits = {str(c.address): c for head in opened.every_head for c in (head.vo, head.qk)}
 
     def read(addresses: list[str]) -> Iterator[Pairs]:
         return pairs.each([circuits[address] for address in addresses], filter)

@@ -16,6 +16,7 @@ from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.model.circuits import Circuit
 from lexray.model.head import Head
+from lexray.model.layer import Layer
 from lexray.model.sweep import MOST_BYTES, multiply
 from lexray.progress import track
 from lexray.result.pairs import SIDES, Pair
@@ -102,10 +103,10 @@ class Heads:
     model: Anatomy
 
     def __len__(self) -> int:
-        return sum(len(layer.every_head) for layer in self.model.own_layers)
+        return sum(len(layer.every_head) for layer in _layers(self.model))
 
     def __iter__(self) -> Iterator[Head]:
-        for layer in self.model.own_layers:
+        for layer in _layers(self.model):
             yield from layer.every_head
 
     def __getitem__(self, index: int) -> Head:
@@ -156,11 +157,10 @@ def find_heads(
     every = torch.arange(space.n_rows) if listed is None else listed
     wanted = [_places(every, space.list_ids(f)) for f in filters]
     hits: list[HeadHit] = []
-    layers = [layer for layer in model.own_layers if len(layer.heads)]
-    for layer in track(layers, len(layers), f"searching {matrix} of all heads"):
-        crossing = (Circuit(head, matrix) for head in layer.cross_heads)
-        made = _factors([Circuit(head, matrix) for head in layer.heads], len(every))
-        for circuit, A, B in (*made, *((c, *c.factors()) for c in crossing)):
+    groups = [heads for layer in _layers(model) for heads in (layer.heads, layer.cross_heads)]
+    groups = [heads for heads in groups if len(heads)]
+    for heads in track(groups, len(groups), f"searching {matrix} of all heads"):
+        for circuit, A, B in _factors([Circuit(head, matrix) for head in heads], len(every)):
             scores = _standardise(A.double(), B.double(), *wanted) * (-1 if negative else 1)
             hits.append(_hit(circuit, scores, every, wanted, negative))
     hits.sort(key=lambda hit: -hit.score)
@@ -168,6 +168,11 @@ def find_heads(
     if negative:
         hits = [HeadHit(hit.address, -hit.score, hit.pairs) for hit in hits]
     return HeadHits(space.source("heads"), matrix, row, col, len(hits), tuple(hits[:n]))
+
+
+def _layers(model: Anatomy) -> list[Layer]:
+    """Of all stacks, those whose weights no earlier one has."""
+    return [layer for stack in model.stacks for layer in stack.own_layers]
 
 
 def _factors(circuits: list[Circuit], tokens: int) -> Iterator[tuple[Circuit, Tensor, Tensor]]:

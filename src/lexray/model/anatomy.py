@@ -44,6 +44,13 @@ class Anatomy(Weights):
         """The layers whose weights no earlier one has: all, but where layers share (ALBERT)."""
         return [self.layers[i] for i in self.architecture.own_layers]
 
+    @property
+    def every_head(self) -> list[Head]:
+        """Layer after layer; of an encoder–decoder the encoder's heads, then those of each decoder
+        layer with those of its cross-attention."""
+        layers = [layer for stack in self.stacks for layer in stack.layers]
+        return [head for layer in layers for head in layer.every_head]
+
     def groups(self, kind: Kind) -> Iterator[VectorGroup]:
         """All vectors of a kind, group after group, layer after layer."""
         return (VectorGroup(str(group.owner), [group]) for group in all_groups(self, kind))
@@ -88,9 +95,9 @@ class Anatomy(Weights):
 
     def _ipython_key_completions_(self) -> list[str]:
         """What `model["L<tab>` offers: layers and heads, and of each layer how neurons begin."""
-        parts = [f"{layer.address}{end}" for layer in self.layers for end in ("", "N0")]
-        heads = [str(head.address) for layer in self.layers for head in layer.every_head]
-        return [*parts, *heads]
+        layers = [layer for stack in self.stacks for layer in stack.layers]
+        parts = [f"{layer.address}{end}" for layer in layers for end in ("", "N0")]
+        return [*parts, *(str(head.address) for head in self.every_head)]
 
     def head(self, address: str | Address) -> Head:
         """The head at an address: `model.head("L3H7")`."""
@@ -133,7 +140,8 @@ class Anatomy(Weights):
         if tensor is None:
             raise LexrayError(f"{self.name} has no {part} in its final norm")
         gain = self.place(tensor)
-        return Vector(self, f"final_norm.{part}", "norm", lambda: gain, "final_norm")
+        stem = "" if self.decoder is None else "enc."
+        return Vector(self, f"{stem}final_norm.{part}", "norm", lambda: gain, "final_norm")
 
 
 def _inside_head(head: Head, at: Address) -> Head | Circuit | Vector:

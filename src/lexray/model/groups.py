@@ -166,10 +166,9 @@ def layer_groups(weights: Weights, layer: int, kind: Kind) -> list[Group]:
         return mixer_groups(weights, layer, kind)
     if kind not in ("Q", "K", "V", "O") or block.attention.absent:
         return []
-    heads = _heads(weights, layer, kind)
-    if block.cross is not None and kind in ("Q", "O"):
-        heads += _heads(weights, layer, kind, cross=True)
-    return heads
+    reads_source = kind in ("K", "V")
+    crossing = [] if reads_source else cross_groups(weights, layer, kind)
+    return [*_heads(weights, layer, kind), *crossing]
 
 
 def _heads(weights: Weights, layer: int, kind: Kind, *, cross: bool = False) -> list[Group]:
@@ -179,15 +178,21 @@ def _heads(weights: Weights, layer: int, kind: Kind, *, cross: bool = False) -> 
     return [head_group(weights, layer, i, kind, cross=cross) for i in range(0, n, shared)]
 
 
+def cross_groups(weights: Weights, layer: int, kind: Kind) -> list[Group]:
+    """The vectors of a kind in a decoder layer's cross-attention; none where there is none."""
+    if weights.architecture.blocks[layer].cross is None or kind not in ("Q", "K", "V", "O"):
+        return []
+    return _heads(weights, layer, kind, cross=True)
+
+
 def source_groups(weights: Weights, kind: Kind) -> Iterator[Group]:
     """Of an encoder: the keys and values of the decoder's cross-attention, which read it."""
     decoder = weights.decoder
     if decoder is None or kind not in ("K", "V"):
         return
     here = decoder.with_view(weights.options)
-    for layer, block in enumerate(here.architecture.blocks):
-        if block.cross is not None:
-            yield from _heads(here, layer, kind, cross=True)
+    for layer in range(len(here.architecture.blocks)):
+        yield from cross_groups(here, layer, kind)
 
 
 def all_groups(weights: Weights, kind: Kind) -> Iterator[Group]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lexray.families import Attention
 from lexray.families.walk import tensor_names
 from lexray.model.sweep import MOST_BYTES
 from lexray.model.weights import Weights
@@ -121,13 +122,13 @@ def plan_heads(weights: Weights, *, speed: Speed | None = None) -> SweepPlan:
     """
     a, c = weights.architecture, weights.checkpoint
     e, d = c.info(a.unembed).shape[0], a.d_model
-    names = {a.embed, a.unembed} | {n for b in a.blocks for n in tensor_names(b.attention)}
+    attentions = _attentions(weights)
+    names = {a.embed, a.unembed} | {n for spec in attentions for n in tensor_names(spec)}
     factors, bounds, dense, widest = 0.0, 0.0, 0.0, 1
     standardised = weights.options.standardised
     passes = BOUNDING_STANDARDISED if standardised else BOUNDING
-    for block in a.blocks:
-        queries, keys = block.attention.q, block.attention.k
-        values = block.attention.v
+    for spec in attentions:
+        queries, keys, values = spec.q, spec.k, spec.v
         columns = sum(len(h.starts) * h.d_head for h in (queries, keys, values))
         columns += len(queries.starts) * values.d_head
         factors += 2.0 * e * d * columns
@@ -143,7 +144,7 @@ def plan_heads(weights: Weights, *, speed: Speed | None = None) -> SweepPlan:
     return SweepPlan(
         weights.name,
         str(weights.options),
-        2 * sum(len(block.attention.q.starts) for block in a.blocks),
+        2 * sum(len(spec.q.starts) for spec in attentions),
         sum(c.size(name) for name in names if name in c.names()),
         sides * e * d * element + max(MOST_BYTES, one_head) + one_head // 3,
         factors,
@@ -160,6 +161,12 @@ def plan_noticed(weights: Weights) -> SweepPlan | None:
     if plan.factors + plan.bounds < NOTICED:
         return None
     return plan_heads(weights)
+
+
+def _attentions(weights: Weights) -> list[Attention]:
+    """Of all layers of all stacks, cross-attention included."""
+    blocks = [block for stack in weights.stacks for block in stack.architecture.blocks]
+    return [part for block in blocks for part in (block.attention, block.cross) if part is not None]
 
 
 def measure(d_model: int, width: int, device: torch.device) -> Speed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from threading import Event
@@ -14,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.address import Matrix
+from lexray.address import Address, Matrix
 from lexray.model.circuits import Circuit, describe
 from lexray.model.head_matrices import HeadMatrices
 from lexray.progress import Watcher, watcher
@@ -49,7 +50,7 @@ def each_top(
     """
     note = describe(filter, None, None, exclude_same)
     with _pool(torch.get_num_threads()) as submit:
-        for (_, heads), group in groupby(circuits, key=lambda circuit: _batch(circuit, filter)):
+        for (*_, heads), group in groupby(circuits, key=lambda circuit: _batch(circuit, filter)):
             factors: dict[Matrix, dict[int, Factors]] = {}
             waiting = []
             for circuit in group:
@@ -97,20 +98,21 @@ def _heed(watched: Watcher, left: Event | None) -> Watch:
     return see
 
 
-def _batch(circuit: Circuit, filter: Filter | None) -> tuple[int, range]:
-    """The layer, and the heads of it that are multiplied together: as many as may be held."""
+def _batch(circuit: Circuit, filter: Filter | None) -> tuple[Address, range]:
+    """The layer (and whether its cross-attention is meant, as of its head 0), and the heads of it
+    that are multiplied together: as many as may be held."""
     space, head = circuit.space, circuit.head
     ids = space.list_ids(filter)
     tokens = space.n_rows if ids is None else len(ids)
     n = max(1, MOST_BYTES // max(1, 4 * tokens * head.d_head * 4))
     start = head.index // n * n
-    return head.layer, range(start, min(start + n, len(head.spec.q.starts)))
+    return replace(head.address, head=0), range(start, min(start + n, len(head.spec.q.starts)))
 
 
 def multiply(circuit: Circuit, heads: Iterable[int], filter: Filter | None) -> dict[int, Factors]:
     """`Circuit.factors` of these heads of the circuit's layer, each end in one product."""
-    weights, layer = circuit.head.weights, circuit.head.layer
-    some = [Circuit(HeadMatrices(weights, layer, i), circuit.matrix) for i in heads]
+    weights, layer, cross = circuit.head.weights, circuit.head.layer, circuit.head.spec.crosses
+    some = [Circuit(HeadMatrices(weights, layer, i, cross=cross), circuit.matrix) for i in heads]
     if circuit.normed:
         return {c.head.index: c.factors(filter, filter) for c in some}
     left, right = (_multiply_end(some, end, filter) for end in (0, 1))

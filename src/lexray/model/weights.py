@@ -150,6 +150,11 @@ class Weights:
         other.decoder = self
         return other
 
+    @property
+    def stacks(self: Same) -> list[Same]:
+        """The encoder and the decoder of an encoder–decoder; else these weights alone."""
+        return [self] if self.architecture.encoder is None else [self.encoder, self]
+
     def at(self, layer: int, **parts: Any) -> Address:
         """The address of a part of this stack."""
         return Address(layer, encoder=self.decoder is not None, **parts)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.result.page import Script, page
@@ -24,6 +25,7 @@ from lexray.roles.patterns import (
     Repeated,
     all_looks,
     by_chance,
+    is_causal,
     repeated_tokens,
 )
 from lexray.roles.places import first_chance, place_chances, stands_out, tail
@@ -255,7 +257,7 @@ def catalogue(
     copied, seen = all_copying(model), all_looks(model, text)
     through, direct = induction(model, [each.previous for each in seen], seed=seed)
     did: Sequence[Did | None] = all_did(model, text) if measure else [None] * len(seen)
-    heads = [str(head.address) for layer in model.layers for head in layer.heads]
+    heads = [str(head.address) for head in model.every_head]
     roles = _roles(model, text, copied, seen, through, direct, did)
     entries = tuple(
         Entry(
@@ -284,11 +286,7 @@ def _roles(
     did: Sequence[Did | None],
 ) -> list[list[Role]]:
     """Of every head the roles it has: large enough, and with q < 0.01 over all heads."""
-    causal = model.architecture.causal
-    by_layer = [
-        by_chance(text, block.attention, causal=causal) for block in model.architecture.blocks
-    ]
-    even = [by_layer[head.layer] for layer in model.layers for head in layer.heads]
+    even = _equal_looks(model, text)
     up, down = (q_values(tail([sign * each.z for each in copied])) for sign in (1, -1))
     places = q_values(np.array([place_chances(*each) for each in zip(seen, even, strict=True)]))
     first = q_values(np.array([first_chance(*each) for each in zip(seen, even, strict=True)]))
@@ -326,6 +324,16 @@ def _roles(
             roles.append(Role("induction", through[i].effect, 0.0, q, really, detail))
         by_head.append(roles)
     return by_head
+
+
+def _equal_looks(model: Anatomy, text: Repeated) -> list[MeanLooks]:
+    """What each head would give that looks at all it can see alike."""
+    made: dict[Address, MeanLooks] = {}
+    for head in model.every_head:
+        layer = replace(head.address, head=0)
+        if layer not in made:
+            made[layer] = by_chance(text, head.spec, causal=is_causal(head))
+    return [made[replace(head.address, head=0)] for head in model.every_head]
 
 
 def _place_name(offset: int) -> str:

@@ -95,7 +95,7 @@ def end(weights: Weights, layer: int, kind: Kind) -> End | None:
         return None
     heads = [head_core(seen, layer, index, kind) for index in range(n)]
     suffix = "" if kind == "O" else f".{kind}"
-    names = tuple(f"{Address(layer, head=index)}{suffix}" for index in range(n))
+    names = tuple(f"{seen.at(layer, head=index)}{suffix}" for index in range(n))
     return End(kind, layer, names, len(heads[0]), torch.cat(heads))
 
 
@@ -105,10 +105,14 @@ def _name(group: Group, i: int) -> str:
     return address.removesuffix(".value")
 
 
-def head_core(weights: Weights, layer: int, index: int, kind: Kind) -> Float[Tensor, "r d_model"]:
+def head_core(
+    weights: Weights, layer: int, index: int, kind: Kind, *, cross: bool = False
+) -> Float[Tensor, "r d_model"]:
     """R W, where R is the triangular factor of the head's other side."""
-    near = at_least_float32(head_group(weights, layer, index, kind).tensor)
-    far = at_least_float32(head_group(weights, layer, index, OTHER[kind]).tensor)
+    near, far = (
+        at_least_float32(head_group(weights, layer, index, side, cross=cross).tensor)
+        for side in (kind, OTHER[kind])
+    )
     R = torch.linalg.qr(far.T.double(), mode="r").R
     with full_precision():
         core: Tensor = R.to(near) @ near
@@ -189,10 +193,15 @@ class WiredPart:
 
     def readers(self, via: Via | None) -> list[End]:
         """Each way in which it reads, or one."""
-        there = HEAD_VIAS if self.is_head else self._neuron_vias
+        there = self._head_vias if self.is_head else self._neuron_vias
         if via is not None and via not in there:
             raise LexrayError(f"{self.address} reads by {', '.join(there)}, not by {via!r}")
         return [self._single(each) for each in there if via in (None, each)]
+
+    @property
+    def _head_vias(self) -> tuple[Via, ...]:
+        """Of cross-attention the queries alone read this stream."""
+        return ("Q",) if self.address.cross else HEAD_VIAS
 
     @property
     def _neuron_vias(self) -> tuple[Via, ...]:
@@ -203,7 +212,7 @@ class WiredPart:
         layer, seen = self.address.layer, fold_view(self.weights)
         if self.is_head:
             assert self.address.head is not None
-            core = head_core(seen, layer, self.address.head, kind)
+            core = head_core(seen, layer, self.address.head, kind, cross=self.address.cross)
             return End(kind, layer, (self._named(kind),), len(core), core)
         for group in layer_groups(seen, layer, kind):
             owner = replace(self.address, neuron=None)

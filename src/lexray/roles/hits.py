@@ -23,7 +23,6 @@ from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
 from lexray.roles.tokens import TokenPairs
 from lexray.space.side import Side
-from lexray.space.space import space_of
 from lexray.space.topk.arithmetic import full_precision
 
 SCREEN = 1024
@@ -100,13 +99,10 @@ def all_hits(
 ) -> Iterator[tuple[Head, HeadHits]]:
     """Every head (or one) with what it hits; layer by layer, so that nothing large is kept."""
     board = Board.of(tasks)
-    for layer in model.own_layers:
-        heads = [head for head in layer.heads if only in (None, head.address)]
-        if not heads:
-            continue
-        space = space_of(model, layer.index)
+    for heads in _head_groups(model, only):
+        read, space = heads[0].vo.space_of("V"), heads[0].vo.space
         sides = Sides(
-            space.whole("V").only(board.sources),
+            read.whole("V").only(board.sources),
             space.side("O"),
             space.whole("O").only(board.targets),
             _places(space.side("O"), board.targets),
@@ -118,6 +114,14 @@ def all_hits(
             made = sides.few_rows(some) if few else sides.many_rows(some)
             for head, rows in zip(some, made, strict=True):
                 yield head, _hits(board, rows)
+
+
+def _head_groups(model: Anatomy, only: Address | None) -> Iterator[list[Head]]:
+    """Heads that are read alike: those of a layer, those of its cross-attention."""
+    for layer in [layer for stack in model.stacks for layer in stack.own_layers]:
+        for group in (layer.heads, layer.cross_heads):
+            if heads := [head for head in group if only in (None, head.address)]:
+                yield heads
 
 
 @dataclass(frozen=True, eq=False)

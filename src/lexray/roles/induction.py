@@ -20,7 +20,7 @@ from torch import Tensor
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
-from lexray.roles.patterns import lone_of
+from lexray.roles.patterns import LoneStates, lone_of
 
 MOVERS = 6
 """So many of the heads that look one place back are tried as the first of a pair."""
@@ -74,26 +74,37 @@ def induction(
 ) -> tuple[list[Match], list[Match]]:
     """Of every head: the best match through an earlier head that looks one place back, and the
     match of a token with itself (duplicates). `previous`: how much each head looks back."""
-    seen = model.view(folded=True)
-    heads = [head for layer in seen.layers for head in layer.heads]
-    order = sorted(range(len(heads)), key=lambda i: -previous[i])[:MOVERS]
+    heads = model.view(folded=True).every_head
+    order = [i for encoder in (True, False) for i in _order_movers(heads, previous, encoder)]
     ids = sample(model, seed)
-    x = {first: lone_of(model, ids, first=first) for first in (True, False)}
-    moved = {i: _move(heads[i], x[heads[i].layer == 0]) for i in order}
+    states = LoneStates(model, lambda stack, first: lone_of(stack, ids, first=first))
+    moved = {i: _move(heads[i], states(heads[i], "K")) for i in order}
     through, direct = [], []
     for head in heads:
-        own = x[head.layer == 0]
         W_Q, W_K = at_least_float32(head.W_Q), at_least_float32(head.W_K)
-        queries = own.to(W_Q) @ W_Q
-        direct.append(match_of(queries, own.to(W_K) @ W_K))
+        queries = states(head, "Q").to(W_Q) @ W_Q
+        direct.append(match_of(queries, states(head, "K").to(W_K) @ W_K))
         matches = [
             match_of(queries, moved[i].to(W_K) @ W_K, str(heads[i].address))
             for i in order
-            if heads[i].layer < head.layer
+            if _feeds_keys(heads[i], head)
         ]
         best = max(matches, key=lambda match: match.effect, default=Match(0.0, 0.0))
         through.append(replace(best, tried=max(1, len(matches))))
     return through, direct
+
+
+def _order_movers(heads: Sequence[Head], previous: Sequence[float], encoder: bool) -> list[int]:
+    """Of one stack, the heads that look one place back most."""
+    own = [i for i, h in enumerate(heads) if h.address.encoder == encoder and not h.address.cross]
+    return sorted(own, key=lambda i: -previous[i])[:MOVERS]
+
+
+def _feeds_keys(mover: Head, head: Head) -> bool:
+    """Whether a head's keys see what an earlier one has moved: a source's all of the encoder."""
+    if head.address.cross:
+        return mover.address.encoder
+    return mover.address.encoder == head.address.encoder and mover.layer < head.layer
 
 
 def _move(head: Head, x: Float[Tensor, "n d_model"]) -> Float[Tensor, "n d_model"]:

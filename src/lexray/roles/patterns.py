@@ -11,7 +11,9 @@ known places; a trace of the same text measures what the heads really do there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,6 +24,8 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.head import Head
 from lexray.model.head_matrices import visible
 from lexray.space.effective import effective_rows, reader_norm
+
+Made = TypeVar("Made")
 
 LENGTH = 24
 """Random tokens before they are repeated."""
@@ -60,6 +64,7 @@ def repeated_tokens(model: Anatomy, seed: int = 0, *, texts: int = TEXTS) -> Rep
     longest = model.architecture.n_ctx or 2 * LENGTH
     if (W_pos := model.W_pos) is not None:
         longest = min(longest, len(W_pos))
+    longest -= model.architecture.encoder is not None  # a decoder begins with a token of its own
     length = max(2, min(LENGTH, longest // 2, max(2, len(usable))))
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.stack(
@@ -86,10 +91,13 @@ def lone_of(model: Anatomy, ids: Int[Tensor, "n"], *, first: bool) -> Float[Tens
     return (model.W_E.cpu() if rows is None else rows)[ids].float()
 
 
-def pattern(head: Head, x: Float[Tensor, "n d_model"], *, causal: bool) -> Float[Tensor, "n n"]:
-    """A head's attention weights on such states; `head` of a model whose norms are folded."""
+def pattern(
+    head: Head, x: Float[Tensor, "n d_model"], y: Float[Tensor, "n d_model"], *, causal: bool
+) -> Float[Tensor, "n n"]:
+    """A head's attention weights on such states, `y` of what it looks at; `head` of a model whose
+    norms are folded."""
     spec, at = head.spec, torch.arange(len(x))
-    q, k = head.queries(x.to(head.W_Q)).double(), head.keys(x.to(head.W_K)).double()
+    q, k = head.queries(x.to(head.W_Q)).double(), head.keys(y.to(head.W_K)).double()
     if spec.rotary is not None:
         q = spec.rotary.turn(q[:, None], at)[:, 0]
         k = spec.rotary.turn(k[:, None], at)[:, 0]
@@ -132,7 +140,7 @@ class MeanLooks:
 def looks(patterns: Float[Tensor, "texts n n"], text: Repeated) -> MeanLooks:
     """The mean over texts and positions; the first few positions have little choice."""
     each = patterns.double()
-    late = torch.arange(text.n) >= min(OFFSETS, text.length)
+    late = _late(text)
 
     def on(offset: int) -> Float[Tensor, "weights"]:
         weights = each[:, text.cells(offset) & late[:, None]].flatten()
@@ -142,10 +150,19 @@ def looks(patterns: Float[Tensor, "texts n n"], text: Repeated) -> MeanLooks:
     return MeanLooks(
         torch.stack([weights.mean() for weights in near]),
         torch.stack([weights.std(correction=0) / len(weights) ** 0.5 for weights in near]),
-        float(each[:, late, 0].mean()),
+        first_look(each, text),
         float(on(text.length).mean()),
         float(on(text.length - 1).mean()),
     )
+
+
+def first_look(patterns: Float[Tensor, "texts n keys"], text: Repeated) -> float:
+    """The mean weight on the first that can be looked at."""
+    return float(patterns[:, _late(text), 0].mean())
+
+
+def _late(text: Repeated) -> Bool[Tensor, "n"]:
+    return torch.arange(text.n) >= min(OFFSETS, text.length)
 
 
 def by_chance(text: Repeated, spec: Attention, *, causal: bool) -> MeanLooks:
@@ -155,14 +172,38 @@ def by_chance(text: Repeated, spec: Attention, *, causal: bool) -> MeanLooks:
     return looks((equal / equal.sum(1, keepdim=True))[None], text)
 
 
+Ends = Literal["Q", "K"]
+
+
+class LoneStates(Generic[Made]):
+    """What heads read of lone tokens, by stack and by whether the first layer reads it: made when
+    it is first asked for. Keys of cross-attention read what the encoder makes of them."""
+
+    def __init__(self, model: Anatomy, make: Callable[[Anatomy, bool], Made]) -> None:
+        self.stacks = {stack.decoder is not None: stack for stack in model.stacks}
+        self.make, self._made = make, dict[tuple[bool, bool], Made]()
+
+    def __call__(self, head: Head, end: Ends) -> Made:
+        of_source = head.spec.crosses and end == "K"
+        key = head.address.encoder or of_source, head.layer == 0 and not of_source
+        if key not in self._made:
+            self._made[key] = self.make(self.stacks[key[0]], key[1])
+        return self._made[key]
+
+
+def is_causal(head: Head) -> bool:
+    """Whether it sees only what comes before: not in an encoder, and not of a source."""
+    return head.weights.architecture.causal and not head.spec.crosses
+
+
 def all_looks(model: Anatomy, text: Repeated) -> list[MeanLooks]:
-    """Of every head, from weights alone."""
-    seen, causal = model.view(folded=True), model.architecture.causal
-    x = {first: [states_of(model, ids, first=first) for ids in text.ids] for first in (True, False)}
+    """Of every head, from weights alone; of a source that says the same as the target."""
+    states = LoneStates(
+        model, lambda stack, first: [states_of(stack, ids, first=first) for ids in text.ids]
+    )
     by_head = []
-    for layer in seen.layers:
-        for head in layer.heads:
-            own = x[layer.index == 0]
-            patterns = torch.stack([pattern(head, each, causal=causal) for each in own])
-            by_head.append(looks(patterns, text))
+    for head in model.view(folded=True).every_head:
+        ends = zip(states(head, "Q"), states(head, "K"), strict=True)
+        patterns = torch.stack([pattern(head, x, y, causal=is_causal(head)) for x, y in ends])
+        by_head.append(looks(patterns, text))
     return by_head

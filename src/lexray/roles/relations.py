@@ -48,7 +48,8 @@ def relations(
         names = ", ".join(relation.name for relation in wanted)
         raise LexrayError(f"the vocabulary of {model.name} has no two pairs of {names}")
     orders = [shuffles(len(task), shuffled, seed) for task in tasks]
-    n_heads = 1 if only else sum(len(layer.heads) for layer in model.own_layers)
+    layers = [layer for stack in model.stacks for layer in stack.own_layers]
+    n_heads = 1 if only else sum(len(layer.every_head) for layer in layers)
     addresses, places = [], []
     tallies = [Tally(task, order, n_heads) for task, order in zip(tasks, orders, strict=True)]
     tracked = track(all_hits(model, tasks, only), n_heads, "relations of all heads")

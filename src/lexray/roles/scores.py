@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.result.charts.panels import Panels
 from lexray.result.readings import Source
@@ -114,14 +115,27 @@ class Relations(Result):
                 return tested
         raise LexrayError(f"{relation!r} was not tested; these were: {', '.join(self.names)}")
 
-    def share(self, relation: str, sign: int = 1) -> NDArray[np.float64]:
-        """layer × head: the share of pairs that each head holds; NaN where there is no head."""
-        n_layers = 1 + max(layer for layer, _ in self.places)
-        n_heads = 1 + max(head for _, head in self.places)
-        grid = np.full((n_layers, n_heads), np.nan)
-        for value, place in zip(self.of(relation).share[_row(sign)], self.places, strict=True):
+    def share(
+        self, relation: str, sign: int = 1, attention: str | None = None
+    ) -> NDArray[np.float64]:
+        """layer × head: the share of pairs that each head holds; NaN where there is no head.
+
+        `attention`: of an encoder–decoder "encoder" or "cross-attention", else the decoder's own.
+        """
+        wanted = self.attentions[-1] if attention is None else attention
+        if wanted not in self.attentions:
+            raise LexrayError(f"there is no {wanted!r} here, only {self.attentions}")
+        held = zip(self.of(relation).share[_row(sign)], self.places, self.addresses, strict=True)
+        own = [(v, at) for v, at, name in held if Address.parse(name).attention == wanted]
+        grid = np.full([1 + max(at[i] for _, at in own) for i in range(2)], np.nan)
+        for value, place in own:
             grid[place] = value
         return grid
+
+    @property
+    def attentions(self) -> tuple[str, ...]:
+        """Those whose heads are here; a stack's own ("") comes last."""
+        return tuple(sorted({Address.parse(name).attention for name in self.addresses})[::-1])
 
     def best(self, relation: str, n: int = 5, sign: int | None = None) -> list[Score]:
         """The heads that hold most of a relation, by how far their share is above chance.
@@ -227,8 +241,13 @@ class Relations(Result):
     def plot(self) -> Panels:
         """Layer × head, a heat map for each relation; suppression is negative."""
         grids = [
-            (str(t.relation), self.share(t.relation.name), self.share(t.relation.name, -1))
+            (
+                f"{t.relation}, {of}" if of else str(t.relation),
+                self.share(t.relation.name, 1, of),
+                self.share(t.relation.name, -1, of),
+            )
             for t in self.tested
+            for of in self.attentions
         ]
         return heat_maps(grids, self.tables()[0].title, str(self.source))
 

@@ -20,10 +20,9 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.cache import Drawer
 from lexray.model.head import Head
 from lexray.space.kernels import exactly, gram
-from lexray.space.space import space_of
 from lexray.view import View
 
-KERNELS: Drawer[tuple[View, bool], Tensor] = Drawer(most=2)
+KERNELS: Drawer[tuple[View, bool, bool], Tensor] = Drawer(most=3)
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,12 @@ def small_matrix(head: Head) -> Float[Tensor, "r r"]:
 
 def _kernel(head: Head) -> Float[Tensor, "d_model d_model"]:
     """Σ w rᵀ over the tokens that lists may show."""
-    space = space_of(head.weights, head.layer)
-    key = head.weights.options, space.first
-    make = lambda: gram(space.side("O"), space.side("V"))  # noqa: E731
+    read, written = head.vo.space_of("V"), head.vo.space
+    key = head.weights.options, written.first, head.spec.crosses
+    make = lambda: gram(written.side("O"), read.side("V"))  # noqa: E731
     return KERNELS.get(head.weights.cache, key, make)
 
 
 def all_copying(model: Anatomy) -> list[Copying]:
     """Of every head, layer after layer."""
-    return [copying(head) for layer in model.layers for head in layer.heads]
+    return [copying(head) for head in model.every_head]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +17,7 @@ from lexray.model.feedforward import FeedForward
 from lexray.model.fold import at_least_float32
 from lexray.result.readings import Token
 from lexray.trace.record.active import ActiveFF, ExpertTrace
-from lexray.trace.record.cross import CrossTrace
+from lexray.trace.record.cross import CrossTrace, through_output
 from lexray.trace.record.plan import What, not_kept
 from lexray.view import View
 
@@ -278,10 +278,7 @@ class LayerTrace:
     @property
     def head_out(self) -> Float[Tensor, "p n_heads d_model"]:
         """What each head writes: z through its part of W_O, before any norm."""
-        z, o = self.z, self.spec.attention.o
-        W_O = o.read(self.trace.weights.checkpoint).to(z)
-        W_O = W_O.view(*z.shape[1:], W_O.shape[-1])
-        return torch.einsum("phr,hrd->phd", z, W_O)
+        return through_output(self.z, self.spec.attention.o.read(self.trace.weights.checkpoint))
 
     @property
     def attn_write(self) -> Float[Tensor, "p d_model"]:
@@ -327,7 +324,12 @@ class LayerTrace:
     @property
     def cross(self) -> CrossTrace:
         """What passed through cross-attention, in a decoder that has an encoder beside it."""
-        return CrossTrace(self._part)
+        cross = self.spec.cross
+        if cross is None:
+            raise LexrayError(
+                f"layer {self.index} of {self.trace.model.name} has no cross-attention"
+            )
+        return CrossTrace(self._part, partial(cross.o.read, self.trace.weights.checkpoint))
 
     # ------------------------------------------------------------------ feed-forward
 

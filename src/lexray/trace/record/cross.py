@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
+
+
+def through_output(
+    z: Float[Tensor, "p n_heads d_head"], W_O: Float[Tensor, "inner d_model"]
+) -> Float[Tensor, "p n_heads d_model"]:
+    """Each head's sum of values through its part of W_O."""
+    return torch.einsum("phr,hrd->phd", z, W_O.to(z).view(*z.shape[1:], W_O.shape[-1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,6 +22,7 @@ class CrossTrace:
     """The attention of a decoder's layer to the source: p are positions of the target."""
 
     part: Callable[[str], Tensor]
+    W_O: Callable[[], Float[Tensor, "inner d_model"]]
 
     @property
     def read(self) -> Float[Tensor, "p d_model"]:
@@ -42,6 +51,11 @@ class CrossTrace:
     def z(self) -> Float[Tensor, "p n_heads d_head"]:
         """Each head's weighted sum of values, before W_O."""
         return self.part("cross_z")
+
+    @property
+    def head_out(self) -> Float[Tensor, "p n_heads d_model"]:
+        """What each head writes: z through its part of W_O."""
+        return through_output(self.z, self.W_O())
 
     @property
     def write(self) -> Float[Tensor, "p d_model"]:

@@ -23,7 +23,7 @@ from lexray.model.anatomy import Anatomy
 from lexray.trace.record.hooks import RECORDING, Recorder, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.record.plan import RecordPlan, What, choose_what
-from lexray.trace.record.prompt import read_prompts
+from lexray.trace.record.prompt import read_prompts, refuse_too_long
 from lexray.trace.record.run import Logits, Runner
 from lexray.trace.recording import Recording
 
@@ -126,8 +126,10 @@ def record_pair(
     words = choose_what(what)
     if new_tokens < 0:
         raise LexrayError(f"new_tokens={new_tokens} is negative")
-    encoded = pair.encode(source, words)
     ids = [pair.start, *target]
+    refuse_too_long(model.encoder, len(source))
+    refuse_too_long(model, len(ids), new_tokens)
+    encoded = pair.encode(source, words)
     n_prompt = len(ids)
     for _ in range(new_tokens):
         ids.append(pair.next(encoded, ids))

@@ -55,6 +55,7 @@ def record(
     of the ids are the prompt, where the rest is its continuation; `stops`: what comes after the
     last of the layers is not run."""
     refuse_pair(model)
+    runner = runner_of(model)
     if new_tokens < 0:
         raise LexrayError(f"new_tokens={new_tokens} is negative")
     words, kept = choose_what(what), choose(layers, model.n_layers, "layer")
@@ -62,7 +63,6 @@ def record(
         refuse_too_long(model, len(ids), new_tokens)
     changes = ReadyEdits.check(model, edits, partial(run_whole, model))
     changes.fit([len(ids) for ids in prompts])
-    runner = Runner(model, module_of(model))
     if what is not None and "logits" in words and runner.head is None:
         raise no_head(model)
     where = runner.device if device is None else torch.device(device)
@@ -118,7 +118,7 @@ class Runner:
     def weights(self) -> Anatomy:
         """The raw weights of the module that runs, under its own names; the checkpoint's where
         some of the module's wait on the disk."""
-        model = self.model
+        model = self._whole()
         waiting = any(parameter.is_meta for parameter in self.module.parameters())
         live = isinstance(model.checkpoint, ModuleCheckpoint) and not model.architecture.unrolled
         if waiting or live:
@@ -135,6 +135,10 @@ class Runner:
             return anatomy.with_view(RAW)
 
         return WEIGHTS.get(model.cache, id(self.module), make)
+
+    def _whole(self) -> Anatomy:
+        """The model whose module it is."""
+        return self.model
 
     def refuse_too_large(self, plan: RecordPlan) -> None:
         """Raises before a run that would not fit into memory."""
@@ -293,6 +297,35 @@ class Runner:
             recorder.handles.append(handle)
         out = self.module(input_ids=inputs, **options)
         logits.keep("logits", out.logits if "logits" in out else out.prediction_logits)
+
+
+@dataclass(frozen=True)
+class EncoderRunner(Runner):
+    """The encoder of an encoder–decoder, run alone by the module of both."""
+
+    @property
+    def head(self) -> None:
+        return None
+
+    @property
+    def weights(self) -> Anatomy:
+        return super().weights.encoder
+
+    def _whole(self) -> Anatomy:
+        assert isinstance(self.model.decoder, Anatomy)
+        return self.model.decoder
+
+    def _forward(self, recorder: Recorder, ids: list[list[int]]) -> None:
+        module: Any = self.module
+        inputs, mask = pad(ids, self.pad, self.device)
+        module.get_encoder()(input_ids=inputs, attention_mask=mask, return_dict=True)
+
+
+def runner_of(model: Anatomy) -> Runner:
+    """What runs one stack of layers."""
+    if model.decoder is not None:
+        return EncoderRunner(model, module_of(model.decoder))
+    return Runner(model, module_of(model))
 
 
 @dataclass(frozen=True)

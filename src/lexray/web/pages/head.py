@@ -26,7 +26,7 @@ FAR = 64
 def read_head(library: Library, place: Viewpoint, query: Query, at: Address) -> Sheet:
     """The page of a head; `of` is a token, `tokens` are those of the heat map."""
     model = place.model
-    head = model.head(Address(at.layer, head=at.head))
+    head = model.head(Address(at.layer, head=at.head, cross=at.cross, encoder=at.encoder))
     address, part = str(head.address), name("model").item(str(head.address))
     k = query.number("k", PAIRS, 1, 200)
     same = query.choice("same", ("other", "any"))

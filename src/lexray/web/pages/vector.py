@@ -180,7 +180,7 @@ def _lead(place: Viewpoint, model: Anatomy, at: Address) -> Markup:
             place, [(str(replace(whole, vector=v)), v or "neuron") for v in vectors], str(at)
         )
     if at.subhead is not None:
-        n = model.head(Address(at.layer, head=at.head)).d_head
+        n = model.head(Address(at.layer, head=at.head, cross=at.cross, encoder=at.encoder)).d_head
         sides: tuple[Subhead, ...] = ("Q", "K", "V", "O")
         names = [(str(replace(at, subhead=side)), f"{side}{at.index}") for side in sides]
         said = el("span", f"one of {n} rank-1 terms of the head", class_="note")
@@ -199,7 +199,7 @@ def _tabs(place: Viewpoint, names: list[tuple[str, str]], here: str) -> Markup:
 def _trail(place: Viewpoint, at: Address) -> list[tuple[str, str]]:
     trail = [(f"layer {at.layer}", place.link(f"L{at.layer}"))]
     if at.head is not None and at.subhead is not None:
-        head = str(Address(at.layer, head=at.head))
+        head = str(Address(at.layer, head=at.head, cross=at.cross, encoder=at.encoder))
         trail.append((head, place.link(head)))
     return trail
 
