@@ -13,6 +13,7 @@ from torch import Tensor
 from lexray.address import Address
 from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.compare.diff.diff import diff
+from lexray.compare.stitch.stitch import stitch
 from lexray.errors import LexrayError
 from lexray.model.layer import Layer
 from lexray.model.model import Model
@@ -208,13 +209,14 @@ def test_standard_readings_of_every_part(name: str) -> None:
 def test_what_runs_one_stack_is_refused_with_words(name: str) -> None:
     model = worded_pair(name)
     for ask in (
-        lambda: model.encoder.trace([5, 11, 3]),
-        lambda: model.trace([5, 11], target=[3], edits=["ablate L0H1"]),
-        lambda: model.trace([[5, 11], [3, 4]], target=[3]),
-        lambda: model.trace([5, 11], target=[3]).flow(),
+        lambda: stitch(model, model, after=1, layers=1),
+        lambda: model.evidence("L0X1"),
+        lambda: model.trace([5, 11], target=[3]).save("nowhere.safetensors"),
     ):
         with pytest.raises(LexrayError, match="encoder–decoder"):
             ask()
+    with pytest.raises(LexrayError, match="a list of 2 targets"):
+        model.trace([[5, 11], [3, 4]], target=[3])
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])

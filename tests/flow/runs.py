@@ -8,7 +8,7 @@ from lexray.flow.build.build import draw_draft
 from lexray.flow.build.draft import Draft
 from lexray.flow.flow import Flow
 from lexray.flow.options import BlockOptions
-from lexray.trace.attribute.step import Moment
+from lexray.trace.attribute.moment import Moment
 from lexray.trace.trace import Trace
 from tests.vocabulary.vocabularies import worded
 

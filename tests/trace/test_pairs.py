@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lexray.errors import LexrayError
 from lexray.families import Norm
 from lexray.model.model import Model
 from lexray.trace.trace import Trace
@@ -130,3 +131,71 @@ def test_restricted_is_a_slice(name: str) -> None:
     close(some[-1].cross.k, whole[-1].cross.k)
     close(some[-1].cross.write, whole[-1].cross.write[[1, 4]])
     close(some.logits, whole.logits[[1, 4]])
+
+
+@every
+def test_attention_of_all_three(name: str) -> None:
+    trace, out = case(name)
+    looks = trace.attention(cross=True)
+    assert looks.keys == trace.encoder.tokens
+    close(looks["L1X2"].weights, out.cross_attentions[1][0, 2])
+    close(trace.attention()["L1H2"].weights, out.decoder_attentions[1][0, 2])
+    close(trace.encoder.attention()["enc.L1H2"].weights, out.encoder_attentions[1][0, 2])
+    page = looks.to_html()
+    assert "Cross-attention" in page
+    assert '"keys"' in page
+    assert "L1X2" in looks.plot().to_svg()
+    words = trace.lens("cross_heads", layers=[1], positions=[-1], heads=[2], k=5)
+    assert looks["L1X2"].words == tuple(
+        trace.model.vocabulary.shown(i) for i in words.top_ids[0, 0].tolist()
+    )
+    with pytest.raises(LexrayError, match="no cross-attention"):
+        trace.encoder.attention(cross=True)
+
+
+@every
+def test_vectors_of_cross_attention_are_read(name: str) -> None:
+    trace, _ = case(name)
+    kinds = ["self", "cross", "cross_in", "cross_heads"]
+    lens = trace.lens(kinds, layers=[1], positions=[-1], k=3)
+    model = trace.model
+    vectors = [trace[1].resid_self, trace[1].cross.write, trace[1].cross.read]
+    for line, vector in zip(lens.top_ids[:3, 0], vectors, strict=True):
+        logits = model.logits(vector[-1:])[0]
+        assert line.tolist() == logits.topk(3).indices.tolist()
+    assert [line.name for line in lens.lines[3:]] == [
+        f"L1X{h} cross_heads" for h in range(model.n_heads)
+    ]
+
+
+@pytest.mark.parametrize("name", ["flan-t5", "bart"])
+def test_batches_have_means(name: str) -> None:
+    model = worded_pair(name)
+    batch = model.trace([(SOURCE, TARGET), (SOURCE[:4], TARGET[:2]), (SOURCE[1:], [])])
+    assert [len(trace) for trace in batch] == [5, 3, 1]
+    means = batch.contributions([9, 9, 9])
+    alone = [trace.contributions(9)["L1X2"] for trace in batch]
+    assert means["L1X2"].mean == pytest.approx(sum(alone) / 3, abs=1e-5)
+    assert "cross-attention: added to the logit" in means.plot().to_svg()
+    assert len(batch.lens([9, 9, 9]).lines) == model.n_layers + 1
+    with pytest.raises(LexrayError, match="one target"):
+        model.trace(SOURCE, target=[[1, 2], [3]])
+
+
+@every
+def test_the_encoder_alone(name: str) -> None:
+    model = worded_pair(name).view("raw")
+    whole, _ = case(name)
+    alone = model.encoder.trace(SOURCE)
+    close(alone.final, whole.encoder.final)
+    edited = model.encoder.trace([SOURCE, SOURCE[:3]], edits="ablate enc.L1H1")
+    both = model.trace(SOURCE, target=TARGET, edits="ablate enc.L1H1")
+    close(edited[0].final, both.encoder.final)
+
+
+@pytest.mark.parametrize("name", ["bart", "pegasus"])
+def test_texts_that_are_too_long_are_refused(name: str) -> None:
+    model = worded_pair(name)
+    for source, target in (([5] * 33, [3]), ([5], [3] * 32)):
+        with pytest.raises(LexrayError, match="at most 32"):
+            model.trace(source, target=target)

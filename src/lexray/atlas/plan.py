@@ -155,13 +155,12 @@ def _plan_vectors(
 def _plan_evidence(
     model: Weights, view: str, places: Sequence[tuple[Stack, int]]
 ) -> Iterator[Chunk]:
-    """Of an encoder–decoder the encoder's alone: a text is a source, and no target."""
-    own: Stack = "" if model.architecture.encoder is None else "enc"
-    for layer in [layer for stack, layer in places if stack == own]:
-        n = count_vectors(model, own, layer, "value")
+    """Of both stacks; one text says nothing of how a target looks at its source."""
+    for stack, layer in [place for place in places if place[0] != "cross"]:
+        n = count_vectors(model, stack, layer, "value")
         for at in range(ceil(n / NEURONS_AT_ONCE)):
-            yield Chunk("evidence", view, "neurons", layer, at, stack=own)
-        yield Chunk("evidence", view, "heads", layer, stack=own)
+            yield Chunk("evidence", view, "neurons", layer, at, stack=stack)
+        yield Chunk("evidence", view, "heads", layer, stack=stack)
 
 
 def plan_index(model: Weights, options: AtlasOptions, chunks: Iterable[Chunk]) -> list[Chunk]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lexray.trace.trace import Trace
 
 HOW = "How it is changed"
-PLACE = re.compile(r"L\d", re.I)
+PLACE = re.compile(r"(enc\.)?L\d", re.I)
 EVERY = ("heads", "neurons", "layers", "attention", "mixers", "mlps", "positions")
 
 
@@ -62,10 +62,15 @@ class AblateOptions:
         int | None,
         option("With positions: attention to each is cut in so many layers around each.", HOW),
     ] = None
+    cross: Annotated[
+        bool, option("With --window: attention to each position of the source.", HOW)
+    ] = False
 
     def every(self, trace: Trace, what: str, aim: AimOptions) -> Effects | Knockout:
         layers = numbers("--layers", self.layers)
         positions = numbers("--positions", self.positions)
+        if self.cross and self.window is None:
+            raise LexrayError("--cross belongs to --window: what is seen of the source is cut")
         if self.window is not None:
             from lexray.effects.knockout import knockout
 
@@ -79,6 +84,7 @@ class AblateOptions:
                 layers=layers,
                 sources=positions,
                 first=aim.first,
+                cross=self.cross,
             )
         return trace.effects(
             what,
@@ -152,6 +158,7 @@ def ablate(
     """
     plot.check()
     output.check()
+    run.refuse_encoder("name its parts, as in enc.L3H2")
     wanted = what or ["heads"]
     every = [name for name in wanted if name in EVERY]
     if every and len(wanted) > 1:
@@ -161,11 +168,12 @@ def ablate(
         raise LexrayError("--plot is for maps: heads, neurons, layers, … each in turn")
     opened, text = open_exact(run), run.read(prompt)
     if removals:
+        from lexray.effects.generate import Begun
         from lexray.trace.apply.resolve import refuse_misfits
-        from lexray.trace.record.prompt import read_prompts
 
-        refuse_misfits(opened, removals, read_prompts(opened, text, special=run.special).ids)
-    trace = opened.trace(text, special=run.special, edits=run.edits)
+        begun = Begun.of(opened, text, run.target_text, special=run.special)
+        refuse_misfits(opened, removals, *begun.lengths)
+    trace = run.trace(opened, prompt)
     if removals:
         output.show(how.together(trace, removals, aim))
         return
@@ -185,7 +193,11 @@ def patch(
     output: OutputOptions,
     of: Annotated[
         str,
-        option("residual, attention, mlp, heads, or head-positions.", HOW),
+        option(
+            "residual, attention, mlp, heads or head-positions; of an encoder–decoder also cross, "
+            "cross-heads or cross-head-positions.",
+            HOW,
+        ),
     ] = "residual",
     noising: Annotated[
         bool, option("Put the corrupted run into the clean one, not the reverse.", HOW)
@@ -206,10 +218,8 @@ def patch(
     from lexray.effects.patching import patching
 
     model = open_exact(run)
-    one, other = (
-        model.trace(run.read(text), special=run.special, edits=run.edits)
-        for text in (clean, corrupted)
-    )
+    whole = replace(run, encoder=False)
+    one, other = (whole.trace(model, text) for text in (clean, corrupted))
     result = patching(
         one,
         other,
@@ -222,6 +232,7 @@ def patch(
         layers=numbers("--layers", layers),
         positions=numbers("--positions", positions),
         approximate=gradient,
+        encoder=run.encoder,
     )
     plot.draw(result)
     output.show(result)
@@ -249,10 +260,14 @@ def steer(
     lexray steer smollm2 "The capital of Japan is" --edits "ablate L23H4; ablate L23H5"
     """
     output.check()
+    run.refuse_encoder("it is the decoder that continues; edits may name enc.L3H2")
     edits = [f"add {text}" for text in add or ()] + list(run.edits or ())
     if not edits:
         raise LexrayError('nothing is changed: give --add "8*L29N50.value@L29", or --edits')
-    output.show(open_exact(run).generate(run.read(prompt), n, edits, special=run.special))
+    result = open_exact(run).generate(
+        run.read(prompt), n, edits, special=run.special, target=run.target_text
+    )
+    output.show(result)
 
 
 def check(
@@ -279,6 +294,7 @@ def check(
     output.check()
     from lexray.studies.shared.text import own_text
 
+    run.refuse_encoder("it is the answer that is looked at")
     if run.edits:
         raise LexrayError("--edits has no effect here; what is changed is the parameter itself")
     given: str | list[str] = prompt or _read(text) or own_text()

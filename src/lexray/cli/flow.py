@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import webbrowser
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lexray.flow.flow import Flow
     from lexray.model.model import Model
     from lexray.trace.trace import Trace
-    from lexray.vocabulary.chat import Message
 
 SHOWN, COMPARE = "What is shown", "Two runs"
 PICTURES = (".html", ".htm", ".svg", ".png", ".pdf", ".json")
@@ -281,34 +280,27 @@ def _traces(
 ) -> list[Trace]:
     """One or two runs."""
     model = run.open()
-    traces = [_trace(model, run.read(prompt), where, run.special, run.edits)]
+    traces = [_trace(run, model, prompt, where)]
     if second.other is None and (given := second.given()):
         raise LexrayError(f"{', '.join(given)} is about a second model; say which with --other")
     if second.compare is not None or second.other is not None:
         another = model if second.other is None else second.open(second.other, run, model)
         text = prompt if second.compare is None else second.compare
-        traces.append(_trace(another, run.read(text), where, run.special))
+        traces.append(_trace(replace(run, edits=None), another, text, where))
     return traces
 
 
-def _trace(
-    model: Model,
-    prompt: str | list[Message],
-    where: WhereOptions,
-    special: bool,
-    edits: list[str] | None = None,
-) -> Trace:
+def _trace(run: RunOptions, model: Model, prompt: str, where: WhereOptions) -> Trace:
     """A run of which only what the graph needs is kept: one position, with all keys and values."""
     from lexray.choice import choose
 
     asked = numbers("--layers", where.layers)
-    layers = choose(asked, model.n_layers, "layer")
+    n = (model.encoder if run.encoder else model).n_layers
+    layers = choose(asked, n, "layer")
     blocks = model.architecture.blocks
     if any(part.sum_norm for block in blocks for part in (block.attention, block.ff)):
-        layers = tuple(range(min(layers), model.n_layers))
-    return model.trace(
-        prompt, layers=layers, positions=[where.position], special=special, edits=edits
-    )
+        layers = tuple(range(min(layers), n))
+    return run.trace(model, prompt, layers=layers, positions=[where.position])
 
 
 def _graph(traces: list[Trace], options: dict[str, Any]) -> Flow:

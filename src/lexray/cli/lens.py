@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,13 +18,14 @@ from lexray.errors import LexrayError
 if TYPE_CHECKING:
     from lexray.model.model import Model
     from lexray.trace.read.lens import Lens
+    from lexray.trace.trace import Trace
     from lexray.vocabulary.chat import Message
 
 WHERE, TARGET = "Where", "Which token"
 Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="The text to run, in quotes.")]
 QK_SIDES = ("queries", "keys")
 PARTS = {
-    "--heads": ("heads", "values", *QK_SIDES),
+    "--heads": ("heads", "cross_heads", "values", *QK_SIDES),
     "--neurons": ("neurons",),
     "--query": ("keys",),
     "--offset": QK_SIDES,
@@ -58,6 +59,37 @@ class RunOptions(PlacedOptions):
             metavar="EDITS",
         ),
     ] = None
+
+    target_text: Annotated[
+        str | None,
+        option(
+            "Of an encoder–decoder: how the target begins; the prompt is the source.",
+            MODEL,
+            metavar="TEXT",
+        ),
+    ] = None
+
+    encoder: Annotated[
+        bool, option("Of an encoder–decoder: the encoder's pass, over the source.", MODEL)
+    ] = False
+
+    def trace(self, model: Model, prompt: str, **options: Any) -> Trace:
+        """A run of the prompt, with all that these options say; `options` are what is kept of it,
+        of an encoder's pass all."""
+        kept = {} if self.encoder else options
+        trace = model.trace(
+            self.read(prompt),
+            special=self.special,
+            edits=self.edits,
+            target=self.target_text,
+            **kept,
+        )
+        return trace.encoder if self.encoder else trace
+
+    def refuse_encoder(self, why: str) -> None:
+        """Raises where an answer is looked at, which an encoder gives none."""
+        if self.encoder:
+            raise LexrayError(f"--encoder has no effect here: {why}")
 
     def read(self, prompt: str) -> str | list[Message]:
         """The prompt as a model takes it: the text, or messages."""
@@ -120,7 +152,7 @@ class LensOptions:
         list[str] | None,
         option(
             "residual, pre, mid, post, attention, mlp, attn_in, mlp_in, heads, values, queries, "
-            "keys or neurons; repeatable.",
+            "keys or neurons; beside an encoder self, cross, cross_in or cross_heads; repeatable.",
             WHERE,
         ),
     ] = None
@@ -165,13 +197,7 @@ class LensOptions:
         self.refuse_idle(kinds)
         layers = numbers("--layers", self.layers)
         model = run.open().view(reading=self.reading)
-        trace = model.trace(
-            run.read(prompt),
-            layers=layers,
-            what=what_for(kinds),
-            special=run.special,
-            edits=run.edits,
-        )
+        trace = run.trace(model, prompt, layers=layers, what=what_for(kinds))
         return trace.lens(
             kinds,
             target=target.target,
@@ -234,6 +260,9 @@ def attention(
     heads: Annotated[str | None, option("Only these heads.", WHERE)] = None,
     position: Annotated[int, option("Where heads are read as words; -1 is the last.", WHERE)] = -1,
     k: Annotated[int, option("How many words of each head.", None, "-k", min=1)] = 5,
+    cross: Annotated[
+        bool, option("Of an encoder–decoder: where the target looks in the source.", WHERE)
+    ] = False,
 ) -> None:
     """Where every head looks over the prompt, and which words it moves.
 
@@ -244,13 +273,14 @@ def attention(
     output.check()
     only = numbers("--layers", layers)
     what = ("residual", "attention", "heads")
-    trace = run.open().trace(run.read(prompt), layers=only, what=what, special=run.special)
+    trace = run.trace(run.open(), prompt, layers=only, what=what)
     result = trace.attention(
         layers=only,
         heads=numbers("--heads", heads),
         position=position,
         k=k,
         filter=tokens.filter(),
+        cross=cross,
     )
     output.show(result)
 
@@ -282,9 +312,7 @@ def contributions(
     lexray contributions demo "She went to the" --sources -o parts.csv
     """
     plot.check()
-    trace = run.open().trace(
-        run.read(prompt), positions=[position], special=run.special, edits=run.edits
-    )
+    trace = run.trace(run.open(), prompt, positions=[position])
     result = trace.contributions(
         target,
         position,

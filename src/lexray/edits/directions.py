@@ -13,12 +13,16 @@ from torch import Tensor
 
 from lexray.address import Address
 from lexray.errors import LexrayError
+from lexray.families import Architecture
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.trace.recording import Recording
 
-Run = Recording | str | tuple[int, ...]
-"""A recorded pass, or the prompt (a text or token ids) that is run to have one."""
+Prompt = str | tuple[int, ...]
+"""A text, or its token ids."""
+Run = Recording | Prompt | tuple[Prompt, Prompt]
+"""A recorded pass, or the prompt that is run to have one: of an encoder–decoder a source, or a
+source and a target."""
 Recorded = Callable[[Run], Recording]
 """Gives the recording that is meant; prompts are run."""
 
@@ -108,7 +112,7 @@ def residual(recording: Recording, entering: int, model: Anatomy) -> Float[Tenso
 def refuse_other_model(recording: Recording, model: Anatomy) -> None:
     """Raises where a run's vectors do not fit."""
     ours, theirs = model.architecture, recording.model.architecture
-    sizes = [(a.d_model, a.n_heads, a.n_kv_heads, a.d_head, len(a.blocks)) for a in (ours, theirs)]
+    sizes = [_sizes(a) for a in (ours, theirs)]
     if sizes[0] != sizes[1]:
         raise LexrayError(
             f"a run of {recording.model.name} (width, heads, key heads, head width, layers: "
@@ -116,14 +120,34 @@ def refuse_other_model(recording: Recording, model: Anatomy) -> None:
         )
 
 
+def _sizes(a: Architecture) -> tuple[int, ...]:
+    own = (a.d_model, a.n_heads, a.n_kv_heads, a.d_head, len(a.blocks))
+    return own if a.encoder is None else (*own, *_sizes(a.encoder))
+
+
 def as_run(given: Any) -> Run:
     """A run as people give it: a trace, a text, token ids."""
-    if isinstance(given, (Recording, str)):
+    if isinstance(given, Recording):
+        return given
+    if isinstance(given, (list, tuple)) and len(given) == 2 and not any(map(_is_number, given)):
+        return _as_prompt(given[0]), _as_prompt(given[1])
+    return _as_prompt(given)
+
+
+def _as_prompt(given: Any) -> Prompt:
+    if isinstance(given, str):
         return given
     try:
         return tuple(int(i) for i in given)
     except (TypeError, ValueError) as error:
-        raise LexrayError(f"a run is a trace, a text or token ids, not {given!r}") from error
+        raise LexrayError(
+            "a run is a trace, a text or token ids, of an encoder–decoder also a pair of these, "
+            f"not {given!r}"
+        ) from error
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, (int, float)) or getattr(given, "ndim", None) == 0
 
 
 def as_direction(given: Any) -> Direction:
@@ -168,5 +192,11 @@ def _is_run(given: Any) -> bool:
 def show_run(run: Run) -> str:
     """A run in the text form of an edit: its prompt."""
     if isinstance(run, Recording):
-        run = "".join(token.text for token in run.tokens)
+        said = _say(run, begun=run.source is not None)
+        run = said if run.source is None else (_say(run.source), said)
     return json.dumps(run, ensure_ascii=False)
+
+
+def _say(recording: Recording, *, begun: bool = False) -> str:
+    """Its tokens as one text, but for the one with which decoding begins."""
+    return "".join(token.text for token in recording.tokens[begun:])

@@ -16,7 +16,7 @@ from lexray.families.linear import ALL
 from lexray.families.shapes import dense_parts
 from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import Neuron
-from lexray.model.groups import Group, head_group, neuron_group
+from lexray.model.groups import Group, attention_of, head_group, neuron_group
 from lexray.space.kinds import WRITES
 from lexray.trace.recording import Recording
 
@@ -86,12 +86,14 @@ def _refuse_shared(model: Anatomy, address: Address) -> None:
 def _writers(model: Anatomy, edit: Placed) -> Iterator[tuple[Linear, slice, bool]]:
     """The linear maps by which a part writes, which of their inputs, and whether all."""
     site: Site = edit.site
-    block, a = model.architecture.blocks[site.layer], site.address
-    o, d_head = block.attention.o, block.attention.v.d_head
+    a = site.address
+    block = model.stack_at(a).architecture.blocks[site.layer]
     match site.kind:
         case "head":
             assert a.head is not None
-            yield o, slice(a.head * d_head, (a.head + 1) * d_head), False
+            spec = attention_of(model.stack_at(a), site.layer, cross=a.cross)
+            width = spec.v.d_head
+            yield spec.o, slice(a.head * width, (a.head + 1) * width), False
         case "neuron":
             neuron = model[a]
             assert isinstance(neuron, Neuron)
@@ -100,7 +102,9 @@ def _writers(model: Anatomy, edit: Placed) -> Iterator[tuple[Linear, slice, bool
             yield model[a].spec.w_out, ALL, True
         case _:
             if site.kind in ("layer", "attn") and not block.attention.absent:
-                yield o, ALL, True
+                yield block.attention.o, ALL, True
+            if site.kind in ("layer", "cross") and block.cross is not None:
+                yield block.cross.o, ALL, True
             if site.kind in ("layer", "mixer") and block.mixer is not None:
                 yield block.mixer.w_out, ALL, True
             if site.kind in ("layer", "mlp"):
@@ -131,7 +135,8 @@ def locate(model: Anatomy, address: Address) -> tuple[Group, int]:
     if address.subhead is not None:
         assert address.head is not None
         assert address.index is not None
-        return head_group(model, address.layer, address.head, address.subhead), address.index
+        stack, at = model.stack_at(address), (address.layer, address.head)
+        return head_group(stack, *at, address.subhead, cross=address.cross), address.index
     assert address.neuron is not None
     assert address.vector is not None
     neuron = model.neuron(Address(**{**vars(address), "vector": None}))

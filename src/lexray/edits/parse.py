@@ -4,6 +4,7 @@
     add 8*L29N50.value@L29              add 4*[" Paris", " France"]@L12
     add 2*("Love" - "Hate")@L6          patch L18[3] from "The capital of France is"
     cut [3]->[-1] in L5H2,L6 renormalised
+    ablate enc.L3H2; patch L3X2 from ["another source", "its target"]; cut [3]->[:] in L3X2
     replace L12N3.value by 2*L29N50.value
     rank_one L17.mlp from "The capital of Japan is" to " Rome" about "Japan"
 
@@ -38,7 +39,7 @@ from lexray.errors import LexrayError
 
 SPACE = re.compile(r"\s*")
 WORD = re.compile(r"[A-Za-z_]+")
-NAME = re.compile(r"[Ll]\d[\w.]*", re.ASCII)
+NAME = re.compile(r"(?:[Ee][Nn][Cc]\.)?[Ll]\d[\w.]*", re.ASCII)
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 INTEGER = re.compile(r"-?\d{1,9}", re.ASCII)
 
@@ -195,7 +196,11 @@ class _Reader:
         return value
 
     def run(self) -> Run:
-        return as_run(self.json('a prompt in double quotes, or token ids as in "[1, 2]"'))
+        return as_run(
+            self.json(
+                'a prompt in double quotes, token ids as in "[1, 2]", or a source and a target'
+            )
+        )
 
     def direction(self) -> Direction:
         if self.accept("("):

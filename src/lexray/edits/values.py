@@ -33,7 +33,9 @@ from lexray.edits.site import EXAMPLES, Kind, Site
 from lexray.errors import LexrayError
 
 NEURONS: tuple[Kind, ...] = ("neuron",)
-WRITERS: tuple[Kind, ...] = ("layer", "attn", "mixer", "mlp", "head", "neuron", "expert", "shared")
+WRITERS: tuple[Kind, ...] = (
+    *("layer", "attn", "cross", "mixer", "mlp", "head", "neuron", "expert", "shared"),
+)
 STREAM: tuple[Kind, ...] = ("layer", "pre")
 HEADS: tuple[Kind, ...] = ("head", "q", "k", "v", "pattern")
 RECORDED: tuple[Kind, ...] = ("pre", *WRITERS, *HEADS[1:])
@@ -137,19 +139,21 @@ class Patch(Placed):
 
 @dataclass(frozen=True, repr=False)
 class Cut(Edit):
-    """Sets attention to zero: what `destination` sees of `source`."""
+    """Sets attention to zero: what `destination` sees of `source`. Of cross-attention, `source`
+    are positions of the source."""
 
     verb = "cut"
     source: Positions
     destination: Positions
     heads: tuple[Site, ...] = ()
-    """Heads, or layers with all their heads; none: all layers."""
+    """Heads, or layers with all their heads (`L6.cross`: those of its cross-attention); none: all
+    layers, of an encoder–decoder the decoder's."""
     renormalise: bool = False
     """Whether the other weights are scaled to sum to one again."""
 
     def __post_init__(self) -> None:
         for site in self.heads:
-            if site.kind not in ("head", "layer"):
+            if site.kind not in ("head", "layer", "cross"):
                 raise LexrayError(f"attention is cut in heads or layers (L5H2, L6), not in {site}")
 
     def __str__(self) -> str:
@@ -244,7 +248,8 @@ def add(site: str | Site, vector: Any, strength: float = 1.0, *, positions: Any 
 def patch(site: str | Site, source: Any, *, positions: Any = None) -> Patch:
     """Puts what another run had at the same positions: `patch("L18", trace, positions=3)`.
 
-    `source` is a trace, or a prompt (a text, token ids), which is then run.
+    `source` is a trace, or a prompt (a text, token ids), which is then run. For an encoder–decoder
+    a prompt is a source, run with the target at hand, or a pair (source, target).
     """
     return Patch(as_site(site), Positions.of(positions), as_run(source))
 
@@ -259,7 +264,8 @@ def cut(
     """Sets the attention from some positions (by default all) to others to zero.
 
     What `destination` sees of `source` is gone; with `renormalise=True` its other weights sum to
-    one again, as if `source` had been masked. `heads` are heads or layers; by default all.
+    one again, as if `source` had been masked. `heads` are heads or layers; by default all. In
+    `L6X2` or `L6.cross` it is what positions of the target see of positions of the source.
     """
     listed = [] if heads is None else [heads] if isinstance(heads, (str, Site)) else list(heads)
     sites = tuple(as_site(site) for site in listed)

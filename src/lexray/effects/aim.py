@@ -4,6 +4,7 @@ its rank at one position."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -107,14 +108,17 @@ def own_edits(recording: Recording) -> tuple[Edit, ...]:
 
 def own_actions(recording: Recording) -> tuple[Action, ...]:
     changes = ReadyEdits.check(recording.model, own_edits(recording), run_prompt(recording))
-    return changes.actions(len(recording), recording.n_prompt)
+    return changes.for_run(recording)
 
 
 def run_prompt(recording: Recording) -> Any:
-    """Gives the recording of a prompt that an edit names."""
-    from lexray.trace.record.run import run_whole  # imports transformers
+    """Gives the recording of a prompt that an edit names; of a source, with the same target."""
+    from lexray.trace.record.pair import run_pair  # imports transformers
+    from lexray.trace.record.run import run_whole
 
-    return lambda run: run_whole(recording.model, run)
+    if recording.source is not None:
+        return partial(run_pair, recording.model, recording.ids[1:].tolist())
+    return partial(run_whole, recording.model)
 
 
 def rough(recording: Recording) -> str:

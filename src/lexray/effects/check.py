@@ -87,26 +87,32 @@ def _part(model: Anatomy, address: str) -> Part:
     part = model[address]
     if not isinstance(part, Neuron | Head):
         raise LexrayError(f"{address} cannot be checked; neurons (L26N777) and heads (L25H1) can")
+    if part.address.encoder:
+        raise LexrayError(
+            f"{address} writes into the encoder, whose stream is not read as tokens: a reading "
+            "promises nothing of the answer; parts of the decoder and of cross-attention (L3X2) do"
+        )
     return part
 
 
 def _others(part: Part, n: int, taken: Sequence[Part], drawn: torch.Generator) -> Iterator[Part]:
     """Other parameters of the layer."""
     names = {str(p.address) for p in taken}
-    layer = part.address.layer
-    if isinstance(part, Neuron):
-        total = part.ff.d_mlp
-    else:
-        total = len(part.weights.architecture.blocks[layer].attention.q.starts)
+    total = part.ff.d_mlp if isinstance(part, Neuron) else len(part.spec.q.starts)
     count = 0
     for i in torch.randperm(total, generator=drawn).tolist():
         if count == n:
             return
-        other = part.ff.neurons[i] if isinstance(part, Neuron) else Head(part.weights, layer, i)
+        other = part.ff.neurons[i] if isinstance(part, Neuron) else _sibling(part, i)
         if str(other.address) not in names:
             names.add(str(other.address))
             count += 1
             yield other
+
+
+def _sibling(head: Head, index: int) -> Head:
+    """Another head of the same attention."""
+    return Head(head.weights, head.layer, index, cross=head.spec.crosses)
 
 
 def _pieces(model: Anatomy, prompts: str | Sequence[str]) -> list[list[int]]:
@@ -147,12 +153,11 @@ class Bench:
     places: int
 
     def __post_init__(self) -> None:
-        from lexray.trace.record.run import record  # imports transformers
+        from lexray.trace.record.pair import record_text  # imports transformers
 
         what = ("residual", "attention", "heads", "mlp", "logits")
-        self.runs = [
-            record(self.model, [ids], layers=[self.layer], what=what)[0] for ids in self.pieces
-        ]
+        kept = None if self.model.architecture.encoder is not None else [self.layer]
+        self.runs = [record_text(self.model, ids, layers=kept, what=what) for ids in self.pieces]
         self.known = self.model.vocabulary.mask(self.model.space.n_rows)
 
     def finds(self, part: Part) -> bool:
@@ -220,12 +225,15 @@ class Bench:
 
     def _look(self, head: Head, n: int, run: Recording) -> Spot:
         """Where a head wrote most, and what it looked at there besides the first position."""
-        z = run[self.layer].z[:, head.index].float()
+        layer, crosses = run[self.layer], head.spec.crosses
+        z = (layer.cross.z if crosses else layer.z)[:, head.index].float()
         written = z @ at_least_float32(self.model.view("raw").head(head.address).W_O).to(z)
         p = int(written[1:].norm(dim=1).argmax()) + 1
-        weights = run[self.layer].pattern[head.index, p].float().clone()
+        pattern = layer.cross.pattern if crosses else layer.pattern
+        weights = pattern[head.index, p].float().clone()
         weights[0] = 0
-        return Spot(n, p, float(written[p].norm()), int(run.ids[int(weights.argmax())]))
+        ids = run.source.ids if crosses and run.source is not None else run.ids
+        return Spot(n, p, float(written[p].norm()), int(ids[int(weights.argmax())]))
 
     def _promise(self, part: Part, spot: Spot) -> Float[Tensor, "e"]:
         """The score of every token in the parameter's reading."""
@@ -249,7 +257,7 @@ class Bench:
             else scale(address, 2, positions=spot.position)
         )
         changes = ReadyEdits.check(self.model, [edit], run_prompt(run))
-        actions = changes.actions(len(run))
+        actions = changes.for_run(run)
         (after,) = Rerun(run).logits([actions], spot.position, first=self.layer).cpu()
         before = run.logits[spot.position].cpu()
         moved: Any = before.float().softmax(-1) - after.float().softmax(-1)

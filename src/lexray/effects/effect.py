@@ -119,7 +119,7 @@ def effect(
     changes = ReadyEdits.check(recording.model, edits, run_prompt(recording))
     if not changes:
         raise LexrayError('there is nothing to change: give edits, as in "ablate L23H4"')
-    changes.fit([len(recording)])
+    changes.fit_run(recording)
     before, after = recorded_logits(recording, aim), changed_logits(recording, changes, aim)
     rose, fell = moved_most(recording, before, after, k)
     return Effect(
@@ -138,7 +138,7 @@ def changed_logits(recording: Recording, changes: ReadyEdits, aim: Aim) -> Float
     """The answer of the changed run, from the first layer on that changes."""
     from lexray.trace.apply.rerun import Rerun  # imports transformers
 
-    actions = changes.actions(len(recording), recording.n_prompt)
+    actions = changes.for_run(recording)
     rerun = Rerun(recording, own_actions(recording))
     return rerun.logits([actions], aim.position)[0].to(recording.logits.device)
 

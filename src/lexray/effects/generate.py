@@ -13,7 +13,8 @@ from lexray.model.anatomy import Anatomy
 from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Result, Table
 from lexray.trace.apply.resolve import refuse_misfits
-from lexray.trace.record.prompt import read_prompts
+from lexray.trace.record.prompt import Prompts, read_prompts
+from lexray.trace.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -108,44 +109,78 @@ def generate(
     edits: Edits | None = None,
     *,
     special: bool = True,
+    target: Any = None,
 ) -> Generation:
-    """Continues a prompt by the most probable tokens, with and without edits."""
-    from lexray.trace.record.run import record  # imports transformers
-
+    """Continues a prompt by the most probable tokens, with and without edits; of an
+    encoder–decoder the beginning of a target, for the prompt as its source."""
     if n < 1:
         raise LexrayError(f"asked for {n} new tokens; give at least 1")
-    prompts = read_prompts(model, prompt, special=special)
-    if not prompts.single:
-        raise LexrayError("one prompt is continued at a time; give one text")
     changes = read_edits(edits)
-    refuse_misfits(model, changes, prompts.ids)
-    start, ids = len(prompts.ids[0]), []
-    for each in ((), changes) if changes else ((),):
-        (run,) = record(
-            model, prompts.ids, new_tokens=n, what="logits", positions=[0], edits=each, layers=[0]
-        )
-        ids.append(run.ids.tolist())
-    plain = score_tokens(model, ids[0], start, changes)
-    changed = score_tokens(model, ids[-1], start, changes)
-    tokens = tuple(model.space.token(i) for i in prompts.ids[0])
+    begun = Begun.of(model, prompt, target, special=special)
+    refuse_misfits(model, changes, *begun.lengths)
+    runs = [begun.run(new_tokens=n, edits=each) for each in ([(), changes] if changes else [()])]
+    plain, changed = (score_tokens(begun, run.ids.tolist(), changes) for run in (runs[0], runs[-1]))
+    tokens = tuple(model.space.token(i) for i in begun.prompt)
     texts = tuple(map(str, changes))
     return Generation(model.space.source("generate"), tokens, texts, plain, changed)
 
 
-def score_tokens(
-    model: Anatomy, ids: list[int], start: int, edits: tuple[Edit, ...]
-) -> tuple[Generated, ...]:
-    """The tokens from `start` on, with their probabilities in the plain run and the changed one."""
-    from lexray.trace.record.run import record  # imports transformers
+@dataclass(frozen=True)
+class Begun:
+    """What is continued: a prompt, or a target beside its source."""
 
+    model: Anatomy
+    prompt: tuple[int, ...]
+    """As the user gave it."""
+    source: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, model: Anatomy, prompt: Any, target: Any, *, special: bool) -> Begun:
+        if model.architecture.encoder is None:
+            prompts = read_prompts(model, prompt, special=special)
+            begun = cls(model, prompts.ids[0])
+        else:
+            from lexray.trace.record.pair import read_pairs  # imports transformers
+
+            pairs = read_pairs(model, prompt, target, special=special)
+            prompts = Prompts(pairs.sources, pairs.single)
+            begun = cls(model, pairs.targets[0], pairs.sources[0])
+        if not prompts.single:
+            raise LexrayError("one prompt is continued at a time; give one text")
+        if target is not None and begun.source is None:
+            raise LexrayError(f"{model.name} has no encoder: a target is for encoder–decoders")
+        return begun
+
+    @property
+    def lengths(self) -> tuple[int, int | None]:
+        """Of what is continued (a target has one token before it), and of the source."""
+        if self.source is None:
+            return len(self.prompt), None
+        return 1 + len(self.prompt), len(self.source)
+
+    def run(self, ids: Sequence[int] | None = None, **options: Any) -> Recording:
+        """A run of it, or of more of it (all ids of the decoder)."""
+        from lexray.trace.record.pair import SourceTargets, record_pairs  # imports transformers
+        from lexray.trace.record.run import record
+
+        options = {"what": "logits", "positions": [0], "layers": [0], **options}
+        if self.source is None:
+            return record(self.model, [self.prompt if ids is None else ids], **options)[0]
+        target = self.prompt if ids is None else tuple(ids[1:])
+        return record_pairs(self.model, SourceTargets((self.source,), (target,), True), **options)[
+            0
+        ]
+
+
+def score_tokens(begun: Begun, ids: list[int], edits: tuple[Edit, ...]) -> tuple[Generated, ...]:
+    """The new tokens, with their probabilities in the plain run and the changed one."""
+    model, start = begun.model, begun.lengths[0]
     if len(ids) == start:
         return ()
     sides = []
     for each in ((), edits) if edits else ((),):
         at = range(start - 1, len(ids) - 1)
-        (run,) = record(
-            model, [ids], what="logits", positions=at, layers=[0], edits=each, n_prompt=start
-        )
+        run = begun.run(ids, positions=at, edits=each, n_prompt=start)
         p = run.logits.float().softmax(-1)
         sides.append([float(p[i, token]) for i, token in enumerate(ids[start:])])
     pairs = zip(ids[start:], sides[0], sides[-1], strict=True)

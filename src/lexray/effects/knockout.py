@@ -45,12 +45,15 @@ class Knockout(GridResult):
     change: Float[Tensor, "layers positions"]
     """Of the target's probability, relative to what it was."""
     note: str = ""
+    cross: bool = False
+    """Whether it is attention to the source that was cut: tokens and positions are the source's."""
 
     @property
     def title(self) -> str:
         return (
             f"{self.aim.target.shown}: change of its probability ({self.probability:.3g}) when "
-            f"position {self.aim.position} cannot look at one, in {self.window} layers around"
+            f"position {self.aim.position} cannot look at one{' of the source' * self.cross}, in "
+            f"{self.window} layers around"
         )
 
     @property
@@ -80,6 +83,7 @@ class Knockout(GridResult):
             "positions": list(self.positions),
             "layers": list(self.layers),
             "change": self.change.tolist(),
+            "cross": self.cross,
             "note": self.note,
         }
 
@@ -100,10 +104,12 @@ def knockout(
     sources: Some = None,
     first: bool = False,
     renormalise: bool = False,
+    cross: bool = False,
 ) -> Knockout:
     """Cuts what one position sees of each other one, in windows of layers.
 
     `window` layers around each of `layers`; `sources` are the positions that are no longer seen.
+    `cross=True`: of an encoder–decoder, what it sees of each position of the source.
 
     >>> lx.knockout(trace, " good", window=2).change.shape
     torch.Size([4, 3])
@@ -112,9 +118,11 @@ def knockout(
     if not 1 <= window <= model.n_layers:
         raise LexrayError(f"a window has 1 to {model.n_layers} layers, not {window}")
     aim = Aim.of(trace, target, position, first=first)
-    seen = choose(
-        sources, aim.position + 1 if model.architecture.causal else len(trace), "position"
-    )
+    source_run = trace.source if cross else None
+    if cross and source_run is None:
+        raise LexrayError(f"{model.name} has no cross-attention: it is one stack of layers")
+    visible = aim.position + 1 if model.architecture.causal else len(trace)
+    seen = choose(sources, visible if source_run is None else len(source_run), "position")
     blocks = model.architecture.blocks
     chosen = [
         n
@@ -127,7 +135,7 @@ def knockout(
         cut(
             p,
             aim.position,
-            [f"L{m}" for m in around(n, window, model.n_layers)],
+            [f"L{m}{'.cross' * cross}" for m in around(n, window, model.n_layers)],
             renormalise=renormalise,
         )
         for n in chosen
@@ -138,9 +146,9 @@ def knockout(
     after = torch.tensor([float(aim.probability(logits[edit])) for edit in edits])
     change = (after - before).view(len(chosen), len(seen)) / max(before, 1e-30)
     notes = " · ".join(filter(None, [*aim.notes, rough(trace)]))
-    source = model.space.source("knockout")
+    source, tokens = model.space.source("knockout"), (source_run or trace).tokens
     return Knockout(
-        source, aim, window, before, trace.tokens, tuple(seen), tuple(chosen), change, notes
+        source, aim, window, before, tokens, tuple(seen), tuple(chosen), change, notes, cross
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lexray.address import Address
 from lexray.choice import Some, choose
 from lexray.edits.values import Edit, patch
 from lexray.effects.aim import Aim, own_actions, recorded_logits, rough
@@ -31,11 +32,19 @@ from lexray.trace.read.targets import Wanted
 from lexray.trace.read.vectors import has_kind
 from lexray.trace.recording import Recording
 
-Of = Literal["residual", "attention", "mixer", "mlp", "heads", "head positions"]
+Of = (
+    Literal["residual", "attention", "cross", "mixer", "mlp", "heads", "head positions"]
+    | Literal["cross heads", "cross head positions"]
+)
+OFS: tuple[Of, ...] = (
+    *("residual", "attention", "cross", "mixer", "mlp", "heads", "head positions"),
+    *("cross heads", "cross head positions"),
+)
 Way = Literal["denoising", "noising"]
 CAUGHT = {
     "residual": "resid_pre",
     "attention": "attn_write",
+    "cross": "cross_write",
     "mixer": "mixer_write",
     "mlp": "mlp_write",
 }
@@ -130,11 +139,11 @@ class Patching(GridResult):
 
     def plot(self) -> Cells | Panels:
         """The grid; of heads also the approximation against the exact share."""
-        if self.of != "heads":
+        if self.of not in ("heads", "cross heads"):
             columns = [(str(i), name) for i, name in enumerate(self.columns)]
             meaning = "share of the answer"
             return draw_cells(self.title, self._note, columns, self.lines, self.exact, meaning)
-        layers = [int(line.removeprefix("L")) for line in self.lines]
+        layers = [Address.parse(line).layer for line in self.lines]
         panels = [signed_map("exact", by_layer(self.exact, layers), "head", "layer")]
         if self.approximate is not None:
             points = [
@@ -159,6 +168,7 @@ def patching(
     layers: Some = None,
     positions: Some = None,
     approximate: bool = True,
+    encoder: bool = False,
 ) -> Patching:
     """How much of the difference between two runs' answers follows from each place.
 
@@ -166,14 +176,16 @@ def patching(
     - `target`, `against`, `position`, `first`: what the answer is; by default the clean run's.
     - `of`: "residual" (the stream that leaves each layer), "attention", "mixer" or "mlp" (what
       they write), layer by position; "heads" (all positions at once), layer by head; "head
-      positions", head by position.
+      positions", head by position. Of an encoder–decoder also "cross", "cross heads" and "cross
+      head positions" for its cross-attention.
+    - `encoder=True`: in the encoder, at positions of the source; else in the decoder.
     - `way`: "denoising" (clean into corrupted) or "noising" (corrupted into clean).
     - `layers`, `positions`: only these. `approximate=False` leaves the gradient out.
 
     >>> other = model.trace("That story was")
     >>> lx.patching(trace, other, " good", of="heads").correlation
     """
-    grid, into = _Grid.of(clean, corrupted, of, layers, positions), _way(way)
+    grid, into = _Grid.of(clean, corrupted, of, layers, positions, encoder), _way(way)
     aim = Aim.of(clean, target, position, against, first=first)
     ends = [float(aim.metric(recorded_logits(run, aim))) for run in (clean, corrupted)]
     if abs(ends[0] - ends[1]) < 1e-6:
@@ -197,8 +209,8 @@ def patching(
         aim,
         ends[0],
         ends[1],
-        clean.tokens,
-        corrupted.tokens,
+        grid.side(clean).tokens,
+        grid.side(corrupted).tokens,
         tuple(grid.lines),
         tuple(grid.columns),
         exact,
@@ -215,6 +227,14 @@ def _way(way: str) -> Way:
     raise LexrayError(f"patching goes by denoising or noising, not by {way!r}")
 
 
+def _side(run: Recording, encoder: bool) -> Recording:
+    if not encoder:
+        return run
+    if run.source is None:
+        raise LexrayError(f"{run.model.name} has no encoder beside it: it is one stack of layers")
+    return run.source
+
+
 @dataclass(frozen=True, eq=False)
 class _Grid:
     """Which places are patched: lines by columns."""
@@ -224,47 +244,69 @@ class _Grid:
     n_heads: int
     positions: tuple[int, ...]
     tokens: tuple[Token, ...]
+    encoder: bool
 
     @classmethod
     def of(
-        cls, clean: Recording, corrupted: Recording, of: str, layers: Some, positions: Some
+        cls,
+        clean: Recording,
+        corrupted: Recording,
+        of: str,
+        layers: Some,
+        positions: Some,
+        encoder: bool,
     ) -> _Grid:
-        kind = next((known for known in get_args(Of) if known == of), None)
+        kind = next((known for known in OFS if known == of), None)
         if kind is None:
-            raise LexrayError(f"what is patched is one of {', '.join(get_args(Of))}, not {of!r}")
+            raise LexrayError(f"what is patched is one of {', '.join(OFS)}, not {of!r}")
+        whole = clean
+        clean, corrupted = (_side(run, encoder) for run in (clean, corrupted))
         if len(clean) != len(corrupted):
             raise LexrayError(
-                f"the runs have {len(clean)} and {len(corrupted)} tokens; what is patched position "
-                "by position needs prompts of the same length"
+                f"the {'sources' if encoder else 'runs'} have {len(clean)} and {len(corrupted)} "
+                "tokens; what is patched position by position needs prompts of the same length"
             )
         model = clean.model
         chosen = choose(layers, model.n_layers, "layer")
         blocks, named = model.architecture.blocks, kind.replace("head positions", "heads")
+        if whole.source is None and named.startswith("cross"):
+            raise LexrayError(f"{model.name} has no cross-attention: it is one stack of layers")
         if not (there := tuple(n for n in chosen if has_kind(blocks[n], named))):
             raise LexrayError(f"layers {', '.join(map(str, chosen))} have no {kind} to be patched")
         at = choose(positions, len(clean), "position")
-        if kind == "heads" and positions is not None:
+        if named == kind and "heads" in kind and positions is not None:
             raise LexrayError("heads are patched at all positions; of='head positions' takes some")
-        return cls(kind, there, model.n_heads, at, clean.tokens)
+        return cls(kind, there, model.n_heads, at, clean.tokens, encoder)
+
+    def side(self, run: Recording) -> Recording:
+        """Where it is patched: the encoder's pass, or the whole run's."""
+        return _side(run, self.encoder)
+
+    @property
+    def _heads(self) -> list[str]:
+        letter = "X" if self.kind.startswith("cross") else "H"
+        return [f"{letter}{h}" for h in range(self.n_heads)]
 
     @property
     def lines(self) -> list[str]:
-        if self.kind == "head positions":
-            return [f"L{n}H{h}" for n in self.layers for h in range(self.n_heads)]
-        return [f"L{n}" for n in self.layers]
+        layers = [str(Address(n, encoder=self.encoder)) for n in self.layers]
+        if self.kind.endswith("head positions"):
+            return [f"{layer}{head}" for layer in layers for head in self._heads]
+        return layers
 
     @property
     def columns(self) -> list[str]:
-        if self.kind == "heads":
-            return [f"H{h}" for h in range(self.n_heads)]
+        if self.kind.endswith("heads"):
+            return self._heads
         return [self.tokens[p].shown for p in self.positions]
 
     def edits(self, source: Recording) -> Iterator[Edit]:
         """Line by line."""
-        part = {"attention": ".attn", "mixer": ".mixer", "mlp": ".mlp"}.get(self.kind, "")
+        parts = {"attention": ".attn", "cross": ".cross", "mixer": ".mixer", "mlp": ".mlp"}
+        part = parts.get(self.kind, "")
         for line in self.lines:
-            if self.kind == "heads":
-                yield from (patch(f"{line}H{h}", source) for h in range(self.n_heads))
+            if self.kind.endswith("heads"):
+                yield from (patch(f"{line}{head}", source) for head in self._heads)
             else:
                 yield from (patch(line + part, source, positions=p) for p in self.positions)
 
@@ -274,20 +316,23 @@ class _Grid:
         """By how much the metric would move, if it went on as the gradient in `base` says."""
         from lexray.trace.apply.gradients import gradients  # imports transformers
 
-        name: Any = CAUGHT.get(self.kind, "z")
+        name: Any = CAUGHT.get(self.kind, "cross_z" if self.kind.startswith("cross") else "z")
+        caught: Any = "resid_post" if self.kind == "residual" and self.encoder else name
         gradient = gradients(
-            base, lambda logits: aim.metric(logits[aim.position]), [name], own_actions(base)
+            base, lambda logits: aim.metric(logits[aim.position]), [caught], own_actions(base)
         )
-        lines = []
+        gradient = gradient if gradient.source is None or not self.encoder else gradient.source
+        lines, last = [], base.model.n_layers - 1
         for n in self.layers:
-            if self.kind == "residual" and n + 1 == base.model.n_layers:
+            if self.kind == "residual" and n == last and not self.encoder:
                 lines.append(self._last(base, source, aim))
                 continue
             at = n + 1 if self.kind == "residual" else n
-            there = source.parts[at, name].flatten(1).to(gradient.states[at, name])
-            move = (there - gradient.states[at, name]) * gradient.slopes[at, name]
+            key = (n if caught == "resid_post" else at), caught
+            there = self.side(source).parts[at, name].flatten(1).to(gradient.states[key])
+            move = (there - gradient.states[key]) * gradient.slopes[key]
             lines.append(self._sums(move))
-        if self.kind == "head positions":
+        if self.kind.endswith("head positions"):
             return torch.cat(lines).cpu()
         return torch.stack(lines).cpu()
 
@@ -296,7 +341,7 @@ class _Grid:
         if self.kind in CAUGHT:
             return move.sum(1)[list(self.positions)]
         heads = move.view(len(move), self.n_heads, -1).sum(2)
-        return heads.sum(0) if self.kind == "heads" else heads[list(self.positions)].T
+        return heads.sum(0) if self.kind.endswith("heads") else heads[list(self.positions)].T
 
     def _last(self, base: Recording, source: Recording, aim: Aim) -> Tensor:
         """What leaves the last layer: only the position that is looked at can matter, and there

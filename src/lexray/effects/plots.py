@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -29,20 +29,22 @@ def as_lists(grid: Float[Tensor, "lines columns"]) -> list[list[float | None]]:
 def draw_effects(
     title: str,
     note: str,
-    grid: Float[Tensor, "lines columns"] | None,
+    grids: Mapping[str, Float[Tensor, "lines columns"]],
     names: Sequence[str],
     direct: Sequence[float | None],
     change: Sequence[float],
 ) -> Panels:
-    """The heat map (if there is a grid), and what was added directly against what changed."""
+    """The heat maps (if there are grids), and what was added directly against what changed."""
     known = [(n, d, c) for n, d, c in zip(names, direct, change, strict=True) if d is not None]
-    panels = []
-    if grid is not None and grid.shape[1] > 1:
-        panels.append(signed_map("change when removed", grid, "head", "layer"))
+    panels, grid = [], next(iter(grids.values())) if len(grids) == 1 else None
+    if any(each.shape[1] > 1 for each in grids.values()):
+        for of, each in grids.items():
+            said = f"{of}: change when removed" if of else "change when removed"
+            panels.append(signed_map(said, each, "head", "layer"))
     else:
         places = _places(grid, len(names))
-        said = [f"{name}: {show_number(c)}" for name, c in zip(names, change, strict=True)]
-        bars = StandingBars(places, list(change), "change", "positive", listed=False, said=said)
+        told = [f"{name}: {show_number(c)}" for name, c in zip(names, change, strict=True)]
+        bars = StandingBars(places, list(change), "change", "positive", listed=False, said=told)
         axis = Axis("number" if grid is None else "layer", whole=True)
         panels.append(Panel("change when removed", (bars,), axis, Axis()))
     if known:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.choice import Some, choose
+from lexray.edits.site import Site
 from lexray.edits.values import Ablate, Edit, ablate, cut
 from lexray.effects.aim import Aim, Said, own_actions, recorded_logits, rough, run_prompt
 from lexray.effects.plots import draw_effects
@@ -28,7 +29,11 @@ from lexray.trace.recording import Recording
 
 What = Literal["heads", "neurons", "layers", "attention", "mixers", "mlps", "positions"]
 """What is removed, one after the other."""
+OF_WHAT = {"attention": ("attn", "cross"), "mixers": ("mixer",), "mlps": ("mlp",)}
+"""Which parts of a layer are meant; of layers all."""
 SHOWN = 15
+SOURCE = "enc."
+"""Before the number of a position of the source."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ class Effects(Result, Sequence[Removed]):
     n_prompts: int = 1
     note: str = ""
     shown: int = SHOWN
+    source_tokens: tuple[Token, ...] = ()
+    """Of an encoder–decoder's source."""
 
     def __len__(self) -> int:
         return len(self.removed)
@@ -103,9 +110,10 @@ class Effects(Result, Sequence[Removed]):
         return [Table(columns, tuple(rows), self.title, self._note, bars)]
 
     def _label(self, r: Removed) -> str:
-        return (
-            f"{r.index} {self.tokens[r.index].shown}" if self.what == "positions" else r.component
-        )
+        if self.what != "positions":
+            return r.component
+        tokens = self.source_tokens if r.component.startswith(SOURCE) else self.tokens
+        return f"{r.component} {tokens[r.index].shown}"
 
     @property
     def _note(self) -> str:
@@ -135,6 +143,7 @@ class Effects(Result, Sequence[Removed]):
             "what": self.what,
             "to": self.to,
             "tokens": [token.to_dict() for token in self.tokens],
+            "source_tokens": [token.to_dict() for token in self.source_tokens],
             "before": self.said.to_dict(),
             "prompts": self.n_prompts,
             "removed": [r.to_dict() for r in self.removed],
@@ -143,15 +152,20 @@ class Effects(Result, Sequence[Removed]):
 
     @property
     def grid(self) -> Float[Tensor, "lines columns"] | None:
-        """The changes, layer by head (NaN where nothing was removed); None for positions."""
+        """The changes, layer by head (NaN where nothing was removed); None for positions. Of an
+        encoder–decoder the decoder's own; `grids` has the others."""
+        return self.grids.get("", next(iter(self.grids.values()), None))
+
+    @property
+    def grids(self) -> dict[str, Float[Tensor, "lines columns"]]:
+        """The same for each of an encoder–decoder's attentions: "" (the decoder's own), "encoder",
+        "cross-attention"."""
         if self.what in ("positions", "neurons"):
-            return None
-        layers = [r.layer for r in self.removed if r.layer is not None]
-        grid = torch.full((max(layers) + 1, max(r.index for r in self.removed) + 1), torch.nan)
+            return {}
+        groups: dict[str, list[Removed]] = {}
         for r in self.removed:
-            assert r.layer is not None
-            grid[r.layer, r.index] = r.change
-        return grid
+            groups.setdefault(Site.parse(r.component).group, []).append(r)
+        return {name: _grid_of(some) for name, some in groups.items()}
 
     def html_body(self) -> str:
         """The picture, and below it the largest changes."""
@@ -162,7 +176,7 @@ class Effects(Result, Sequence[Removed]):
         return draw_effects(
             self.title,
             " · ".join(self._facts),
-            self.grid,
+            self.grids,
             [self._label(r) for r in self.removed],
             [r.direct for r in self.removed],
             [r.change for r in self.removed],
@@ -189,6 +203,15 @@ class Effects(Result, Sequence[Removed]):
         return replace(first, removed=tuple(lines), n_prompts=len(several), said=said)
 
 
+def _grid_of(removed: Sequence[Removed]) -> Float[Tensor, "lines columns"]:
+    layers = [r.layer for r in removed if r.layer is not None]
+    grid = torch.full((max(layers) + 1, max(r.index for r in removed) + 1), torch.nan)
+    for r in removed:
+        assert r.layer is not None
+        grid[r.layer, r.index] = r.change
+    return grid
+
+
 def _mean(values: Sequence[float | None]) -> float | None:
     there = [value for value in values if value is not None]
     return sum(there) / len(there) if len(there) == len(values) else None
@@ -211,7 +234,7 @@ def effects(
     kind = _choose(what)
     aim = Aim.of(recording, target, position, against, first=first)
     model = recording.model
-    chosen = choose(layers, model.n_layers, "layer")
+    chosen = choose(layers, max(stack.n_layers for stack in model.stacks), "layer")
     edits = dict(_removals(recording, kind, chosen, positions, to))
     if not edits:
         raise LexrayError(f"{model.name} has no {kind} in layers {', '.join(map(str, chosen))}")
@@ -240,6 +263,7 @@ def effects(
         tuple(removed),
         to if isinstance(to, str) else "the mean of another run",
         note=" · ".join(filter(None, notes)),
+        source_tokens=() if recording.source is None else recording.source.tokens,
     )
 
 
@@ -258,13 +282,13 @@ def rerun_each(
     from lexray.trace.apply.rerun import Rerun  # imports transformers
 
     rerun = Rerun(recording, own_actions(recording))
-    by_layer: dict[int, list[tuple[Edit, Any]]] = {}
+    by_layer: dict[tuple[bool, int], list[tuple[Edit, Any]]] = {}
     for edit in edits:
         changes = ReadyEdits.check(recording.model, [edit], run_prompt(recording))
-        actions = changes.actions(len(recording), recording.n_prompt)
-        by_layer.setdefault(min(a.layer for a in actions), []).append((edit, actions))
-    for layer, jobs in track(sorted(by_layer.items()), len(by_layer), word):
-        logits = rerun.logits([actions for _, actions in jobs], aim.position, first=layer)
+        actions = changes.for_run(recording)
+        by_layer.setdefault(min(a.begins for a in actions), []).append((edit, actions))
+    for _, jobs in track(sorted(by_layer.items()), len(by_layer), word):
+        logits = rerun.logits([actions for _, actions in jobs], aim.position)
         device = recording.logits.device
         yield from zip((edit for edit, _ in jobs), logits.to(device), strict=True)
 
@@ -284,25 +308,33 @@ def _removals(
     recording: Recording, what: What, layers: Sequence[int], positions: Some, to: Any
 ) -> Iterator[tuple[Named, Edit]]:
     """The removal of each component, under its name, layer and number."""
-    n = len(recording)
+    n, source = len(recording), recording.source if positions is None else None
     if what == "positions":
         if to != "zero":
             raise LexrayError("positions are removed by cutting attention to them: to= has no use")
+        if source is not None:
+            sees = [*(f"{x.address}" for x in source.model.layers)]
+            sees += [f"{x.address}.cross" for x in recording.model.layers]
+            for p in range(len(source)):
+                yield (f"{SOURCE}{p}", (None, p)), cut(p, heads=sees, renormalise=True)
         for p in choose(positions, n, "position"):
             yield (str(p), (None, p)), cut(p, renormalise=True)
         return
     at = None if positions is None else choose(positions, n, "position")
-    for layer in layers:
-        for name, index in _names(recording, what, layer):
-            edit: Ablate = ablate(name, to=to, positions=at)
-            yield (name, (layer, index)), edit
+    for stack in (recording,) if source is None else (source, recording):
+        for layer in [layer for layer in layers if layer < stack.model.n_layers]:
+            for name, index in _names(stack, what, layer):
+                edit: Ablate = ablate(name, to=to, positions=at)
+                yield (name, (layer, index)), edit
 
 
 def _names(recording: Recording, what: What, layer: int) -> Iterable[tuple[str, int]]:
-    spec = recording.model.architecture.blocks[layer]
+    spec, at = recording.model.architecture.blocks[layer], recording.model.at(layer)
     match what:
         case "heads":
-            return [(f"L{layer}H{h}", h) for h in range(len(spec.attention.q.starts))]
+            heads = [(f"{at}H{h}", h) for h in range(len(spec.attention.q.starts))]
+            crossing = 0 if spec.cross is None else len(spec.cross.q.starts)
+            return [*heads, *((f"{at}X{h}", h) for h in range(crossing))]
         case "neurons":
             return [
                 (f"{stem}N{j}", j)
@@ -310,13 +342,14 @@ def _names(recording: Recording, what: What, layer: int) -> Iterable[tuple[str, 
                 for j in range(ff.d_mlp)
             ]
         case "attention":
-            return [] if spec.attention.absent else [(f"L{layer}.attn", 0)]
+            own = [] if spec.attention.absent else [(f"{at}.attn", 0)]
+            return own if spec.cross is None else [*own, (f"{at}.cross", 0)]
         case "mixers":
-            return [] if spec.mixer is None else [(f"L{layer}.mixer", 0)]
+            return [] if spec.mixer is None else [(f"{at}.mixer", 0)]
         case "mlps":
-            return [] if spec.ff.absent else [(f"L{layer}.mlp", 0)]
+            return [] if spec.ff.absent else [(f"{at}.mlp", 0)]
         case _:
-            return [(f"L{layer}", 0)]
+            return [(str(at), 0)]
 
 
 def _feed_forwards(recording: Recording, layer: int) -> Iterator[tuple[str, FeedForward]]:
@@ -325,7 +358,7 @@ def _feed_forwards(recording: Recording, layer: int) -> Iterator[tuple[str, Feed
     ff = recording.model.architecture.blocks[layer].ff
     if isinstance(ff, FeedForward):
         if not ff.absent:
-            yield f"L{layer}", ff
+            yield str(recording.model.at(layer)), ff
         return
     did = recording[layer].experts
     assert did is not None
@@ -347,17 +380,18 @@ def _direct(recording: Recording, what: What, aim: Aim) -> dict[str, float]:
         sums[name] = sums.get(name, 0.0) + value
 
     for group in added.groups:
+        crosses = group.kind == "head" and "X" in group.name
         if what == "positions":
             for p, value in enumerate(group.values.tolist() if group.by_source else []):
-                put(str(p), value)
+                put(f"{SOURCE}{p}" if crosses else str(p), value)
         elif what in ("heads", "neurons") and group.kind == what[:-1]:
             for i, value in enumerate(group.values.tolist()):
                 put(group.component(i), value)
         elif what not in ("heads", "neurons") and group.layer is not None:
             part = "attn" if group.kind == "head" or group.name.endswith(".b_O") else "mlp"
             part = "mixer" if group.kind == "mixer" else part
-            wanted = {"attention": "attn", "mixers": "mixer", "mlps": "mlp", "layers": part}[what]
-            if part == wanted:
+            part = "cross" if crosses or group.name.endswith(".cross.b_O") else part
+            if part in OF_WHAT.get(what, (part,)):
                 stem = f"L{group.layer}"
                 put(stem if what == "layers" else f"{stem}.{part}", float(group.values.sum()))
     return sums

@@ -17,7 +17,7 @@ def score_written(
 ) -> Float[Tensor, "e"]:
     """What attending to a token writes, by the head's view: scores of all tokens, or of some."""
     space, W_V, W_O = head.vo.space, at_least_float32(head.W_V), at_least_float32(head.W_O)
-    row = space.whole("V").only(torch.tensor([token])).factor(W_V)
+    row = head.vo.space_of("V").whole("V").only(torch.tensor([token])).factor(W_V)
     listed = space.whole("O") if among is None else space.whole("O").only(among)
     return listed.project(row.to(W_O) @ W_O)[0].float().cpu()
 

@@ -45,7 +45,7 @@ TYPES = {
     NodeKind.OTHERS: "rest of a sum",
     NodeKind.RESIDUAL: "residual stream",
 }
-HEADS, RESTS, EXPERTS = 1_000_000, 2_000_000, 10_000_000
+HEADS, CROSS_HEADS, RESTS, EXPERTS = 1_000_000, 1_500_000, 2_000_000, 10_000_000
 """Where the numbers of a layer's heads, and of its rests and biases, begin, and how far apart those
 of its experts are: a neuron keeps its own."""
 
@@ -235,9 +235,9 @@ class _Export:
         """A number for each part, its own where it has one, and never another's of its layer."""
         numbers: dict[str, int] = {}
         for node in self._parts:
-            named = re.match(r"L\d+(?:E(\d+))?N(\d+)", node.address or "")
+            named = re.match(r"(?:enc\.)?L\d+(?:E(\d+))?N(\d+)", node.address or "")
             if node.kind == NodeKind.HEAD and node.head is not None:
-                numbers[node.id] = HEADS + node.head
+                numbers[node.id] = (CROSS_HEADS if node.crosses else HEADS) + node.head
             elif named is not None:
                 expert = 0 if named[1] is None else 1 + int(named[1])
                 numbers[node.id] = EXPERTS * expert + int(named[2])

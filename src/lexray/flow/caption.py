@@ -55,10 +55,13 @@ def heads_clause(graph: FlowGraph) -> str:
     if not heads:
         return ""
     layer, looked = heads[0].layer, find_looked_at(graph, heads[0])
-    alike = [n for n in heads if n.layer == layer and find_looked_at(graph, n) == looked][:HEADS]
+    crosses = heads[0].crosses
+    near = [n for n in heads if n.layer == layer and n.crosses == crosses]
+    alike = [n for n in near if find_looked_at(graph, n) == looked][:HEADS]
     words = common_words(alike)
     many = len(alike) > 1
-    named = f"Head{'s' * many} {_list([str(n.head) for n in alike])} of layer {layer}"
+    named = f"{'Cross-head' if crosses else 'Head'}{'s' * many}"
+    named += f" {_list([str(n.head) for n in alike])} of layer {layer}"
     where = ""
     if looked is not None:
         where = f" look{'s' * (not many)} at {show_place(graph.run.tokens, looked)} and"

@@ -16,12 +16,14 @@ from typing import Unpack
 from lexray.choice import Some
 from lexray.errors import LexrayError
 from lexray.flow.build.build import BlockDrawing, choose_layers, find_pulls, make_graph
-from lexray.flow.build.prune import Shown, choose
+from lexray.flow.build.prune import Shown, ShownHeads, choose
 from lexray.flow.build.words import ChosenWords, find_words
 from lexray.flow.flow import Flow
 from lexray.flow.graph import Edge, EdgeKind, FlowGraph, Node, NodeKind
 from lexray.flow.options import BlockOptions, FlowOptions
-from lexray.trace.attribute.step import Moment, Step
+from lexray.trace.attribute.heads import HeadsStep
+from lexray.trace.attribute.moment import Moment
+from lexray.trace.attribute.step import Step
 from lexray.trace.read.targets import Wanted
 from lexray.trace.recording import Recording
 
@@ -70,7 +72,9 @@ def _draw_both(
     pull = [find_pulls(*pair, target, options) for pair in zip(moments, asked, strict=True)]
     shift = moments[1].position - moments[0].position
     for layer in sorted({*asked[0], *asked[1]}):
-        steps = [m.step(layer) if layer in a else None for m, a in zip(moments, asked, strict=True)]
+        steps = [
+            Step.of(m, layer) if layer in a else None for m, a in zip(moments, asked, strict=True)
+        ]
         one, two = (
             None if step is None else choose(step, options, pull[i].get(layer))
             for i, step in enumerate(steps)
@@ -116,6 +120,15 @@ def join(own: Shown | None, more: Shown | None, shift: int) -> Shown | None:
     None where the run has no such block."""
     if own is None or more is None:
         return own
+    cross = None
+    if own.cross is not None and more.cross is not None:  # sources are aligned at their beginnings
+        cross = _join_heads(own.cross, more.cross, 0)
+    neurons = tuple(dict.fromkeys((*own.neurons, *more.neurons)))
+    joined = _join_heads(own, more, shift)
+    return Shown(joined.memories, joined.rows, neurons, cross)
+
+
+def _join_heads(own: ShownHeads, more: ShownHeads, shift: int) -> ShownHeads:
     memories = {
         head: tuple(
             dict.fromkeys(
@@ -127,21 +140,25 @@ def join(own: Shown | None, more: Shown | None, shift: int) -> Shown | None:
         )
         for head in sorted({*own.memories, *more.memories})
     }
-    rows = tuple(dict.fromkeys((*own.rows, *more.rows)))
-    return Shown(memories, rows, tuple(dict.fromkeys((*own.neurons, *more.neurons))))
+    return ShownHeads(memories, tuple(dict.fromkeys((*own.rows, *more.rows))))
 
 
 def restrict(step: Step, shown: Shown) -> Shown:
     """What a run has of what is shown."""
+    cross = None if shown.cross is None else _restrict_heads(step.cross, shown.cross)
+    own = _restrict_heads(step, shown)
+    neurons = tuple(name for name in shown.neurons if step.index_of(name) is not None)
+    return Shown(own.memories, own.rows, neurons, cross)
+
+
+def _restrict_heads(step: HeadsStep, shown: ShownHeads) -> ShownHeads:
     n_heads, n = step.pattern.shape
     memories = {
         head: tuple(i for i in positions if 0 <= i < n and step.pattern[head, i] > 0)
         for head, positions in shown.memories.items()
         if head < n_heads
     }
-    rows = tuple(row for row in shown.rows if row < step.z.numel())
-    neurons = tuple(name for name in shown.neurons if step.index_of(name) is not None)
-    return Shown(memories, rows, neurons)
+    return ShownHeads(memories, tuple(row for row in shown.rows if row < step.z.numel()))
 
 
 def subtract(one: FlowGraph, two: FlowGraph) -> FlowGraph:
@@ -183,7 +200,8 @@ def _names(one: FlowGraph, two: FlowGraph) -> dict[str, str]:
 def _role(node: Node, graph: FlowGraph) -> tuple[object, ...]:
     if node.kind not in MEMORY or node.position is None:
         return (node.id,)
-    return node.kind, node.layer, node.head, node.position - graph.run.position
+    aligned = 0 if node.crosses else graph.run.position  # a source at its beginning
+    return node.kind, node.layer, node.head, node.crosses, node.position - aligned
 
 
 def _both(node: Node, other: Node | None) -> Node:

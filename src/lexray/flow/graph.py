@@ -8,6 +8,7 @@ gives to another. Nodes and edges only say what is; where they are drawn is `lay
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from lexray.errors import LexrayError
 from lexray.result.readings import Source
 
 Same = TypeVar("Same", bound="FlowGraph")
+CROSSING = re.compile(r"L\d+\.(?:X\d|cross_)", re.ASCII)
 
 
 class NodeKind(StrEnum):
@@ -41,12 +43,15 @@ class NodeKind(StrEnum):
     """A row of W_O."""
     ATTN_BIAS = "attn_bias"
     ATTN_OUT = "attn_out"
+    CROSS_OUT = "cross_out"
+    """What a decoder's attention to its source adds, in encoder–decoders."""
     MIXER = "mixer"
     """What a state space, linear attention or a convolution wrote, as one part (hybrids)."""
     SUM = "sum"
     """Post-norm models: a residual sum before its norm, which gives `MID` or `RESIDUAL`."""
     MID = "mid"
-    """The residual after attention; parallel blocks have none."""
+    """The residual after attention; parallel blocks have none. Of a decoder beside an encoder
+    there are two: after its own attention, and after that to the source."""
     FF_KEY = "ff_key"
     FF_GATE = "ff_gate"
     FF_VALUE = "ff_value"
@@ -150,6 +155,16 @@ class Node:
     """In a difference graph: the same node in the other run."""
     other_norm: float | None = None
 
+    @property
+    def crosses(self) -> bool:
+        """Whether it belongs to a decoder's attention to its source."""
+        return is_crossing(self.id)
+
+
+def is_crossing(id: str) -> bool:
+    """Whether an id is one of a node in cross-attention: `L3.X2`, `L3.cross_out`."""
+    return CROSSING.match(id) is not None
+
 
 @dataclass(frozen=True)
 class Edge:
@@ -187,11 +202,14 @@ class Run:
     """Which model, and how its vectors were read."""
     prompt: str
     tokens: tuple[str, ...]
-    """The prompt's tokens as people read them."""
+    """The prompt's tokens as people read them; of an encoder–decoder the source's, then the
+    target's."""
     position: int
     """Whose flow is drawn, counted from 0."""
     prediction: Weighed | None = None
     """What the model itself holds most probable after this position."""
+    n_source: int = 0
+    """How many of the tokens are the source's."""
 
     @property
     def model(self) -> str:

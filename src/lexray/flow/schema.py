@@ -4,7 +4,8 @@
     version     2
     model       the model's name, its `revision`, and how vectors were read: `view`, the same in
                 words as `reading`, and `filter`, the words that are listed
-    prompt      the text, and `tokens`: its tokens as people read them
+    prompt      the text, and `tokens`: its tokens as people read them; of an encoder–decoder those
+                of the source, `n_source` many, and then those of the target
     position    whose flow it is, counted from 0
     prediction  {id, shown, weight}: what the model itself holds most probable there
     target      {id, shown}
@@ -174,6 +175,7 @@ def _run_to(run: Run) -> dict[str, Any]:
         "tokens": list(run.tokens),
         "position": run.position,
         "prediction": None if run.prediction is None else vars(run.prediction),
+        **({"n_source": run.n_source} if run.n_source else {}),
     }
 
 
@@ -187,7 +189,10 @@ def _run_from(data: dict[str, Any]) -> Run:
     position = _at_least(0, data["position"])
     if position >= len(tokens):
         raise ValueError(f"position {position} is none of its {len(tokens)} tokens")
-    return Run(source, _as(text, data["prompt"]), tokens, position, best)
+    n_source = _at_least(0, data.get("n_source", 0))
+    if n_source > position:
+        raise ValueError(f"position {position} is one of the source, which has {n_source} tokens")
+    return Run(source, _as(text, data["prompt"]), tokens, position, best, n_source)
 
 
 def _read_weighed(id: Any, shown: Any, weight: Any) -> Weighed:

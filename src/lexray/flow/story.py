@@ -19,7 +19,7 @@ ENOUGH = 0.8
 LOOKS = 0.12
 """A head looks at a token if it gives it at least this much of its attention."""
 WRITERS = (NodeKind.HEAD, NodeKind.MIXER, NodeKind.FF_VALUE, NodeKind.ATTN_BIAS, NodeKind.FF_BIAS)
-SUMS = (NodeKind.CONCAT, NodeKind.FF_OUT, NodeKind.ATTN_OUT)
+SUMS = (NodeKind.CONCAT, NodeKind.FF_OUT, NodeKind.ATTN_OUT, NodeKind.CROSS_OUT)
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,13 @@ def describe(node: Node) -> str:
     """
     match node.kind:
         case NodeKind.HEAD:
-            return f"layer {node.layer}, head {node.head}"
+            return f"layer {node.layer}, {'cross-' * node.crosses}head {node.head}"
         case NodeKind.MIXER:
             return f"layer {node.layer}, mixer"
         case NodeKind.FF_VALUE:
             return f"layer {node.layer}, neuron {node.label}"
         case NodeKind.ATTN_BIAS:
-            return f"layer {node.layer}, attention bias"
+            return f"layer {node.layer}, {'cross-' * node.crosses}attention bias"
         case NodeKind.FF_BIAS:
             return f"layer {node.layer}, feed-forward bias"
         case _:

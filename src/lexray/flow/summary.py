@@ -14,7 +14,8 @@ from lexray.flow.graph import FlowGraph, Node, Standing
 from lexray.flow.schema import to_dict
 from lexray.result.format import show_model
 from lexray.result.table import Cell, Result, Table
-from lexray.trace.attribute.step import Moment
+from lexray.trace.attribute.moment import Moment
+from lexray.trace.attribute.step import Step
 from lexray.trace.attribute.walk import pulls
 from lexray.trace.recording import Recording
 
@@ -95,18 +96,22 @@ def _list(movers: Sequence[Mover]) -> str:
 def summarise(trace: Recording, graph: FlowGraph, n: int = 2) -> Summary:
     """The graph's stream, and for each block the n heads and neurons that moved the target most,
     for or against it: what each added to its logit, with the norms on the way as they were."""
-    moment = Moment.of(trace, graph.run.position)
+    moment = Moment.of(trace, graph.run.position - graph.run.n_source)
     layers = [layer for layer in graph.layers if layer in trace.layers]
     heads: dict[int, tuple[Mover, ...]] = {}
     neurons: dict[int, tuple[Mover, ...]] = {}
     for layer, pull in pulls(moment, graph.target.id, layers).items():
-        step = moment.step(layer)
-        by_head = _most(step.heads_along(pull.attention), n)
-        heads[layer] = tuple(Mover(f"H{i}", added) for i, added in by_head)
+        step = Step.of(moment, layer)
+        named = {f"H{i}": x for i, x in enumerate(step.heads_along(pull.attention).tolist())}
+        if pull.cross is not None:
+            along = step.cross.heads_along(pull.cross).tolist()
+            named |= {f"X{i}": x for i, x in enumerate(along)}
+        best = sorted(named.items(), key=lambda item: -abs(item[1]))[:n]
+        heads[layer] = tuple(Mover(name, added) for name, added in best)
         by_neuron = _most(step.neurons_along(pull.ff), n)
         names = step.neurons(i for i, _ in by_neuron)
         neurons[layer] = tuple(
-            Mover(f"{owner.removeprefix(f'L{layer}')}N{i}", added)
+            Mover(f"{owner.removeprefix(str(step.layer.address))}N{i}", added)
             for (owner, i), (_, added) in zip(names, by_neuron, strict=True)
         )
     return Summary(graph, heads, neurons)

@@ -65,9 +65,7 @@ class Anatomy(Weights):
         Its type depends on the address; `head`, `neuron`, `circuit`, … say it to a type checker.
         """
         at = address if isinstance(address, Address) else Address.parse(address)
-        if at.encoder and self.decoder is None:
-            return self.encoder[at]
-        layer = self.layers[at.layer]
+        layer = self.stack_at(at).layers[at.layer]
         if at.feature is not None:
             raise LexrayError(
                 f"{at} is a feature, which belongs to a dictionary: lx.Dictionary.open(path, model)"

@@ -266,15 +266,22 @@ class Model(Opened):
         return spread_module(self, device_map, offload)
 
     def generate(
-        self, prompt: Any, n: int = 20, edits: Edits | None = None, *, special: bool = True
+        self,
+        prompt: Any,
+        n: int = 20,
+        edits: Edits | None = None,
+        *,
+        special: bool = True,
+        target: Any = None,
     ) -> Generation:
         """Continues a prompt by n of the most probable tokens, with and without edits.
 
-        Each token comes with its probability in either run.
+        Each token comes with its probability in either run. Of an encoder–decoder the prompt is
+        the source, and `target` how the target begins.
 
         >>> model.generate("This movie was", 3, edits=["scale L2.mlp by 0"]).text
         """
-        return generate(self, prompt, n, edits, special=special)
+        return generate(self, prompt, n, edits, special=special, target=target)
 
     def check(
         self,
@@ -391,7 +398,8 @@ class Model(Opened):
         - `device` is where it is kept (the model's own by default).
         - `special=False` leaves out the tokens that a tokenizer adds (BOS, [CLS]).
         - `edits` change the run (`lexray.edits`): the trace is that of the changed run.
-        - `target`: of an encoder–decoder, how the target begins; the prompt is then the source.
+        - `target`: of an encoder–decoder, how the target begins; the prompt is then the source. A
+          batch of sources has a list of targets; or the prompt is a list of (source, target).
 
         >>> model.trace("This movie was", edits=["ablate L2H3", "scale L3N17 by 2"])
         """

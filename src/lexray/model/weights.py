@@ -155,6 +155,10 @@ class Weights:
         """The encoder and the decoder of an encoder–decoder; else these weights alone."""
         return [self] if self.architecture.encoder is None else [self.encoder, self]
 
+    def stack_at(self: Same, address: Address) -> Same:
+        """The stack that an address is in: the encoder for `enc.L3`, if there is one beside."""
+        return self.encoder if address.encoder and self.decoder is None else self
+
     def at(self, layer: int, **parts: Any) -> Address:
         """The address of a part of this stack."""
         return Address(layer, encoder=self.decoder is not None, **parts)

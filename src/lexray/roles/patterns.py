@@ -92,11 +92,16 @@ def lone_of(model: Anatomy, ids: Int[Tensor, "n"], *, first: bool) -> Float[Tens
 
 
 def pattern(
-    head: Head, x: Float[Tensor, "n d_model"], y: Float[Tensor, "n d_model"], *, causal: bool
+    head: Head,
+    x: Float[Tensor, "n d_model"],
+    y: Float[Tensor, "n d_model"] | None = None,
+    *,
+    causal: bool,
 ) -> Float[Tensor, "n n"]:
-    """A head's attention weights on such states, `y` of what it looks at; `head` of a model whose
-    norms are folded."""
+    """A head's attention weights on such states, `y` of what it looks at, if that is another text;
+    `head` of a model whose norms are folded."""
     spec, at = head.spec, torch.arange(len(x))
+    y = x if y is None else y
     q, k = head.queries(x.to(head.W_Q)).double(), head.keys(y.to(head.W_K)).double()
     if spec.rotary is not None:
         q = spec.rotary.turn(q[:, None], at)[:, 0]

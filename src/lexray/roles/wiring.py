@@ -59,6 +59,7 @@ def readers(
 
     `via`: only by their keys or gates (neurons), or their Q, K or V (heads).
     """
+    weights = weights.stack_at(_parse(address))
     part = WiredPart.at(weights, _parse(address))
     written = part.writing_end()
     vias: tuple[Via, ...] = (*NEURON_VIAS, *HEAD_VIAS) if via is None else (_check_via(via),)
@@ -72,6 +73,7 @@ def writers(
     weights: Weights, address: str | Address, n: int = 20, *, via: str | None = None
 ) -> Links:
     """The n parts that write most of what a head or neuron reads, by all its sides or one."""
+    weights = weights.stack_at(_parse(address))
     part = WiredPart.at(weights, _parse(address))
     links: list[BareLink] = []
     for read in part.readers(None if via is None else _check_via(via)):

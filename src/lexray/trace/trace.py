@@ -97,7 +97,8 @@ class Trace(Recording):
         `mid`, `post` (the residual stream in a block), `attention`, `mlp` (what they add),
         `attn_in`, `mlp_in` (what they read), `heads` and `values` (through W_O), `queries` and
         `keys` (through the QK circuit), `neurons` (the strongest at one position, with the sign of
-        their coefficients).
+        their coefficients). Of a decoder beside an encoder also `self` (the stream before attention
+        to the source), `cross`, `cross_in` and `cross_heads`.
 
         - `target`: a token whose probability and rank are wanted.
         - `first=True`: of a target of several tokens the first is taken.
@@ -146,6 +147,7 @@ class Trace(Recording):
         position: int = -1,
         k: int = 5,
         filter: FilterLike = None,
+        cross: bool = False,
         **unknown: Unknown,
     ) -> AttentionPatterns:
         """Where every head looks over the whole prompt, and what it writes at one position.
@@ -153,13 +155,21 @@ class Trace(Recording):
         - `layers`, `heads`: which; by default all that were kept.
         - `position`: where heads are read as words; -1 is the last.
         - `k`: how many words; `filter` restricts which.
+        - `cross=True`: of an encoder–decoder, where the target's positions look in the source;
+          `trace.encoder.attention()` is the encoder's own.
 
         >>> trace.attention().to_html()
         >>> trace.attention(layers=2)["L2H3"].weights
         """
         refuse_unknown("attention patterns", unknown, self.attention)
         return attention_patterns(
-            self, layers=layers, heads=heads, position=position, k=k, filter=read_filter(filter)
+            self,
+            layers=layers,
+            heads=heads,
+            position=position,
+            k=k,
+            filter=read_filter(filter),
+            cross=cross,
         )
 
     def contributions(
@@ -383,30 +393,27 @@ def trace_prompt(
     target: Any = None,
 ) -> Trace | list[Trace]:
     """Runs a prompt, or a batch of them, and records it; see `lexray.model.model.Model.trace`."""
-    from lexray.trace.record.run import record  # imports transformers
+    from lexray.trace.record.pair import read_pairs, record_pairs  # imports transformers
+    from lexray.trace.record.run import record
 
+    options: dict[str, Any] = {
+        "new_tokens": new_tokens,
+        "layers": layers,
+        "positions": positions,
+        "what": what,
+        "device": device,
+        "edits": edits,
+    }
     if model.architecture.encoder is not None:
-        from lexray.trace.record.pair import record_prompt_pair
-
-        kept: dict[str, Any] = {"layers": layers, "positions": positions, "what": what}
-        refused = {"device": device, "edits": edits}
-        asked: dict[str, Any] = {"new_tokens": new_tokens, "special": special}
-        return Trace.of(record_prompt_pair(model, prompt, target, refused, **kept, **asked))
-    if target is not None:
-        raise LexrayError(
-            f"{model.name} is one stack of layers: a target beside the prompt is for "
-            "encoder–decoders"
-        )
-    prompts = read_prompts(model, prompt, special=special)
-    recordings = record(
-        model,
-        prompts.ids,
-        new_tokens=new_tokens,
-        layers=layers,
-        positions=positions,
-        what=what,
-        device=device,
-        edits=edits,
-    )
+        pairs = read_pairs(model, prompt, target, special=special)
+        recordings, single = record_pairs(model, pairs, **options), pairs.single
+    else:
+        if target is not None:
+            raise LexrayError(
+                f"{model.name} is one stack of layers: a target beside the prompt is for "
+                "encoder–decoders"
+            )
+        prompts = read_prompts(model, prompt, special=special)
+        recordings, single = record(model, prompts.ids, **options), prompts.single
     traces = [Trace.of(recording) for recording in recordings]
-    return traces[0] if prompts.single else traces
+    return traces[0] if single else traces

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lexray.address import Address
 from lexray.effects.plots import signed_map
 from lexray.errors import LexrayError
 from lexray.result.charts.panels import Panels
@@ -165,14 +166,22 @@ class MeanContributions(Result):
         }
 
     def plot(self) -> Panels:
-        """Layers by heads, coloured by what each head adds on the mean."""
+        """Layers by heads, coloured by what each head adds on the mean; of an encoder–decoder also
+        the heads of cross-attention."""
         by_name = {c.component: c.mean for c in self.components if c.kind == "head"}
-        n_layers, n_heads = self.heads
-        rows = [[by_name.get(f"L{i}H{h}", nan) for h in range(n_heads)] for i in range(n_layers)]
+        groups: dict[str, dict[Address, float]] = {}
+        for name, mean in by_name.items():
+            at = Address.parse(name)
+            groups.setdefault(at.attention, {})[at] = mean
         title = f"What heads add on the mean of {self.n_prompts} prompts"
-        grid = torch.tensor(rows).view(n_layers, n_heads)
-        panel = signed_map("added to the logit", grid, "head", "layer")
-        return Panels(title, str(self.source), (panel,))
+        panels = []
+        for of, means in groups.items():
+            grid = torch.full(self.heads, nan)
+            for at, mean in means.items():
+                grid[at.layer, at.head] = mean
+            said = f"{of}: added to the logit" if of else "added to the logit"
+            panels.append(signed_map(said, grid, "head", "layer"))
+        return Panels(title, str(self.source), tuple(panels))
 
 
 def average(several: Sequence[Contributions], shown: int = 10) -> MeanContributions:
@@ -189,10 +198,10 @@ def average(several: Sequence[Contributions], shown: int = 10) -> MeanContributi
         for name, row in sums.items()
     ]
     means.sort(key=lambda c: -c.mean)
-    heads = [name.split("H") for name, (kind, _) in about.items() if kind == "head"]
+    heads = [Address.parse(name) for name, (kind, _) in about.items() if kind == "head"]
     size = (
-        1 + max((int(layer[1:]) for layer, _ in heads), default=-1),
-        1 + max((int(head) for _, head in heads), default=-1),
+        1 + max((at.layer for at in heads), default=-1),
+        1 + max((at.head or 0 for at in heads), default=-1),
     )
     source, targets = several[0].source, tuple(one.target.shown for one in several)
     return MeanContributions(source, len(several), targets, tuple(means), size, shown)

@@ -14,7 +14,8 @@ from lexray.flow.build.build import find_pulls
 from lexray.flow.build.prune import Shown, choose, fewest, largest
 from lexray.flow.options import BlockOptions
 from lexray.flow.summary import summarise
-from lexray.trace.attribute.step import Moment
+from lexray.trace.attribute.moment import Moment
+from lexray.trace.attribute.step import Step
 from lexray.trace.attribute.walk import pulls
 from lexray.trace.trace import Trace
 from tests.families.span import spanning
@@ -29,7 +30,7 @@ def choose_all(
     """What is shown of each block."""
     moment = Moment.of(trace, position)
     pull = find_pulls(moment, layers, target, options)
-    return {i: choose(moment.step(i), options, pull.get(i)) for i in layers}
+    return {i: choose(Step.of(moment, i), options, pull.get(i)) for i in layers}
 
 
 sizes = st.lists(st.floats(-1e3, 1e3, width=32), max_size=30)
@@ -140,7 +141,7 @@ def test_pulls_are_the_contributions(name: str) -> None:
     added = {leaf.component: leaf.contribution for leaf in trace.contributions(target)}
     found = pulls(Moment.of(trace, LAST), target, trace.layers)
     for layer, pull in found.items():
-        step = Moment.of(trace, LAST).step(layer)
+        step = Step.of(Moment.of(trace, LAST), layer)
         heads = (step.heads @ pull.attention).tolist()
         assert heads == pytest.approx([added[f"L{layer}H{i}"] for i in range(len(heads))], abs=1e-4)
         values = (step.coefficients * (step.W_out @ pull.ff)).tolist()
@@ -166,5 +167,5 @@ def test_the_summary_names_who_moved_the_target() -> None:
 def test_only_reachable_layers_are_needed_for_the_targets_share() -> None:
     trace = traced("gpt2").model.trace(IDS, layers=[0])
     moment = Moment.of(trace, LAST)
-    step, pull = moment.step(0), pulls(moment, 3, [0])[0]
+    step, pull = Step.of(moment, 0), pulls(moment, 3, [0])[0]
     assert choose(step, BlockOptions(keep=0.5, keep_by="target"), pull).neurons

@@ -5,7 +5,8 @@ query → its best keys → their values → the head → the concatenation → 
 output → with the skip, the middle of the stream → norm → keys (and gates) → values → the
 feed-forward's output → with the skip, the next block's input. Parallel blocks fork at the norm,
 post-norm ones norm the sums, sandwich ones norm what is added. What is left out of a sum is one
-node, the exact rest. A hybrid's mixer is one node: it is no sum over positions.
+node, the exact rest. A hybrid's mixer is one node: it is no sum over positions. A decoder beside an
+encoder has a third sub-block between the two, whose keys and values are those of source tokens.
 
 Queries and keys are read through the QK circuit at their actual distance, as
 `lexray.trace.read.vectors` says: a QK-norm's gain is in their reading, its scale, which no rank
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -24,7 +25,7 @@ from torch import Tensor
 from lexray.choice import Some
 from lexray.choice import choose as which
 from lexray.families import Mixer, Norm
-from lexray.flow.build.attention import AttentionDrawing
+from lexray.flow.build.attention import CrossAttentionDrawing, OwnAttentionDrawing
 from lexray.flow.build.draft import Draft
 from lexray.flow.build.feedforward import FeedForwardDrawing
 from lexray.flow.build.prune import Shown, choose
@@ -33,10 +34,11 @@ from lexray.flow.build.weigh import weigh_edges
 from lexray.flow.build.words import ChosenWords, find_words, predictions
 from lexray.flow.graph import EdgeKind, FlowGraph, NodeKind, Run, Weighed, Word, memory_name
 from lexray.flow.options import BlockOptions
-from lexray.trace.attribute.step import Moment, Step
+from lexray.trace.attribute.heads import SubBlock
+from lexray.trace.attribute.moment import Moment
+from lexray.trace.attribute.step import Step
 from lexray.trace.attribute.walk import Pull, pulls
 from lexray.trace.read.targets import Wanted
-from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.recording import Recording
 
 
@@ -50,7 +52,6 @@ def build(
     candidates: Sequence[Wanted] = (),
 ) -> FlowGraph:
     """The flow graph of one position; see `lexray.trace.trace.Trace.flow`."""
-    refuse_pair(recording.model)
     moment = Moment.of(recording, position)
     words = find_words(recording, moment.position, target, candidates)
     asked = choose_layers(recording, layers)
@@ -69,7 +70,7 @@ def draw_draft(moment: Moment, layers: Sequence[int], target: int, options: Bloc
     drawing = BlockDrawing(moment, layers, options)
     pull = find_pulls(moment, layers, target, options)
     for layer in layers:
-        step = moment.step(layer)
+        step = Step.of(moment, layer)
         drawing.draw(step, choose(step, options, pull.get(layer)))
     return drawing.draft.finish()
 
@@ -104,15 +105,28 @@ def make_graph(
 def describe_run(moment: Moment, options: BlockOptions) -> Run:
     recording, model = moment.recording, moment.recording.model
     source = model.space.source("flow", options.filter)
-    prompt = model.vocabulary.decode(recording.ids.tolist())
+    n, decode = count_source(recording), model.vocabulary.decode
+    texts = [] if recording.source is None else [decode(recording.source.ids.tolist())]
     best, p = predictions(recording, moment.position)[0]
     return Run(
         source,
-        prompt,
-        tuple(token.shown for token in recording.tokens),
-        moment.position,
+        " → ".join([*texts, decode(recording.ids.tolist())]),
+        list_tokens(recording),
+        n + moment.position,
         Weighed(best, model.vocabulary.shown(best), float(f"{p:.4g}")),
+        n,
     )
+
+
+def count_source(recording: Recording) -> int:
+    """How many tokens stand before the pass's own: those of a source."""
+    return 0 if recording.source is None else len(recording.source)
+
+
+def list_tokens(recording: Recording) -> tuple[str, ...]:
+    """All tokens as people read them: a source's, and then the pass's own."""
+    before = () if recording.source is None else recording.source.tokens
+    return tuple(token.shown for token in (*before, *recording.tokens))
 
 
 class BlockDrawing:
@@ -121,8 +135,8 @@ class BlockDrawing:
     def __init__(self, moment: Moment, layers: Sequence[int], options: BlockOptions) -> None:
         self.moment, self.options = moment, options
         self.draft = Draft(tuple(sorted(layers)), moment.position)
-        tokens = tuple(token.shown for token in moment.recording.tokens)
-        self.name = cache(partial(memory_name, tokens))
+        self.tokens = list_tokens(moment.recording)
+        self.name = cache(partial(memory_name, self.tokens))
 
     def draw(self, step: Step, shown: Shown) -> None:
         layer, spec, recorded = step.index, step.spec, step.recorded
@@ -135,16 +149,23 @@ class BlockDrawing:
             attn_in = self._norm(
                 step, before, spec.attention.pre_norm, recorded.attn_in, f"{at}.attn_norm"
             )
-            heads = AttentionDrawing(self.draft, step, shown, self.options, self.name)
+            heads = OwnAttentionDrawing(
+                *(self.draft, step, shown, self.options, self.name, self.tokens),
+                n_source=count_source(self.moment.recording),
+            )
             norm, normed = spec.attention.post_norm, f"{at}.attn_out.normed"
             mixed.append(self._norm(step, heads.draw(attn_in), norm, recorded.attn_out, normed))
         if spec.mixer is not None and not spec.mixer.last:
             mixed.append(self._mixer(step, before, spec.mixer))
+        if spec.cross is not None:
+            before = self._middle(step, before, mixed, "attention", "self")
+            mixed = [self._cross(step, shown, before)]
         if spec.parallel or not mixed:
             same = spec.ff.pre_norm == spec.attention.pre_norm
             middle, ff_in = before, attn_in if same else None
         else:
-            middle, ff_in = self._middle(step, before, mixed), None
+            part: SubBlock = "attention" if spec.cross is None else "cross"
+            middle, ff_in = self._middle(step, before, mixed, part, "mid"), None
         added = [] if spec.ff.absent else [self._feed_forward(step, shown, middle, ff_in)]
         if spec.parallel:
             added = [*mixed, *added]
@@ -152,6 +173,15 @@ class BlockDrawing:
             middle = self._late(step, middle, added)
             added = [self._mixer(step, middle, spec.mixer)]
         self._after(step, middle, added)
+
+    def _cross(self, step: Step, shown: Shown, before: str) -> str:
+        """A decoder's attention to its source."""
+        assert step.spec.cross is not None
+        assert shown.cross is not None
+        norm, read = step.spec.cross.pre_norm, step.recorded.cross.read
+        read_from = self._norm(step, before, norm, read, f"L{step.index}.cross_norm")
+        known = self.draft, step.cross, shown.cross, self.options, self.name, self.tokens
+        return CrossAttentionDrawing(*known).draw(read_from)
 
     def _mixer(self, step: Step, before: str, spec: Mixer) -> str:
         """What a mixer wrote: one node, whose inside is no sum over positions."""
@@ -197,15 +227,25 @@ class BlockDrawing:
         self.draft.link(source, id, EdgeKind.NORM)
         return id
 
-    def _middle(self, step: Step, before: str, mixed: Sequence[str]) -> str:
-        norm, recorded = step.spec.attention.sum_norm, step.recorded
-        id = f"L{step.index}.mid"
-        self.draft.node(id, NodeKind.MID, step.index, "mid", step.at(recorded.resid_mid))
+    def _middle(
+        self,
+        step: Step,
+        before: str,
+        mixed: Sequence[str],
+        part: SubBlock,
+        name: Literal["self", "mid"],
+    ) -> str:
+        """The stream after a sub-block: `self` after a decoder's own attention, if it is not the
+        last before the feed-forward."""
+        norm, recorded = step.sub_block(part).sum_norm, step.recorded
+        vector = recorded.resid_self if name == "self" else recorded.resid_mid
+        id = f"L{step.index}.{name}"
+        self.draft.node(id, NodeKind.MID, step.index, name, step.at(vector))
         total = id
         if norm is not None:
-            total = self._sum(step, "attn", step.total("attention"), id)
-        for part in mixed:
-            self.draft.link(part, total, EdgeKind.SUM, factor=1.0)
+            total = self._sum(step, "cross" if part == "cross" else "attn", step.total(part), id)
+        for written in mixed:
+            self.draft.link(written, total, EdgeKind.SUM, factor=1.0)
         self.draft.link(before, total, EdgeKind.RESIDUAL_ATTN, factor=1.0)
         return id
 

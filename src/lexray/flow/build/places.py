@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lexray.flow.build.draft import Sketch
-from lexray.flow.graph import NodeKind
+from lexray.flow.graph import NodeKind, is_crossing
 from lexray.trace.read.usual import LIKE, Place
 
 KINDS = {
@@ -22,7 +22,17 @@ KINDS = {
     NodeKind.QUERY: LIKE["queries"],
     NodeKind.KEY: LIKE["keys"],
 }
+CROSS = {
+    NodeKind.CONCAT: "cross",
+    NodeKind.CROSS_OUT: "cross",
+    NodeKind.ATTN_BIAS: "cross",
+    NodeKind.HEAD: "cross_heads",
+    NodeKind.VALUE: "cross_heads",
+}
+"""The same in a decoder's attention to its source."""
 NAMES = {
+    "cross_norm": "cross_in",
+    "cross_sum": "mid",
     "attn_norm": "attn_in",
     "mixer_norm": "mixer_in",
     "mixer.normed": "mixer",
@@ -46,12 +56,20 @@ def place_of(sketch: Sketch, n_layers: int) -> Place | None:
     if sketch.parameter is not None and sketch.parameter[0] != "bias":
         of, _, sign = sketch.parameter
         return Place(of, layer, float(sign))
+    crosses = is_crossing(sketch.id)
     if sketch.kind == NodeKind.OTHERS:
         if sketch.place.get("head") is not None:
-            return Place("heads", layer)
-        return Place("mlp" if sketch.id.endswith("ff.others") else "attention", layer)
-    kind = KINDS.get(sketch.kind) or next(
-        kind for name, kind in NAMES.items() if sketch.id.endswith(name)
+            return Place("cross_heads" if crosses else "heads", layer)
+        written = "cross" if crosses else "attention"
+        return Place("mlp" if sketch.id.endswith("ff.others") else written, layer)
+    if sketch.kind == NodeKind.MID and sketch.id.endswith(".self"):
+        return Place("self", layer)
+    if crosses and sketch.kind == NodeKind.QUERY:  # what leaves the encoder, not its first block
+        return Place(LIKE["queries"], 1)
+    kind = (
+        (CROSS.get(sketch.kind) if crosses else None)
+        or KINDS.get(sketch.kind)
+        or next(kind for name, kind in NAMES.items() if sketch.id.endswith(name))
     )
     if sketch.id.endswith("ff_sum"):  # before the norm that gives the next block's input
         return Place(kind, layer + 1) if layer + 1 < n_layers else None

@@ -15,48 +15,59 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.flow.options import BlockOptions
-from lexray.trace.attribute.step import NeuronName, Step, SubBlock
+from lexray.trace.attribute.heads import HeadsStep, SubBlock
+from lexray.trace.attribute.step import NeuronName, Step
 from lexray.trace.attribute.walk import Pull
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What is shown of a block."""
+class ShownHeads:
+    """What is shown of one attention."""
 
     memories: Mapping[int, tuple[int, ...]]
     """For each head that is shown, the positions whose key and value are."""
     rows: tuple[int, ...]
     """Of W_O, counted through all heads."""
+
+
+@dataclass(frozen=True)
+class Shown(ShownHeads):
+    """What is shown of a block."""
+
     neurons: tuple[NeuronName, ...]
+    cross: ShownHeads | None = None
+    """Of a decoder's attention to its source; positions are the source's."""
 
 
 def choose(step: Step, options: BlockOptions, pull: Pull | None) -> Shown:
     """What the options say is shown of a block; `pull` is needed to keep by the target's logit."""
-    chooser = _ByCount(step, options) if options.keep is None else _ByShare(step, options, pull)
-    heads = sorted(chooser.heads())
-    return Shown(
-        {head: tuple(chooser.memories(head)) for head in heads},
-        tuple(chooser.rows()),
-        tuple(step.neurons(chooser.neurons())),
-    )
+    chooser = _ByCount(options) if options.keep is None else _ByShare(options, pull)
+    own = _choose_heads(chooser, step)
+    cross = None if step.spec.cross is None else _choose_heads(chooser, step.cross)
+    return Shown(own.memories, own.rows, tuple(step.neurons(chooser.neurons(step))), cross)
+
+
+def _choose_heads(chooser: _ByCount | _ByShare, step: HeadsStep) -> ShownHeads:
+    heads = sorted(chooser.heads(step))
+    memories = {head: tuple(chooser.memories(step, head)) for head in heads}
+    return ShownHeads(memories, tuple(chooser.rows(step)))
 
 
 @dataclass(frozen=True)
 class _ByCount:
-    step: Step
     options: BlockOptions
 
-    def heads(self) -> list[int]:
-        return largest(self.step.heads.norm(dim=1), self.options.most_heads)
+    def heads(self, step: HeadsStep) -> list[int]:
+        return largest(step.heads.norm(dim=1), self.options.most_heads)
 
-    def memories(self, head: int) -> list[int]:
-        return largest(self.step.pattern[head], self.options.most_memories)
+    def memories(self, step: HeadsStep, head: int) -> list[int]:
+        return largest(step.pattern[head], self.options.most_memories)
 
-    def rows(self) -> list[int]:
-        return self._neurons(self.step.z.flatten(), self.step.W_O.flatten(0, 1))
+    def rows(self, step: HeadsStep) -> list[int]:
+        return self._neurons(step.z.flatten(), step.W_O.flatten(0, 1))
 
-    def neurons(self) -> list[int]:
-        return self._neurons(self.step.coefficients, self.step.W_out)
+    def neurons(self, step: Step) -> list[int]:
+        return self._neurons(step.coefficients, step.W_out)
 
     def _neurons(
         self, coefficients: Float[Tensor, "n"], W: Float[Tensor, "n d_model"]
@@ -71,7 +82,6 @@ class _ByCount:
 
 @dataclass(frozen=True)
 class _ByShare:
-    step: Step
     options: BlockOptions
     pull: Pull | None
 
@@ -79,23 +89,23 @@ class _ByShare:
         if self.options.keep_by == "sum":
             return total
         assert self.pull is not None
-        return self.pull.attention if part == "attention" else self.pull.ff
+        return self.pull.of(part)
 
-    def heads(self) -> list[int]:
-        along = self._along(self.step.heads.sum(0), "attention")
-        return self._fewest(self.step.heads_along(along), self.options.most_heads)
+    def heads(self, step: HeadsStep) -> list[int]:
+        along = self._along(step.heads.sum(0), step.part)
+        return self._fewest(step.heads_along(along), self.options.most_heads)
 
-    def memories(self, head: int) -> list[int]:
-        along = self._along(self.step.heads[head], "attention")
-        return self._fewest(self.step.memories_along(head, along), self.options.most_memories)
+    def memories(self, step: HeadsStep, head: int) -> list[int]:
+        along = self._along(step.heads[head], step.part)
+        return self._fewest(step.memories_along(head, along), self.options.most_memories)
 
-    def rows(self) -> list[int]:
-        along = self._along(self.step.output_of("attention"), "attention")
-        return self._neurons(self.step.z.flatten(), self.step.rows_along(along).flatten())
+    def rows(self, step: HeadsStep) -> list[int]:
+        along = self._along(step.written, step.part)
+        return self._neurons(step.z.flatten(), step.rows_along(along).flatten())
 
-    def neurons(self) -> list[int]:
-        along = self._along(self.step.output_of("ff"), "ff")
-        return self._neurons(self.step.coefficients, self.step.neurons_along(along))
+    def neurons(self, step: Step) -> list[int]:
+        along = self._along(step.output_of("ff"), "ff")
+        return self._neurons(step.coefficients, step.neurons_along(along))
 
     def _neurons(self, coefficients: Float[Tensor, "n"], parts: Float[Tensor, "n"]) -> list[int]:
         kept = self._fewest(parts, None)

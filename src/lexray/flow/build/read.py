@@ -17,11 +17,13 @@ from lexray.flow.graph import (
     STREAM,
     Edge,
     Node,
+    NodeKind,
     Projection,
     Standing,
     Static,
     Weighed,
     Word,
+    is_crossing,
 )
 from lexray.flow.options import BlockOptions
 from lexray.model import fold
@@ -89,11 +91,12 @@ def _projections(
 ) -> dict[str, Projection]:
     ids = [word.id for word in candidates]
     projections: dict[str, Projection] = {}
-    for (side, hidden), members in _group(sketches, lambda s: _way(s, options)):
+    model = recording.model
+    for (side, hidden, of_source), members in _group(sketches, lambda s: _way(s, options)):
         X = torch.stack([_as_added(recording, sketch, options) for sketch in members])
-        n = recording.model.n_layers
+        n = model.n_layers
         batch = read_words(
-            recording.model,
+            model.encoder if of_source else model,
             X,
             [place_of(sketch, n) for sketch in members],
             options.k,
@@ -109,9 +112,11 @@ def _projections(
     return projections
 
 
-def _way(sketch: Sketch, options: BlockOptions) -> tuple[Literal["writing", "reading"], bool]:
-    """Through which side a vector is read, and whether through the LM head's transform."""
-    return sketch.side, options.transform and sketch.kind in STREAM
+def _way(sketch: Sketch, options: BlockOptions) -> tuple[Literal["writing", "reading"], bool, bool]:
+    """Through which side a vector is read, whether through the LM head's transform, and whether in
+    the encoder's space: what a query looks for in a source."""
+    of_source = sketch.kind == NodeKind.QUERY and is_crossing(sketch.id)
+    return sketch.side, options.transform and sketch.kind in STREAM, of_source
 
 
 def _as_added(

@@ -16,15 +16,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.flow.build.draft import Draft, DraftEdge
-from lexray.flow.graph import Edge, NodeKind, Word
-from lexray.trace.attribute.step import Moment
+from lexray.flow.build.draft import Draft, DraftEdge, Sketch
+from lexray.flow.graph import Edge, NodeKind, Word, is_crossing
+from lexray.trace.attribute.moment import Moment
 from lexray.trace.attribute.walk import Logit, walk_back
 
 INSIDE = {
     NodeKind.HEAD: "attention",
     NodeKind.CONCAT: "attention",
     NodeKind.ATTN_OUT: "attention",
+    NodeKind.CROSS_OUT: "cross",
     NodeKind.FF_OUT: "ff",
 }
 """Sums inside a sub-block, before the norm of what it writes."""
@@ -62,13 +63,21 @@ def _place(draft: Draft, link: DraftEdge) -> Place:
     """Where what a link carries is added."""
     source, target = draft.sketches[link.source], draft.sketches[link.target]
     if target.kind in INSIDE:
-        return target.layer, INSIDE[target.kind], False
+        part = "cross" if is_crossing(target.id) else INSIDE[target.kind]
+        return target.layer, part, False
     if source.kind == NodeKind.EMBED:
         return 0, "attention", True
     if target.kind == NodeKind.RESIDUAL:
         return target.layer - 1, "ff", True
-    after_ff = target.kind == NodeKind.SUM and target.id.endswith("ff_sum")
-    return target.layer, "ff" if after_ff else "attention", True
+    if target.kind == NodeKind.SUM and target.id.endswith("ff_sum"):
+        return target.layer, "ff", True
+    return target.layer, "cross" if _joins_cross(draft, target) else "attention", True
+
+
+def _joins_cross(draft: Draft, target: Sketch) -> bool:
+    """Whether it is the sum of the stream with what cross-attention wrote."""
+    written = f"L{target.layer}.cross_out"
+    return any(source == written for _, source in draft.addends.get(target.id, ()))
 
 
 def find_directions(

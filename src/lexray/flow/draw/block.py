@@ -40,12 +40,13 @@ CARDS = frozenset(STREAM) | {
     NodeKind.QKV,
     NodeKind.CONCAT,
     NodeKind.ATTN_OUT,
+    NodeKind.CROSS_OUT,
     NodeKind.MIXER,
     NodeKind.FF_OUT,
 }
 FEED_FORWARD = frozenset(kind for kind in NodeKind if kind.startswith("ff_"))
 LEFT_OVER = (NodeKind.OTHERS, NodeKind.ATTN_BIAS, NodeKind.FF_BIAS)
-LATE = (*LEFT_OVER, NodeKind.ATTN_OUT, NodeKind.FF_OUT)
+LATE = (*LEFT_OVER, NodeKind.ATTN_OUT, NodeKind.CROSS_OUT, NodeKind.FF_OUT)
 HEADINGS = {
     NodeKind.QUERY: "queries",
     NodeKind.KEY: "keys",
@@ -56,7 +57,7 @@ HEADINGS = {
     NodeKind.FF_KEY: "keys",
     NodeKind.FF_VALUE: "values",
 }
-PARTS = {"attention": "attention", "ff": "feed-forward"}
+PARTS = {"attention": "attention", "cross": "cross-attention", "ff": "feed-forward"}
 
 
 def open_form(
@@ -120,7 +121,8 @@ class _Block:
 
     @cached_property
     def part(self) -> dict[int, str]:
-        """Whether a node below the stream belongs to attention or to the feed-forward."""
+        """Whether a node below the stream belongs to attention, to a decoder's attention to its
+        source, or to the feed-forward."""
         before, after = self.around
         out = {}
         for i in self.inside:
@@ -130,7 +132,8 @@ class _Block:
             near = {self.node(j).kind for j in (*before[i], *after[i])} - set(STREAM)
             near.discard(NodeKind.NORM)
             fed = kind in FEED_FORWARD or (bool(near) and near <= FEED_FORWARD)
-            out[i] = "ff" if fed else "attention"
+            own = "cross" if self.node(i).crosses else "attention"
+            out[i] = "ff" if fed else own
         return out
 
     @cached_property

@@ -50,6 +50,7 @@ BETWEEN = 30.0
 """The height between rows."""
 SUMMARIES = {
     NodeKind.ATTN_OUT: "attention",
+    NodeKind.CROSS_OUT: "cross-att.",
     NodeKind.MIXER: "mixer",
     NodeKind.FF_OUT: "feed-fwd",
 }
@@ -278,7 +279,7 @@ class _Between:
         return Segment("block", self.layer, closed, opened)
 
     def _close(self, own: Sequence[Arc]) -> Form:
-        """Two cards below the stream: what attention added, and what the feed-forward did."""
+        """Cards below the stream: what attention added, and what the feed-forward did."""
         boxes = self._cards()
         wires = [*self._skips(own), *self._stems(own, boxes)]
         bottom = max((box.y + box.height for box in boxes), default=CARD_HEIGHT / 2)

@@ -50,6 +50,9 @@ MEANINGS = {
     NodeKind.O_NEURON: Meaning("W_O neuron", "One row of W_O with the coefficient it had here."),
     NodeKind.ATTN_BIAS: Meaning("attention bias", "Added by attention whatever the input."),
     NodeKind.ATTN_OUT: Meaning("attention output", "What attention adds to the residual stream."),
+    NodeKind.CROSS_OUT: Meaning(
+        "cross-attention output", "What attention to the source adds to the residual stream."
+    ),
     NodeKind.MIXER: Meaning(
         "mixer", "What a state space, linear attention or a convolution adds, as one part."
     ),

@@ -80,6 +80,9 @@ class _Page:
             return 34.0
         for at, token in enumerate(tokens):
             wide = measure(token, 13) + 9
+            if at and at == self.graph.run.n_source:  # here the target begins
+                pen.text(x + 7, y + 15, "→", 13, anchor="middle")
+                x += 17
             if x + wide > self.inner:
                 x, y = 0.0, y + 25
             colour: Colour = Mix("chip", "third", 0.75 * seen[at] / most) if at in seen else "chip"

@@ -192,14 +192,16 @@ def how_read(graph: FlowGraph) -> str:
 
 
 def _describe(run: Run) -> str:
-    said, best = f"{show_model(run.model)}, position {run.position}", run.prediction
+    at = run.position - run.n_source
+    said, best = f"{show_model(run.model)}, position {at}", run.prediction
     return said + (f", says {best.shown} ({show_percent(best.weight)})" if best else "")
 
 
 def show_prompt(run: Run, most: int = 90) -> str:
     """What was read up to the position: the text itself, or its tokens if it goes on."""
     whole = run.position == len(run.tokens) - 1
-    text = run.prompt if whole else "".join(run.tokens[: run.position + 1])
+    parts = run.tokens[: run.n_source], run.tokens[run.n_source : run.position + 1]
+    text = run.prompt if whole else " → ".join("".join(part) for part in parts if part)
     text = text.strip().replace("\n", "↵")
     return text if len(text) <= most else "…" + text[1 - most :]
 

@@ -13,14 +13,18 @@ export class Strip {
   // `choose` is called with a position whose token was clicked, `light` with the nodes to light.
   constructor(graph, { choose, light }) {
     this.graph = graph;
-    const { tokens, position } = graph.raw;
+    const { tokens, position, n_source = 0 } = graph.raw;
     this.svg = draw("svg", { class: "lf-arcs", "aria-hidden": "true" });
     this.chips = tokens.map((token, i) =>
       make(
         "button",
         {
           type: "button",
-          class: i === position ? "lf-chip lf-here" : "lf-chip",
+          class: [
+            "lf-chip",
+            i === position ? "lf-here" : "",
+            i > 0 && i === n_source ? "lf-begins" : "",
+          ].join(" "),
           "data-position": i,
           onclick: () => choose(i),
           onpointerenter: () => light(this.nodesAt(i)),
@@ -71,9 +75,11 @@ export class Strip {
       chip.style.setProperty("--lf-look", `${Math.round(LOOK * shade)}%`);
       const told = weighed ? `, ${number(share)} to the logit of ${word}` : "";
       const mean = looks ? percent(weight / looks) : "";
+      const n = raw.n_source ?? 0;
+      const place = i < n ? `position ${i} of the source` : `position ${i - n}`;
       chip.title = looks
-        ? `position ${i}: ${looks} of the drawn values, ${mean} attention each${told}`
-        : `position ${i}: no drawn head looks here`;
+        ? `${place}: ${looks} of the drawn values, ${mean} attention each${told}`
+        : `${place}: no drawn head looks here`;
     });
     this.sums = sums;
     this.size = size;

@@ -13,11 +13,14 @@ from torch import Tensor
 Point = (
     Literal["pre", "post", "attn", "mixer", "mlp", "z", "q", "k", "v", "pattern"]
     | Literal["coefficients", "shared_coefficients", "expert", "expert_coefficients"]
+    | Literal["cross", "cross_z", "cross_q", "cross_k", "cross_v", "cross_pattern"]
 )
 """Where numbers are caught: the stream before and after a block, what sub-blocks write, heads'
-sums of values, queries, keys, values, weights, neurons' coefficients, experts' weights."""
-STREAM: tuple[Point, ...] = ("pre", "post", "attn", "mixer", "mlp")
+sums of values, queries, keys, values, weights, neurons' coefficients, experts' weights; what
+cross-attention writes, and the same of its heads."""
+STREAM: tuple[Point, ...] = ("pre", "post", "attn", "cross", "mixer", "mlp")
 ATTENTION: tuple[Point, ...] = ("q", "k", "v", "pattern")
+CROSS: tuple[Point, ...] = ("cross_q", "cross_k", "cross_v", "cross_pattern")
 EXPERTS: tuple[Point, ...] = ("expert", "expert_coefficients")
 
 
@@ -109,13 +112,21 @@ class Action:
     """Of the head, the neuron or the expert; None: of all neurons of a shared expert."""
     inner: int | None = None
     """Of the neuron in an expert; None: of all."""
+    encoder: bool = False
+    """In the encoder of an encoder–decoder."""
+
+    @property
+    def begins(self) -> tuple[bool, int]:
+        """From which layer on a run is another: an encoder's come before all of the decoder's."""
+        return not self.encoder, self.layer
 
     @property
     def lasts(self) -> bool:
         """Whether earlier positions stay as they are when tokens follow: not where they are set to
         a mean of all others, nor where attention itself is changed, whose keys and values a cache
         keeps as they were."""
-        return self.point not in ATTENTION and not isinstance(self.operation, MeanOfOthers)
+        attends = self.point in (*ATTENTION, *CROSS)
+        return not attends and not isinstance(self.operation, MeanOfOthers)
 
     def at(self, device: torch.device) -> Int[Tensor, "p"]:
         return torch.tensor(self.positions, dtype=torch.long, device=device)

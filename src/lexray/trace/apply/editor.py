@@ -214,17 +214,29 @@ class Editor:
         self, module: nn.Module, v: Tensor, out: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The output (sequence, position, head, width) and the weights as they are changed."""
+        return self._reweigh(module, "pattern", self.lengths, v, out, weights)
+
+    def _reweigh(
+        self,
+        module: nn.Module,
+        point: Point,
+        seen: Sequence[int],
+        v: Tensor,
+        out: Tensor,
+        weights: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Weights on the first `seen` positions of each sequence, and what heads take by them."""
         layer = self.layer_of.get(id(module))
-        if layer is None or not self.active or not self.at(layer, "pattern"):
+        if layer is None or not self.active or not self.at(layer, point):
             return out, weights
         out, weights = out.clone(), weights.clone()
         shared = weights.shape[1] // v.shape[1]
-        for row, action in self.at(layer, "pattern"):
+        for row, action in self.at(layer, point):
             assert action.index is not None
-            head, n = action.index, self.lengths[row]
-            changed = action(weights[row, head, :n, :n])
-            weights[row, head, :n, :n] = changed
-            out[row, :n, head] = changed @ v[row, head // shared, :n]
+            head, n, m = action.index, self.lengths[row], seen[row]
+            changed = action(weights[row, head, :n, :m])
+            weights[row, head, :n, :m] = changed
+            out[row, :n, head] = changed @ v[row, head // shared, :m]
         return out, weights
 
     # ------------------------------------------------------------------ attention from outside
@@ -250,7 +262,7 @@ class Editor:
             batch = self._batch(x)
             for row, action in self.at(n, point):
                 assert action.index is not None
-                columns = _columns_of(heads, action.index)
+                columns = columns_of(heads, action.index)
                 length = self.lengths[row]
                 part = batch[row, :length, columns]
                 unturned = getattr(action.operation, "unturned", None)
@@ -258,7 +270,7 @@ class Editor:
                     action(part)[action.at(x.device)] if unturned is None else unturned.to(part)
                 )
                 batch[row, :length, columns] = part
-            every = [batch[..., _columns_of(heads, h)] for h in range(len(heads.starts))]
+            every = [batch[..., columns_of(heads, h)] for h in range(len(heads.starts))]
             self._seen[n, point] = torch.stack(every, 2)
             return batch.view(x.shape)
 
@@ -319,6 +331,6 @@ class Editor:
         return changed
 
 
-def _columns_of(heads: Heads, head: int) -> slice:
+def columns_of(heads: Heads, head: int) -> slice:
     start = heads.starts[head] + heads.linear.start
     return slice(start, start + heads.d_head)

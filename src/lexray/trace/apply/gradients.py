@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,18 +17,17 @@ from torch import Tensor, nn
 from lexray.checkpoint.module import modules_by_name
 from lexray.families import Block, Experts, FeedForward
 from lexray.trace.apply.actions import Action
-from lexray.trace.apply.editor import Editor
-from lexray.trace.record.attention import uses_interface, watch_attention
+from lexray.trace.apply.cross import make_editor
+from lexray.trace.record.attention import watch_attention
 from lexray.trace.record.experts import Inside, Look, watch_experts
 from lexray.trace.record.hooks import RECORDING, evaluating
 from lexray.trace.record.module import module_of
-from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.record.spread import entry_device
 from lexray.trace.recording import Recording, no_head
 
 Caught = (
-    Literal["resid_pre", "z", "attn_write", "mixer_write", "mlp_write", "mlp_in"]
-    | Literal["coefficients", "pre", "shared_weight"]
+    Literal["resid_pre", "resid_post", "z", "attn_write", "mixer_write", "mlp_write", "mlp_in"]
+    | Literal["coefficients", "pre", "shared_weight", "cross_z", "cross_write"]
 )
 _Caught = dict[tuple[int, Caught], Tensor]
 Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, ""]]
@@ -42,6 +41,8 @@ class Gradients:
     value: float
     states: dict[tuple[int, Caught], Float[Tensor, "n width"]]
     slopes: dict[tuple[int, Caught], Float[Tensor, "n width"]]
+    source: Gradients | None = None
+    """Of an encoder–decoder: the same in the encoder."""
 
 
 def gradients(
@@ -51,40 +52,77 @@ def gradients(
     actions: Sequence[Action] = (),
 ) -> Gradients:
     """Runs the recorded sequence (with its edits) once more, forwards and backwards."""
-    refuse_pair(recording.model)
     module = module_of(recording.model)
-    architecture, modules = recording.weights.architecture, modules_by_name(module)
-    caught: dict[tuple[int, Caught], Tensor] = {}
+    modules = modules_by_name(module)
+    stacks = [recording] if recording.source is None else [recording, recording.source]
+    caught: list[_Caught] = [{} for _ in stacks]
     with RECORDING, ExitStack() as undo:
         undo.enter_context(evaluating(module))
         undo.enter_context(torch.enable_grad())
         experts = _Experts(recording, modules)
-        undo.enter_context(_change(recording, module, modules, actions, experts.see))
         undo.enter_context(_start(module))
-        for n, block in enumerate(architecture.blocks):
-            for name in wanted:
-                _catch(undo, modules, n, block, name, caught)
-        logits = _forward(recording, module)
+        for stack, own in zip(stacks, caught, strict=True):
+            for n, block in enumerate(stack.weights.architecture.blocks):
+                for name in wanted:
+                    _catch(undo, modules, n, block, name, own)
+        given = _encode(recording, module, modules, actions)
+        later = [action for action in actions if not action.encoder]
+        undo.enter_context(_change(recording, module, modules, later, experts.see))
+        logits = _forward(recording, module, given)
     value = metric(logits)
-    keys = list(caught)
-    asked = [caught[key] for key in keys]
+    asked = [x for own in caught for x in own.values()]
     inside = experts.tensors if "pre" in wanted else []
     grads = torch.autograd.grad(value, [*asked, *inside], allow_unused=True)
-    slopes = grads[: len(asked)]
-
-    def shape(key: tuple[int, Caught], x: Tensor) -> Tensor:
-        x = x.detach().reshape(len(recording), -1)
-        ff = dense_part(architecture.blocks[key[0]].ff)
-        if key[1] != "pre" or ff is None:
-            return x
-        return x[:, ff.w_in.start : ff.w_in.start + ff.d_mlp]  # of keys and gates in one matrix
-
-    states = {key: shape(key, x) for key, x in caught.items()}
-    given = zip(keys, slopes, strict=True)
-    by_part = {k: shape(k, torch.zeros_like(caught[k]) if g is None else g) for k, g in given}
+    slopes = iter(grads)
+    found = [
+        _gather(float(value.detach()), stack, own, slopes)
+        for stack, own in zip(stacks, caught, strict=True)
+    ]
     if inside:
-        experts.put(states, by_part, grads[len(asked) :])
-    return Gradients(float(value.detach()), states, by_part)
+        experts.put(found[0].states, found[0].slopes, grads[len(asked) :])
+    return replace(found[0], source=found[1]) if found[1:] else found[0]
+
+
+def _gather(
+    value: float, recording: Recording, caught: _Caught, slopes: Iterator[Tensor | None]
+) -> Gradients:
+    """What was caught in one stack, with the next slopes."""
+    ups = {key: _or_none(next(slopes), x) for key, x in caught.items()}
+    states, by_part = (
+        {key: _shape(recording, key, x) for key, x in part.items()} for part in (caught, ups)
+    )
+    return Gradients(value, states, by_part)
+
+
+def _or_none(slope: Tensor | None, x: Tensor) -> Tensor:
+    return torch.zeros_like(x) if slope is None else slope
+
+
+def _shape(recording: Recording, key: tuple[int, Caught], x: Tensor) -> Float[Tensor, "n width"]:
+    """One line for each position."""
+    x = x.detach().reshape(len(recording), -1)
+    ff = dense_part(recording.weights.architecture.blocks[key[0]].ff)
+    if key[1] != "pre" or ff is None:
+        return x
+    return x[:, ff.w_in.start : ff.w_in.start + ff.d_mlp]  # of keys and gates in one matrix
+
+
+def _encode(
+    recording: Recording,
+    module: Any,
+    modules: dict[str, nn.Module],
+    actions: Sequence[Action],
+) -> dict[str, Any]:
+    """Of an encoder–decoder: what the decoder is given of the source, with its graph."""
+    source = recording.source
+    if source is None:
+        return {}
+    own = [action for action in actions if action.encoder]
+    ids = source.ids[None].to(next(module.parameters()).device)
+    mask = torch.ones_like(ids)
+    with _change(source, module, modules, own, lambda *_: None):
+        given = module.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)
+    return {"encoder_outputs": given, "attention_mask": mask}
 
 
 class _Experts:
@@ -147,12 +185,18 @@ def dense_part(ff: FeedForward | Experts) -> FeedForward | None:
     return ff.shared if isinstance(ff, Experts) else ff
 
 
-def _forward(recording: Recording, module: nn.Module) -> Float[Tensor, "n d_vocab"]:
+def _forward(
+    recording: Recording, module: nn.Module, given: dict[str, Any]
+) -> Float[Tensor, "n d_vocab"]:
+    """`given` is what an encoder gave, if there is one."""
     ids = recording.ids[None].to(entry_device(recording.model, module))
-    options: dict[str, Any] = {"attention_mask": torch.ones_like(ids), "return_dict": True}
+    options: dict[str, Any] = {"return_dict": True}
     if recording.model.architecture.causal:
         options["use_cache"] = False
-    out = module(input_ids=ids, **options)
+    if given:
+        out = module(decoder_input_ids=ids, **given, **options)
+    else:
+        out = module(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
     logits = out.get("logits", out.get("prediction_logits"))
     if logits is None:
         raise no_head(recording.model)
@@ -163,17 +207,22 @@ def _forward(recording: Recording, module: nn.Module) -> Float[Tensor, "n d_voca
 @contextmanager
 def _start(module: Any) -> Iterator[None]:
     """Inside, the graph begins at the token embedding; nothing before it can be asked."""
-    embedding: nn.Module = module.get_input_embeddings()
-    handle = embedding.register_forward_hook(
-        lambda _, __, out: out.detach().clone().requires_grad_()
-    )
+    stacks = [module]
+    if getattr(module.config, "is_encoder_decoder", False):
+        stacks = [module.get_encoder(), module.get_decoder()]
+    embeddings = {id(own): own for own in (stack.get_input_embeddings() for stack in stacks)}
+    handles = [
+        own.register_forward_hook(lambda _, __, out: out.detach().clone().requires_grad_())
+        for own in embeddings.values()
+    ]
     flags = [(p, p.requires_grad) for p in module.parameters()]
     for parameter, _ in flags:
         parameter.requires_grad_(False)
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
         for parameter, wanted in flags:
             parameter.requires_grad_(wanted)
 
@@ -188,9 +237,7 @@ def _change(
 ) -> Iterator[None]:
     """Inside, the run's own edits apply, and experts are computed one by one."""
     architecture = recording.weights.architecture
-    interface = uses_interface(architecture, modules)
-    known = architecture, modules, recording.weights.checkpoint
-    editor = Editor(*known, [list(actions)], [len(recording)], interface)
+    editor = make_editor(recording, modules, [list(actions)])
     with ExitStack() as undo:
         if editor.attends:
             undo.enter_context(watch_attention(module, None, editor))
@@ -223,13 +270,18 @@ def _catch(
         "z": block.attention.o.module,
         "mlp_in": ff.module if isinstance(ff, Experts) else ff.w_in.module,
     }
-    after: dict[Caught, str] = {"attn_write": block.attention.o.module}
+    after: dict[Caught, str] = {
+        "resid_post": block.module,
+        "attn_write": block.attention.o.module,
+    }
     if isinstance(ff, Experts) and ff.sum_reader is not None:
         before["mlp_write"] = ff.sum_reader
     else:
         after["mlp_write"] = ff.module if isinstance(ff, Experts) else ff.w_out.module
     if block.mixer is not None:
         after["mixer_write"] = block.mixer.w_out.module
+    if block.cross is not None:
+        before["cross_z"] = after["cross_write"] = block.cross.o.module
     if dense is not None:
         before["coefficients"] = dense.w_out.module
         after["pre"] = dense.w_in.module
@@ -260,7 +312,9 @@ def _has(block: Block, name: Caught) -> bool:
         return not block.attention.absent
     if name == "mixer_write":
         return block.mixer is not None
-    return name == "resid_pre" or not block.ff.absent
+    if name in ("cross_z", "cross_write"):
+        return block.cross is not None
+    return name in ("resid_pre", "resid_post") or not block.ff.absent
 
 
 def _catch_sum(

@@ -7,7 +7,7 @@ pass on what they are given, and the recorded residual stream enters the first b
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,18 +22,18 @@ from lexray.errors import LexrayError
 from lexray.families import Experts
 from lexray.model.cache import Drawer
 from lexray.trace.apply.actions import Action
+from lexray.trace.apply.cross import make_editor
 from lexray.trace.apply.editor import Editor
-from lexray.trace.record.attention import uses_interface, watch_attention
+from lexray.trace.record.attention import watch_attention
 from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.hooks import RECORDING, EnoughError, evaluating
 from lexray.trace.record.module import module_of
-from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.record.spread import entry_device
 from lexray.trace.recording import Recording, no_head
 
 TOKENS_AT_ONCE = 512
 """In a batch; more are no faster on a CPU, and take memory."""
-TUPLES: Drawer[int, int | None] = Drawer(most=1)
+TUPLES: Drawer[int, int | None] = Drawer(most=2)
 
 Rows = Sequence[Sequence[Action]]
 
@@ -48,7 +48,6 @@ class Rerun:
 
     def __post_init__(self) -> None:
         r = self.recording
-        refuse_pair(r.model)
         if len(r.positions) < len(r) or "residual" not in r.what:
             raise LexrayError(
                 "to run a trace again from its middle, it needs the residual stream at all "
@@ -63,10 +62,6 @@ class Rerun:
     def modules(self) -> dict[str, nn.Module]:
         return modules_by_name(self.module)
 
-    @cached_property
-    def _interface(self) -> bool:
-        return uses_interface(self.recording.weights.architecture, self.modules)
-
     def logits(
         self, rows: Rows, position: int, *, first: int | None = None
     ) -> Float[Tensor, "rows d_vocab"]:
@@ -76,38 +71,49 @@ class Rerun:
         return torch.cat(batches)
 
     def _batches(self, rows: Rows) -> Iterator[Rows]:
-        size = max(1, TOKENS_AT_ONCE // len(self.recording))
+        source = self.recording.source
+        longest = max(len(self.recording), 0 if source is None else len(source))
+        size = max(1, TOKENS_AT_ONCE // longest)
         for start in range(0, len(rows), size):
             yield rows[start : start + size]
 
     def _batch(self, rows: Rows, position: int, first: int | None) -> Float[Tensor, "rows d_vocab"]:
-        if first is None:
-            first = min((a.layer for row in rows for a in row), default=self._last)
-        first = self._with_keys(first)
-        states = self.recording.parts.get((first, "resid_pre"))
-        if states is None:
-            raise LexrayError(
-                f"the trace has not kept the residual stream before layer {first}; trace without "
-                "layers="
+        stack = StackRerun(self.recording, self.module, self.modules)
+        if self.recording.source is None:
+            with stack.change(rows, self.base, first):
+                return self._forward(len(rows), position)
+        return self._batch_pair(self.recording.source, stack, rows, position, first)
+
+    def _batch_pair(
+        self, source: Recording, stack: StackRerun, rows: Rows, position: int, first: int | None
+    ) -> Float[Tensor, "rows d_vocab"]:
+        """An encoder is run again where something changes in it, and then all of the decoder."""
+        from lexray.trace.record.pair import encoder_outputs  # which runs both stacks
+
+        module: Any = self.module
+        given, mask = encoder_outputs([source], module)
+        sides = [[[a for a in row if a.encoder == side] for row in rows] for side in (True, False)]
+        base = [[a for a in self.base if a.encoder == side] for side in (True, False)]
+        states = given.last_hidden_state.expand(len(rows), -1, -1)
+        if any(sides[0]):
+            encoder, first = StackRerun(source, module, self.modules), 0
+            ids = source.ids.to(mask.device).expand(len(rows), -1)
+            with encoder.change(sides[0], base[0], None):
+                states = module.get_encoder()(
+                    input_ids=ids, attention_mask=torch.ones_like(ids), return_dict=True
+                ).last_hidden_state
+        given.last_hidden_state = states
+        ids = self.recording.ids.to(mask.device).expand(len(rows), -1)
+        with stack.change(sides[1], base[1], first):
+            out = module(
+                encoder_outputs=given,
+                attention_mask=mask.expand(len(rows), -1),
+                decoder_input_ids=ids,
+                use_cache=False,
+                return_dict=True,
             )
-        before = [a for a in self.base if (a.layer, a.point != "pre") >= (first, True)]
-        whole = [[*before, *row] for row in rows]
-        ran, n = self.recording.weights, len(self.recording)
-        known = ran.architecture, self.modules, ran.checkpoint
-        editor = Editor(*known, whole, [n] * len(rows), self._interface)
-        with self._change(editor, first, states):
-            return self._forward(len(rows), position)
-
-    def _with_keys(self, first: int) -> int:
-        """Where to begin, so that layers from there on which use an earlier one's keys and values,
-        or its choice of positions, find them."""
-        rest = [block.attention for block in self.recording.weights.architecture.blocks[first:]]
-        needed = [layer for x in rest for layer in (x.shares, x.chosen_by) if layer is not None]
-        return min([first, *needed])
-
-    @property
-    def _last(self) -> int:
-        return self.recording.model.n_layers - 1
+        last: Tensor = out.logits[:, position].detach()
+        return last
 
     def _forward(self, n: int, position: int) -> Float[Tensor, "n d_vocab"]:
         device = entry_device(self.recording.model, self.module)
@@ -125,24 +131,33 @@ class Rerun:
         last: Tensor = logits[:, position].detach()
         return last
 
+
+@dataclass(frozen=True, eq=False)
+class StackRerun:
+    """The layers of a recorded run: all of a model's, or an encoder's, or a decoder's."""
+
+    recording: Recording
+    module: nn.Module
+    """Of the whole model."""
+    modules: Mapping[str, nn.Module]
+
     @contextmanager
-    def _change(
-        self, editor: Editor, first: int, states: Float[Tensor, "n d_model"]
-    ) -> Iterator[None]:
-        """Inside, passes begin at a layer with these states, and each sequence of a batch is
-        changed by its own actions."""
+    def change(self, rows: Rows, base: Sequence[Action], first: int | None) -> Iterator[None]:
+        """Inside, passes begin at a layer (by default the first that any row changes) with the
+        recorded states, and each sequence of a batch is changed by its own actions, after those of
+        the recorded run itself."""
         architecture = self.recording.weights.architecture
         blocks = [self.modules[block.module] for block in architecture.blocks]
-        dtype = next(self.module.parameters()).dtype
-        entering = states.to(entry_device(self.recording.model, self.module), dtype)
-
-        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            x = entering.expand(len(editor.rows), *entering.shape).clone()
-            return ((x, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": x})
-
         with RECORDING, ExitStack() as undo:
             undo.enter_context(evaluating(self.module))
-            extra = self._tuple(blocks[0]) if first else None
+            first, extra = self._begin(rows, first, blocks[0])
+            editor = self._editor(rows, base, first)
+            entering = self._entering(first)
+
+            def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                x = entering.expand(len(editor.rows), *entering.shape).clone()
+                return ((x, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": x})
+
             if editor.attends:
                 undo.enter_context(watch_attention(self.module, None, editor))
             if any(isinstance(block.ff, Experts) for block in architecture.blocks):
@@ -154,11 +169,42 @@ class Rerun:
             undo.enter_context(editor.editing())
             yield
 
-    def _tuple(self, block: nn.Module) -> int | None:
-        """How many things a block returns as a tuple; None if it returns a tensor."""
-        return TUPLES.get(self.recording.model.cache, id(block), lambda: self._look(block))
+    def _begin(self, rows: Rows, first: int | None, block: nn.Module) -> tuple[int, int | None]:
+        """The first layer that is run, and how many things the blocks before it give. In T5 the
+        first block makes the scores of distances for all, so that it is run with them."""
+        if first is None:
+            last = self.recording.model.n_layers - 1
+            first = min((a.layer for row in rows for a in row), default=last)
+        first = self._with_keys(first)
+        if not first:
+            return 0, None
+        extra = TUPLES.get(self.recording.model.cache, id(block), lambda: self._look(block))
+        of_pair = self.recording.source is not None or self.recording.model.decoder is not None
+        return (0, None) if extra and of_pair else (first, extra)
+
+    def _with_keys(self, first: int) -> int:
+        """Where to begin, so that layers from there on which use an earlier one's keys and values,
+        or its choice of positions, find them."""
+        rest = [block.attention for block in self.recording.weights.architecture.blocks[first:]]
+        needed = [layer for x in rest for layer in (x.shares, x.chosen_by) if layer is not None]
+        return min([first, *needed])
+
+    def _editor(self, rows: Rows, base: Sequence[Action], first: int) -> Editor:
+        before = [a for a in base if (a.layer, a.point != "pre") >= (first, True)]
+        return make_editor(self.recording, self.modules, [[*before, *row] for row in rows])
+
+    def _entering(self, first: int) -> Float[Tensor, "n d_model"]:
+        states = self.recording.parts.get((first, "resid_pre"))
+        if states is None:
+            raise LexrayError(
+                f"the trace has not kept the residual stream before layer {first}; trace without "
+                "layers="
+            )
+        dtype = next(self.module.parameters()).dtype
+        return states.to(entry_device(self.recording.model, self.module), dtype)
 
     def _look(self, block: nn.Module) -> int | None:
+        """How many things a block returns as a tuple; None if it returns a tensor."""
         seen: list[int | None] = []
 
         def look(_: nn.Module, __: Any, out: Any) -> None:
@@ -166,9 +212,10 @@ class Rerun:
             raise EnoughError
 
         handle = block.register_forward_hook(look)
-        device = entry_device(self.recording.model, self.module)
+        ids = self.recording.ids[:1][None].to(entry_device(self.recording.model, self.module))
+        both = {} if self.recording.source is None else {"decoder_input_ids": ids}
         try:
-            self.module(input_ids=self.recording.ids[:1][None].to(device))
+            self.module(input_ids=ids, **both)
         except EnoughError:
             pass
         finally:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from lexray.edits.directions import Recorded, Run, refuse_other_model, residual, show_run
 from lexray.edits.parse import read_edits
-from lexray.edits.positions import Positions
 from lexray.edits.site import Kind, Site
 from lexray.edits.values import (
     Ablate,
@@ -27,6 +26,7 @@ from lexray.edits.values import (
 )
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
+from lexray.model.groups import attention_of
 from lexray.trace.apply.actions import (
     Action,
     Constant,
@@ -45,6 +45,7 @@ POINTS: dict[Kind, Point] = {
     "layer": "post",
     "pre": "pre",
     "attn": "attn",
+    "cross": "cross",
     "mixer": "mixer",
     "mlp": "mlp",
     "head": "z",
@@ -53,6 +54,16 @@ POINTS: dict[Kind, Point] = {
     "v": "v",
     "pattern": "pattern",
 }
+OF_CROSS: dict[Point, Point] = {
+    "z": "cross_z",
+    "q": "cross_q",
+    "k": "cross_k",
+    "v": "cross_v",
+    "pattern": "cross_pattern",
+}
+"""Where the same is found of a head of cross-attention."""
+OF_SOURCE: tuple[Point, ...] = ("k", "v", "cross_k", "cross_v")
+"""What is kept at all positions; of cross-attention at those of the source."""
 PARTS: dict[Point, str] = {
     "attn": "attn_write",
     "mixer": "mixer_write",
@@ -64,6 +75,8 @@ PARTS: dict[Point, str] = {
     "pattern": "pattern",
     "coefficients": "coefficients",
     "shared_coefficients": "shared_coefficients",
+    "cross": "cross_write",
+    **{point: str(point) for point in OF_CROSS.values()},
 }
 """What a trace calls what is found at a point."""
 
@@ -75,6 +88,8 @@ class ReadyEdits:
     model: Anatomy
     edits: tuple[Edit, ...]
     recorded: Recorded
+    n_source: int | None = None
+    """Of a decoder with an encoder beside it: how many tokens its source has."""
 
     @classmethod
     def check(cls, model: Anatomy, edits: Edits | None, recorded: Recorded) -> ReadyEdits:
@@ -93,14 +108,56 @@ class ReadyEdits:
             _check(model, edit)
         return cls(model, checked, once)
 
+    def of_encoder(self) -> ReadyEdits:
+        """Of an encoder–decoder: what is changed in the encoder, for its own run."""
+        edits = (part for edit in self.edits for part in _part_of(edit, encoder=True))
+        return ReadyEdits(self.model.encoder, tuple(edits), lambda run: _source(self.recorded(run)))
+
+    def of_decoder(self, n_source: int) -> ReadyEdits:
+        """And in the decoder, of a source of so many tokens."""
+        edits = (part for edit in self.edits for part in _part_of(edit, encoder=False))
+        return ReadyEdits(self.model, tuple(edits), self.recorded, n_source)
+
     def fit(self, lengths: Sequence[int]) -> None:
         """Raises for positions that sequences of these lengths do not have; nothing is run."""
         for edit in self.edits:
-            named = [getattr(edit, name, None) for name in ("positions", "source", "destination")]
             for n in lengths:
-                for positions in named:
-                    if isinstance(positions, Positions):
-                        positions.choose(n)
+                self._choose_all(edit, n)
+
+    def _choose_all(self, edit: Edit, n: int) -> None:
+        if isinstance(edit, Cut):
+            edit.destination.choose(n)
+            for cross in {site.crosses for site in edit.heads} or {False}:
+                edit.source.choose(self._length(n, of_source=cross))
+        elif isinstance(edit, Placed):
+            edit.positions.choose(self._length(n, of_source=_is_of_source(edit.site)))
+
+    def _length(self, n: int, *, of_source: bool) -> int:
+        if not of_source:
+            return n
+        if self.n_source is None:
+            raise LexrayError("cross-attention has positions of a source, and there is none")
+        return self.n_source
+
+    def fit_run(self, recording: Recording) -> None:
+        """The same for a recorded run, of an encoder–decoder for both of its stacks."""
+        if recording.source is None:
+            self.fit([len(recording)])
+            return
+        self.of_encoder().fit([len(recording.source)])
+        self.of_decoder(len(recording.source)).fit([len(recording)])
+
+    def for_run(self, recording: Recording) -> tuple[Action, ...]:
+        """What is to be done to a recorded run, if it is run again."""
+        n, counted = len(recording), recording.n_prompt
+        if recording.source is None:
+            return self.actions(n, counted)
+        n_source = len(recording.source)
+        encoder = self.of_encoder().actions(n_source)
+        return (
+            *(replace(action, encoder=True) for action in encoder),
+            *self.of_decoder(n_source).actions(n, counted),
+        )
 
     def __bool__(self) -> bool:
         return bool(self.edits)
@@ -118,10 +175,12 @@ class ReadyEdits:
             yield from self._cut(edit, n, counted)
             return
         assert isinstance(edit, Placed)
-        positions = edit.positions.choose(n, counted)
+        of_source = _is_of_source(edit.site)
+        length = self._length(n, of_source=of_source)
+        positions = edit.positions.choose(length, None if of_source else counted)
         for site in self._parts(edit):
             place = self._place(edit, site)
-            operation = self._operation(edit, site, place, positions, n)
+            operation = self._operation(edit, site, place, positions, length)
             yield Action(site.layer, place.point, positions, operation, place.index, place.inner)
 
     def _parts(self, edit: Placed) -> list[Site]:
@@ -141,11 +200,12 @@ class ReadyEdits:
             return _Place("expert_coefficients" if says else "expert", a.expert)
         if site.kind == "shared":
             return _Place("shared_coefficients")
+        point = OF_CROSS[POINTS[site.kind]] if a.cross else POINTS[site.kind]
         if site.kind in ("k", "v"):
-            spec = self.model.architecture.blocks[site.layer].attention
+            spec = attention_of(self.model, site.layer, cross=a.cross)
             assert a.head is not None
-            return _Place(POINTS[site.kind], a.head * len(spec.k.starts) // len(spec.q.starts))
-        return _Place(POINTS[site.kind], a.head)
+            return _Place(point, a.head * len(spec.k.starts) // len(spec.q.starts))
+        return _Place(point, a.head)
 
     def _operation(
         self, edit: Placed, site: Site, place: _Place, positions: tuple[int, ...], n: int
@@ -211,18 +271,24 @@ class ReadyEdits:
                 f"the run {show_run(recording)} has not kept {name} of layer {site.layer}, which "
                 f"{site} needs; trace it without layers= and what="
             )
-        if place.point == "pattern":
+        if place.point in ("pattern", "cross_pattern"):
             return part[place.index]
         return part if place.index is None else part[:, place.index]
 
     def _rows(self, edit: Patch, site: Site, place: _Place, positions: tuple[int, ...]) -> RunRows:
         recording = self.recorded(edit.source)
-        if max(positions) >= len(recording):
+        there = _source(recording) if _is_of_source(site) else recording
+        if max(positions) >= len(there):
             raise LexrayError(
-                f"{edit}: that run has {len(recording)} tokens, and no position {max(positions)}; "
+                f"{edit}: that run has {len(there)} tokens, and no position {max(positions)}; "
                 "patch the positions that both have, with positions=…"
             )
-        whole = place.point in ("k", "v")  # kept everywhere
+        if place.point == "cross_pattern" and len(_source(recording)) != self.n_source:
+            raise LexrayError(
+                f"{edit}: the sources have {self.n_source} and {len(_source(recording))} tokens; "
+                "weights of cross-attention are patched between sources of the same length"
+            )
+        whole = place.point in OF_SOURCE
         rows = list(positions) if whole else [recording.row(p) for p in positions]
         if place.point not in ("q", "k"):
             return RunRows(self._kept(edit.source, site, place)[rows])
@@ -235,10 +301,12 @@ class ReadyEdits:
     # ------------------------------------------------------------------ attention
 
     def _cut(self, edit: Cut, n: int, counted: int | None) -> Iterator[Action]:
-        source, at = (p.choose(n, counted) for p in (edit.source, edit.destination))
-        without = Without(source, edit.renormalise)
-        for layer, head in cut_heads(self.model, edit):
-            yield Action(layer, "pattern", at, without, head)
+        at = edit.destination.choose(n, counted)
+        for layer, head, cross in cut_heads(self.model, edit):
+            length = self._length(n, of_source=cross)
+            source = edit.source.choose(length, None if cross else counted)
+            without = Without(source, edit.renormalise)
+            yield Action(layer, "cross_pattern" if cross else "pattern", at, without, head)
 
 
 @dataclass(frozen=True)
@@ -248,20 +316,46 @@ class _Place:
     inner: int | None = None
 
 
-def refuse_misfits(model: Anatomy, edits: Edits, ids: Sequence[Sequence[int]]) -> None:
-    """Raises for what the model or the prompts do not have, before anything runs."""
-    ReadyEdits.check(model, edits, _no_run).fit([len(row) for row in ids])
+def refuse_misfits(model: Anatomy, edits: Edits, n: int, n_source: int | None = None) -> None:
+    """Raises for what the model or a prompt of n tokens does not have, before anything runs."""
+    changes = ReadyEdits.check(model, edits, _no_run)
+    if n_source is None:
+        changes.fit([n])
+    else:
+        changes.of_encoder().fit([n_source])
+        changes.of_decoder(n_source).fit([n])
 
 
-def cut_heads(model: Anatomy, edit: Cut) -> list[tuple[int, int]]:
-    """The heads that are meant, by layer and number, each once."""
+def cut_heads(model: Anatomy, edit: Cut) -> list[tuple[int, int, bool]]:
+    """The heads that are meant, by layer, number, and whether of cross-attention; each once."""
     sites = edit.heads or tuple(Site(layer.address) for layer in model.layers)
-    cut: dict[tuple[int, int], None] = {}
+    cut: dict[tuple[int, int, bool], None] = {}
     for site in sites:
-        n = len(model.architecture.blocks[site.layer].attention.q.starts)
+        n = len(attention_of(model, site.layer, cross=site.crosses).q.starts)
         heads = range(n) if site.address.head is None else [site.address.head]
-        cut |= dict.fromkeys((site.layer, head) for head in heads)
+        cut |= dict.fromkeys((site.layer, head, site.crosses) for head in heads)
     return list(cut)
+
+
+def _part_of(edit: Edit, *, encoder: bool) -> Iterator[Edit]:
+    """What an edit changes in one of the two stacks."""
+    if isinstance(edit, Placed):
+        if edit.site.address.encoder == encoder:
+            yield edit
+    elif isinstance(edit, Cut):
+        heads = tuple(site for site in edit.heads if site.address.encoder == encoder)
+        if heads or not (edit.heads or encoder):
+            yield replace(edit, heads=heads)
+
+
+def _is_of_source(site: Site) -> bool:
+    """Whether its positions are those of the source."""
+    return site.address.cross and site.kind in ("k", "v")
+
+
+def _source(recording: Recording) -> Recording:
+    """The encoder's part of a run; a run of an encoder alone is that."""
+    return recording if recording.source is None else recording.source
 
 
 def _check(model: Anatomy, edit: Edit) -> None:
@@ -274,7 +368,8 @@ def _check(model: Anatomy, edit: Edit) -> None:
         site.check(model)
     for run in runs_of(edit):
         if isinstance(run, Recording):
-            refuse_other_model(run, model)
+            alone = run.source is None and model.architecture.encoder is not None
+            refuse_other_model(run, model.encoder if alone else model)
     if isinstance(edit, Add) and not runs_of(edit):
         edit.vector.read(model, 0, _no_run)
 

@@ -15,8 +15,10 @@ from lexray.model.anatomy import Anatomy
 from lexray.result.charts.bars import Bars
 from lexray.result.readings import Source, Token
 from lexray.result.table import Cell, Result, Table
+from lexray.trace.attribute.heads import HeadsStep
 from lexray.trace.attribute.leaves import ComponentKind, KeptLeaves, Leaf, Leaves, read_leaves
-from lexray.trace.attribute.step import Moment, Step
+from lexray.trace.attribute.moment import Moment
+from lexray.trace.attribute.step import Step
 from lexray.trace.attribute.walk import Logit, Stop, walk_back
 from lexray.trace.read.targets import Target, Wanted, find_target
 from lexray.trace.recording import Recording
@@ -289,10 +291,9 @@ def _split_edited(moment: Moment, stop: Stop) -> Iterator[Components]:
         parts.append((layer + 1, "pre", f"L{layer}.edited", stop.behind))
     if layer is not None and stop.part == "ff":
         parts.append((layer, "mlp", f"L{layer}.mlp.edited", stop.direction))
-    if layer is not None and stop.part == "attention":
-        parts.append((layer, "attn", f"L{layer}.attn.edited", stop.direction))
-    if layer is not None and stop.part == "mixer":
-        parts.append((layer, "mixer", f"L{layer}.mixer.edited", stop.direction))
+    written = {"attention": "attn", "cross": "cross", "mixer": "mixer"}
+    if layer is not None and (point := written.get(stop.part)) is not None:
+        parts.append((layer, point, f"L{layer}.{point}.edited", stop.direction))
     for index, point, name, direction in parts:
         added = moment.recording.parts.get((index, f"{point}_edited"))
         if added is not None:
@@ -321,33 +322,31 @@ def _mixer(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
 
 
 def _attention(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
+    if not step.spec.attention.absent:
+        at = step.layer.address
+        yield from _heads(stop, step, f"{at}.b_O", f"{at}H", sources)
+
+
+def _heads(
+    stop: Stop, step: HeadsStep, bias: str, stem: str, sources: bool
+) -> Iterator[Components]:
+    """The heads of one attention, by the positions they look at if wanted."""
     g, index = stop.direction, step.index
-    if step.spec.attention.absent:
-        return
     if (b_O := step.b_O) is not None:
-        yield from _single("bias", index, f"L{index}.b_O", b_O[None] @ g)
+        yield from _single("bias", index, bias, b_O[None] @ g)
     if not sources:
         added = step.heads_along(g)
-        yield Components("head", index, f"L{index}H", added.cpu(), numbered=True)
+        yield Components("head", index, stem, added.cpu(), numbered=True)
         return
     for head in reversed(range(len(step.W_O))):
         added = step.memories_along(head, g)
-        yield Components("head", index, f"L{index}H{head}", added.cpu(), by_source=True)
+        yield Components("head", index, f"{stem}{head}", added.cpu(), by_source=True)
 
 
 def _cross(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
     """The heads of cross-attention, by the source's positions if wanted."""
-    index, spec, weights = step.index, step.spec.cross, step.layer.weights
-    assert spec is not None
-    if (b_O := weights.write_bias(spec.o, spec.post_norm)) is not None:
-        added = step.moment.place(b_O)[None] @ stop.direction
-        yield from _single("bias", index, f"L{index}.cross.b_O", added)
-    along = (step.cross_writes() @ stop.direction).cpu()
-    if not sources:
-        yield Components("head", index, f"L{index}X", along.sum(1), numbered=True)
-        return
-    for head in reversed(range(len(along))):
-        yield Components("head", index, f"L{index}X{head}", along[head], by_source=True)
+    at = step.layer.address
+    yield from _heads(stop, step.cross, f"{at}.cross.b_O", f"{at}X", sources)
 
 
 OF_PART = {"attention": _attention, "mixer": _mixer, "cross": _cross, "ff": _feed_forward}

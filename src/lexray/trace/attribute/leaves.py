@@ -14,7 +14,9 @@ from torch import Tensor
 from lexray.model import fold
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
-from lexray.trace.attribute.step import Moment, Step
+from lexray.trace.attribute.heads import HeadsStep
+from lexray.trace.attribute.moment import Moment
+from lexray.trace.attribute.step import Step
 from lexray.trace.read.standard import How, read_words
 from lexray.trace.read.usual import Place
 from lexray.trace.recording import Recording
@@ -142,7 +144,7 @@ def read_leaves(
             by_layer[leaf.layer].append(i)
     filled, vectors, order, places = list(leaves), [], [], []
     for layer, members in by_layer.items():
-        step = moment.step(layer)
+        step = Step.of(moment, layer)
         for i in members:
             vector, looked_at, times = _write(step, leaves[i])
             tokens = tokens_seen(moment.recording, leaves[i].component)
@@ -181,13 +183,10 @@ def _write(step: Step, leaf: Leaf) -> tuple[Float[Tensor, "d_model"], int | None
         assert step.spec.mixer is not None
         written = step.output_of("mixer")
         return fold.writer(written, step.spec.mixer.post_norm, checkpoint), None, None
-    _, letter, number = leaf.component.rpartition("X" if "X" in leaf.component else "H")
-    head = int(number)
-    if letter == "X":
-        moved = step.cross_writes()[head]
-        at = int(moved.norm(dim=-1).argmax()) if leaf.source is None else leaf.source
-        return (moved.sum(0) if leaf.source is None else moved[at]), at, None
-    moved = step.pattern[head, :, None] * (step.values(head) @ step.W_O[head])
+    crosses = "X" in leaf.component
+    heads: HeadsStep = step.cross if crosses else step
+    head = int(leaf.component.rpartition("X" if crosses else "H")[2])
+    moved = heads.pattern[head, :, None] * (heads.values(head) @ heads.W_O[head])
     at = int(moved.norm(dim=-1).argmax()) if leaf.source is None else leaf.source
-    vector = step.heads[head] if leaf.source is None else moved[at]
-    return fold.writer(vector, step.spec.attention.post_norm, checkpoint), at, None
+    vector = heads.heads[head] if leaf.source is None else moved[at]
+    return fold.writer(vector, heads.attention.post_norm, checkpoint), at, None

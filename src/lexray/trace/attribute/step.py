@@ -5,116 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lexray.families import Attention, Block, Experts, Mixer
+from lexray.families import Attention, Experts, Mixer
 from lexray.families import FeedForward as FeedForwardSpec
-from lexray.model.anatomy import Anatomy
+from lexray.model.component import Parts
 from lexray.model.feedforward import FeedForward
 from lexray.model.fold import at_least_float32
-from lexray.model.layer import Layer
+from lexray.model.head import Head
+from lexray.trace.attribute.heads import CrossStep, HeadsStep, SubBlock
+from lexray.trace.attribute.moment import Moment
 from lexray.trace.record.active import ActiveFF
-from lexray.trace.recording import LayerTrace, Recording
 
-SubBlock = Literal["attention", "mixer", "cross", "ff"]
 NeuronName = tuple[str, int]
 """The address of a feed-forward or an expert, and a neuron's number in it."""
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
-    """A kept position of a pass; all vectors in float32 at least, where the weights are."""
-
-    recording: Recording
-    row: int
-    """Of the position among those that were kept."""
-
-    @classmethod
-    def of(cls, recording: Recording, position: int) -> Moment:
-        """A position by its number; negative ones count from the end."""
-        return cls(recording, recording.row(position))
-
-    @property
-    def position(self) -> int:
-        """Counted from the start of the sequence."""
-        return self.recording.positions[self.row]
-
-    @property
-    def causal(self) -> bool:
-        return self.weights.architecture.causal
-
-    @property
-    def weights(self) -> Anatomy:
-        return self.recording.weights
-
-    def at(self, x: Float[Tensor, "p *rest"]) -> Float[Tensor, "*rest"]:
-        """A recorded part at this position."""
-        return self.place(x[self.row])
-
-    def place(self, x: Tensor) -> Tensor:
-        """Where the weights are, in float32 at least."""
-        return at_least_float32(x.to(self.weights.device))
-
-    def step(self, layer: int) -> Step:
-        return Step(self, self.weights.layers[layer])
-
-    @cached_property
-    def embed_parts(self) -> dict[str, Float[Tensor, "width"]]:
-        """What the embedding is the sum of, before its norm."""
-        return {name: self.at(part) for name, part in self.recording.embed_parts.items()}
-
-    @property
-    def embed(self) -> Float[Tensor, "width"]:
-        """Their sum."""
-        return torch.stack(list(self.embed_parts.values())).sum(0)
-
-    @property
-    def embed_as_wide(self) -> Float[Tensor, "d_model"]:
-        """The same in the model's width, where a projection stands behind its norm (ALBERT)."""
-        a, x = self.weights.architecture, self.embed
-        if not a.projects_last or a.project_in is None:
-            return x
-        return x @ a.project_in.read(self.weights.checkpoint).to(x)
-
-    @property
-    def final(self) -> Float[Tensor, "d_model"]:
-        """The residual stream after the last block."""
-        return self.at(self.recording.final)
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
+class Step(HeadsStep):
     """What happened in one block at one position.
 
     Weights are read, and widened to float32, when they are first asked for: make one step per
     block and let it go before the next.
     """
 
-    moment: Moment
-    layer: Layer
+    @classmethod
+    def of(cls, moment: Moment, layer: int) -> Step:
+        return cls(moment, moment.weights.layers[layer])
 
     @property
-    def index(self) -> int:
-        return self.layer.index
-
-    @property
-    def spec(self) -> Block:
-        return self.layer.spec
-
-    @property
-    def position(self) -> int:
-        return self.moment.position
-
-    @cached_property
-    def recorded(self) -> LayerTrace:
-        return self.moment.recording[self.index]
-
-    def at(self, x: Float[Tensor, "p *rest"]) -> Float[Tensor, "*rest"]:
-        return self.moment.at(x)
+    def cross(self) -> CrossStep:
+        """A decoder's attention to its source, in the same block."""
+        return CrossStep(self.moment, self.layer)
 
     # ------------------------------------------------------------------ both sub-blocks
 
@@ -156,30 +81,35 @@ class Step:
         between: tuple[SubBlock, ...] = () if cross is None else ("cross",)
         return ("attention", *between, *beside, "ff", *last)
 
-    # ------------------------------------------------------------------ attention
-
-    @cached_property
-    def W_O(self) -> Float[Tensor, "n_heads d_head d_model"]:
-        heads, weights = self.spec.attention.v, self.layer.weights
-        W = weights.place(self.spec.attention.o.read(weights.checkpoint))
-        n_heads = len(self.spec.attention.q.starts)
-        return at_least_float32(W).reshape(n_heads, heads.d_head, W.shape[-1])
+    # ------------------------------------------------------------------ its own attention
 
     @property
-    def b_O(self) -> Float[Tensor, "d_model"] | None:
-        spec = self.spec.attention
-        bias = self.layer.weights.write_bias(spec.o, spec.post_norm)
-        return None if bias is None else self.moment.place(bias)
+    def attention(self) -> Attention:
+        return self.spec.attention
+
+    @property
+    def own_heads(self) -> Parts[Head]:
+        return self.layer.heads
+
+    @property
+    def part(self) -> SubBlock:
+        return "attention"
+
+    @property
+    def written(self) -> Float[Tensor, "d_model"]:
+        return self.output_of("attention")
+
+    @cached_property
+    def q(self) -> Float[Tensor, "n_heads d_head"]:
+        return self.at(self.recorded.q)
+
+    @cached_property
+    def k(self) -> Float[Tensor, "n n_kv_heads d_head"]:
+        return self.moment.place(self.recorded.k)
 
     @cached_property
     def z(self) -> Float[Tensor, "n_heads d_head"]:
-        """By how much each row of W_O is added."""
         return self.at(self.recorded.z)
-
-    @cached_property
-    def heads(self) -> Float[Tensor, "n_heads d_model"]:
-        """What each head writes."""
-        return torch.einsum("hr,hrd->hd", self.z, self.W_O)
 
     @cached_property
     def pattern(self) -> Float[Tensor, "n_heads n"]:
@@ -191,6 +121,10 @@ class Step:
     def v(self) -> Float[Tensor, "n n_kv_heads d_head"]:
         return self.moment.place(self.recorded.v)
 
+    @cached_property
+    def gate(self) -> Float[Tensor, "n_heads d_head"] | None:
+        return None if (gate := self.recorded.gate) is None else self.at(gate)
+
     @property
     def own_values(self) -> Float[Tensor, "d_model"]:
         """Σ_j v_j W_O^j: this position's own values."""
@@ -199,42 +133,6 @@ class Step:
         if self.gate is not None:
             own = own * self.gate
         return torch.einsum("hr,hrd->d", own, self.W_O)
-
-    @cached_property
-    def gate(self) -> Float[Tensor, "n_heads d_head"] | None:
-        """What heads' sums of values are multiplied by at this position, where they have gates."""
-        return None if (gate := self.recorded.gate) is None else self.at(gate)
-
-    def values(self, head: int) -> Float[Tensor, "n d_head"]:
-        """The values of all positions as this one takes them: through the head's gate, if any."""
-        values = self.v[:, self.layer.heads[head].kv_index]
-        return values if self.gate is None else values * self.gate[head]
-
-    def rows_along(self, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n_heads d_head"]:
-        """What each row of W_O added in a direction."""
-        return self.z * (self.W_O @ g)
-
-    def heads_along(self, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n_heads"]:
-        """What each head added in a direction."""
-        return self.rows_along(g).sum(-1)
-
-    def memories_along(self, head: int, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n"]:
-        """What a head added in a direction, position by position that it looked at."""
-        return self.pattern[head] * (self.values(head) @ (self.W_O[head] @ g))
-
-    # ------------------------------------------------------------------ cross-attention
-
-    def cross_writes(self) -> Float[Tensor, "n_heads n_source d_model"]:
-        """What each head of cross-attention writes, by the source's positions."""
-        spec, weights, row = self.spec.cross, self.layer.weights, self.moment.row
-        assert spec is not None
-        W = at_least_float32(weights.place(spec.o.read(weights.checkpoint)))
-        W_O = W.reshape(len(spec.q.starts), spec.v.d_head, -1)
-        pattern = self.moment.place(self.recorded.cross.pattern[:, row])
-        values = self.moment.place(self.recorded.cross.v)
-        shared = len(spec.q.starts) // values.shape[1]
-        values = values.repeat_interleave(shared, 1)
-        return torch.einsum("hn,nhr,hrd->hnd", pattern, values, W_O)
 
     # ------------------------------------------------------------------ feed-forward
 

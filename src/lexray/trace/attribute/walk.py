@@ -21,7 +21,9 @@ from lexray.checkpoint import Checkpoint
 from lexray.families import Norm
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
-from lexray.trace.attribute.step import Moment, Step, SubBlock
+from lexray.trace.attribute.heads import SubBlock
+from lexray.trace.attribute.moment import Moment
+from lexray.trace.attribute.step import Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +124,7 @@ def walk_back(moment: Moment, g: Float[Tensor, "d_model"]) -> Iterator[Stop]:
         g = before_norm(a.final_norm, checkpoint, g, moment.final)
     yield Stop("output", None, g, bias, behind)
     for index in reversed(range(len(a.blocks))):
-        step = moment.step(index)
+        step = Step.of(moment, index)
         leaving: Tensor | None = g
         if (factor := step.spec.factor) is not None:
             g = before_norm(factor, checkpoint, g, g)
@@ -167,20 +169,29 @@ class Pull:
 
     attention: Float[Tensor, "d_model"]
     ff: Float[Tensor, "d_model"]
+    cross: Float[Tensor, "d_model"] | None = None
+
+    def of(self, part: SubBlock) -> Float[Tensor, "d_model"]:
+        if part == "cross":
+            assert self.cross is not None
+            return self.cross
+        return self.attention if part == "attention" else self.ff
 
 
 def pulls(moment: Moment, token: int, layers: Collection[int]) -> dict[int, Pull]:
     """Of some layers. In models that norm the sums (BERT), all later ones must have been kept."""
     pulls: dict[int, Pull] = {}
     ff: Tensor | None = None
+    cross: Tensor | None = None
     for stop in walk_back(moment, Logit(moment.weights, token).direction):
         if stop.layer is None or stop.layer not in layers:
             continue
         if stop.part != "attention":
             ff = stop.direction if stop.part == "ff" else ff
+            cross = stop.direction if stop.part == "cross" else cross
             continue
         assert ff is not None
-        pulls[stop.layer] = Pull(stop.direction, ff)
+        pulls[stop.layer] = Pull(stop.direction, ff, cross)
         if stop.layer == min(layers):
             break
     return pulls

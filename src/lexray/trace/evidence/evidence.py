@@ -21,6 +21,13 @@ def evidence(
     if n < 1:
         raise LexrayError(f"asked for the {n} strongest places; n must be at least 1")
     model[at]  # an address that is not there is refused here, with what is
+    model = model.stack_at(at)
+    if at.cross:
+        raise LexrayError(
+            f"there is no evidence of {at}: running text is one text, and a head of an "
+            "encoder–decoder's cross-attention looks from a target at a source; "
+            "model.trace(source, target=…).attention(cross=True) shows one pair"
+        )
     if at.neuron is not None:
         return neuron_evidence(model, at, text, n)
     if at.subhead is not None:

@@ -88,13 +88,14 @@ def snippet(tokens: Sequence[Token], at: int, activation: float) -> Snippet:
 def run_pieces(
     model: Anatomy, text: str | None, layer: int, what: Sequence[str]
 ) -> tuple[list[list[int]], Iterable[Recording]]:
-    """The text's pieces, and each one's pass, of which one layer is kept, one at a time."""
-    from lexray.trace.record.run import record  # imports transformers
+    """The text's pieces, and each one's pass, of which one layer is kept, one at a time; of an
+    encoder–decoder's decoder each is run for itself as the source."""
+    from lexray.trace.record.pair import begin_with_start, record_text  # imports transformers
 
     if text is not None and not text.strip():
         raise LexrayError("the text is empty; evidence needs one in which something can be strong")
-    pieces = cut(model, text, tokens=None)
-    passes = (record(model, [ids], layers=[layer], what=what, stops=True)[0] for ids in pieces)
+    pieces = [begin_with_start(model, ids) for ids in cut(model, text, tokens=None)]
+    passes = (record_text(model, ids, layers=[layer], what=what, stops=True) for ids in pieces)
     return pieces, track(passes, len(pieces), f"running {sum(map(len, pieces)):,} tokens")
 
 

@@ -19,6 +19,7 @@ from lexray.result.format import show_percent, show_place
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
 from lexray.trace.read.look import lens
+from lexray.trace.read.vectors import has_kind
 from lexray.trace.recording import Recording
 from lexray.vocabulary.filters import Filter
 
@@ -41,15 +42,13 @@ class HeadPattern:
     head: int
     weights: Float[Tensor, "p n"]
     words: tuple[str, ...]
-
-    @property
-    def address(self) -> str:
-        return f"L{self.layer}H{self.head}"
+    address: str
 
     def to_dict(self, weights: list[list[float]] | str) -> dict[str, Any]:
         """With the weights as they are to be written."""
         words = list(self.words)
-        return {"layer": self.layer, "head": self.head, "words": words, "weights": weights}
+        at = {"layer": self.layer, "head": self.head, "address": self.address}
+        return {**at, "words": words, "weights": weights}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +62,13 @@ class AttentionPatterns(Result):
     position: int
     """At which heads are read as words."""
     heads: tuple[HeadPattern, ...]
+    keys: tuple[Token, ...] | None = None
+    """Of cross-attention: the source's tokens, which are looked at; else those of the pass."""
+
+    @property
+    def seen(self) -> tuple[Token, ...]:
+        """The tokens that are looked at."""
+        return self.tokens if self.keys is None else self.keys
 
     def __getitem__(self, address: str) -> HeadPattern:
         for head in self.heads:
@@ -73,7 +79,7 @@ class AttentionPatterns(Result):
 
     @property
     def title(self) -> str:
-        return f"Attention of {self.source.called}"
+        return f"{'Attention' if self.keys is None else 'Cross-attention'} of {self.source.called}"
 
     @property
     def note(self) -> str:
@@ -87,7 +93,7 @@ class AttentionPatterns(Result):
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def _looks(self, head: HeadPattern) -> str:
-        tokens = [token.shown for token in self.tokens]
+        tokens = [token.shown for token in self.seen]
         return "  ".join(
             f"{show_place(tokens, at)} {show_percent(weight, 0)}"
             for at, weight in self.looks_at(head)
@@ -113,6 +119,7 @@ class AttentionPatterns(Result):
         return {
             **self.source.to_dict(),
             "tokens": [token.to_dict() for token in self.tokens],
+            "keys": None if self.keys is None else [token.to_dict() for token in self.keys],
             "positions": list(self.positions),
             "position": self.position,
             "heads": [
@@ -156,6 +163,7 @@ class AttentionPatterns(Result):
         """What `show` in attention.js takes."""
         return {
             "tokens": [token.shown for token in self.tokens],
+            "keys": None if self.keys is None else [token.shown for token in self.keys],
             "positions": list(self.positions),
             "position": self.position,
             "heads": [h.to_dict(_pack(h.weights)) for h in self.heads],
@@ -176,17 +184,21 @@ def attention_patterns(
     position: int = -1,
     k: int = 5,
     filter: Filter | None = None,
+    cross: bool = False,
 ) -> AttentionPatterns:
     """Where heads look and what they write; see `lexray.trace.trace.Trace.attention`."""
     model = recording.model
     at = recording.positions[recording.row(position)]
     chosen = recording.layers if layers is None else choose(layers, model.n_layers, "layer")
-    asked = [n for n in chosen if not model.architecture.blocks[n].attention.absent]
+    kind = "cross_heads" if cross else "heads"
+    asked = [n for n in chosen if has_kind(model.architecture.blocks[n], kind)]
+    if cross and recording.source is None:
+        raise LexrayError(f"{model.name} has no cross-attention: it is one stack of layers")
     if not asked:
         raise LexrayError(
             f"no head looks anywhere in layers {', '.join(map(str, chosen))}: they have no heads"
         )
-    read = lens(recording, "heads", layers=asked, positions=[at], heads=heads, k=k, filter=filter)
+    read = lens(recording, kind, layers=asked, positions=[at], heads=heads, k=k, filter=filter)
     spell = model.vocabulary.shown
     words = {
         line.name: tuple(spell(token) for token in ids)
@@ -194,13 +206,13 @@ def attention_patterns(
     }
     patterns = []
     for layer in asked:
-        pattern = recording[layer].pattern.float().cpu()
-        chosen = choose(heads, len(pattern), "head")
-        patterns += [
-            HeadPattern(layer, head, pattern[head], words.get(f"L{layer}H{head}", ()))
-            for head in chosen
-        ]
+        part = recording[layer]
+        pattern = (part.cross.pattern if cross else part.pattern).float().cpu()
+        for head in choose(heads, len(pattern), "head"):
+            name = model.at(layer, head=head, cross=cross)
+            own = words.get(f"L{layer}{'X' if cross else 'H'}{head}", ())
+            patterns.append(HeadPattern(layer, head, pattern[head], own, str(name)))
+    keys = recording.source.tokens if cross and recording.source is not None else None
+    positions = tuple(recording.positions)
     source = model.space.source("attention", filter)
-    return AttentionPatterns(
-        source, tuple(recording.tokens), tuple(recording.positions), at, tuple(patterns)
-    )
+    return AttentionPatterns(source, recording.tokens, positions, at, tuple(patterns), keys)

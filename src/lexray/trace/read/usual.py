@@ -40,12 +40,12 @@ from lexray.trace.record.prompt import encode, len_embedding, longest
 from lexray.trace.recording import Recording
 
 PLACES = (
-    *("pre", "mid", "attention", "mixer", "mlp"),
-    *("attn_in", "mixer_in", "mlp_in", "heads", "values"),
+    *("pre", "self", "mid", "attention", "cross", "mixer", "mlp"),
+    *("attn_in", "cross_in", "mixer_in", "mlp_in", "heads", "cross_heads", "values"),
 )
 """The kinds of places, as a lens names them; `post` is the next layer's `pre`."""
-OF_HEADS = frozenset({"heads", "values"})
-ADDED = frozenset({"attention", "mixer", "mlp", "heads", "values"})
+OF_HEADS = frozenset({"heads", "cross_heads", "values"})
+ADDED = frozenset({"attention", "cross", "mixer", "mlp", *OF_HEADS})
 """What is added to the stream."""
 LIKE: dict[str, Kind] = {"neurons": "value", "queries": "K", "keys": "Q"}
 """What is read as parameters are: a neuron is its value; a query asks with its head's rows of W_K,
@@ -127,14 +127,13 @@ def _flat(moments: dict[str, PlaceMoments]) -> dict[str, Tensor]:
 
 
 def _measure(model: Anatomy, text: str | None) -> dict[str, PlaceMoments]:
-    from lexray.trace.record.run import record  # imports transformers
+    from lexray.trace.record.pair import record_text  # imports transformers
 
     pieces = cut(model, text)
     sums = TextSums(model, max(1, SAMPLE // (model.n_layers * len(pieces))))
     what = f"what places usually carry in {model.name}: made once, then kept"
     for ids in track(pieces, len(pieces), what):
-        (recording,) = record(model, [ids], what=("residual", "heads", "attention"))
-        sums.add(recording)
+        sums.add(record_text(model, ids, what=("residual", "heads", "attention")))
     return sums.moments()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 import torch
@@ -24,20 +25,26 @@ from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
 from lexray.trace.recording import LayerTrace, Recording
 
-IN_BLOCK = ("pre", "mid", "post")
+IN_BLOCK = ("pre", "self", "mid", "post")
 SUB_BLOCKS = {
     "attention": "attn_out",
+    "cross": "cross.write",
     "mixer": "mixer_out",
     "mlp": "mlp_out",
     "attn_in": "attn_in",
+    "cross_in": "cross.read",
     "mixer_in": "mixer_in",
     "mlp_in": "mlp_in",
 }
 READERS = ("queries", "keys")
-KINDS = ("residual", *IN_BLOCK, *SUB_BLOCKS, "heads", "values", *READERS, "neurons")
+KINDS = (
+    *("residual", *IN_BLOCK, *SUB_BLOCKS),
+    *("heads", "cross_heads", "values", *READERS, "neurons"),
+)
 """What `of=` may name."""
 NEEDS = {
     "heads": ("heads",),
+    "cross_heads": ("heads",),
     "values": ("attention",),
     "queries": ("attention",),
     "keys": ("attention",),
@@ -98,7 +105,7 @@ class Selection:
             name = f"L{layer.index} post" if several else f"L{layer.index}"
             yield VectorLine(name, kind, layer.index, self._keep(layer.resid_post))
         elif kind in IN_BLOCK or kind in SUB_BLOCKS:
-            x: Tensor = getattr(layer, SUB_BLOCKS.get(kind, f"resid_{kind}"))
+            x: Tensor = attrgetter(SUB_BLOCKS.get(kind, f"resid_{kind}"))(layer)
             yield VectorLine(f"L{layer.index} {kind}", kind, layer.index, self._keep(x))
         elif kind == "neurons":
             yield from self._neurons(layer)
@@ -108,19 +115,28 @@ class Selection:
     def _heads(self, kind: str, layer: LayerTrace, several: bool) -> Iterator[VectorLine]:
         made = {
             "heads": self._outputs,
+            "cross_heads": self._cross_outputs,
             "values": self._values,
             "queries": self._queries,
             "keys": self._keys,
         }[kind](layer)
-        heads = range(len(layer.spec.attention.q.starts)) if self.heads is None else self.heads
+        crosses = kind == "cross_heads"
+        spec = layer.spec.cross if crosses else layer.spec.attention
+        assert spec is not None
+        heads = range(len(spec.q.starts)) if self.heads is None else self.heads
         for h in heads:
-            name = f"L{layer.index}H{h} {kind}" if several else f"L{layer.index}H{h}"
+            own = f"L{layer.index}{'X' if crosses else 'H'}{h}"
+            name = f"{own} {kind}" if several else own
             yield VectorLine(name, kind, layer.index, made(h))
 
     def _outputs(self, layer: LayerTrace) -> Callable[[int], Tensor]:
         norm, head_out = layer.spec.attention.post_norm, layer.head_out
         written = None if norm is None else self._keep(layer.attn_write)
         return lambda h: self._as_added(norm, self._keep(head_out[:, h]), written)
+
+    def _cross_outputs(self, layer: LayerTrace) -> Callable[[int], Tensor]:
+        head_out = layer.cross.head_out
+        return lambda h: self._keep(head_out[:, h])
 
     def _values(self, layer: LayerTrace) -> Callable[[int], Tensor]:
         spec, v = layer.spec.attention, self._any(layer.v)
@@ -205,6 +221,8 @@ def has_kind(block: Block, kind: str) -> bool:
         return not block.attention.absent
     if kind.startswith("mixer"):
         return block.mixer is not None
+    if kind.startswith("cross") or kind == "self":
+        return block.cross is not None
     return not block.ff.absent or kind not in ("mlp", "mlp_in", "neurons")
 
 
@@ -282,6 +300,7 @@ def _behind(
 def _reader(
     head: Head, x: Float[Tensor, "n d_model"], kind: str, norm: bool
 ) -> Float[Tensor, "n d_model"]:
+    """Before the norm of what queries, or keys (of cross-attention the source's), are made of."""
     x = x * head.spec.scale
     return fold.reader(x.T, head.spec.norm_of(kind), head.weights.checkpoint).T if norm else x
 

@@ -249,7 +249,7 @@ class Recorder:
             width = spec.v.d_head
             self.before(
                 spec.o.module,
-                lambda x: self.keep(n, "z", _split(self.as_batch(x), width)),
+                lambda x: self.keep(n, "z", split_heads(self.as_batch(x), width)),
             )
         if "attention" in what:
             if spec.gate is not None:
@@ -404,7 +404,7 @@ def _first(out: Any) -> Tensor:
     return first
 
 
-def _split(x: Tensor, width: int) -> Tensor:
+def split_heads(x: Tensor, width: int) -> Tensor:
     """The last axis as (head, width)."""
     return x.reshape(*x.shape[:-1], -1, width)
 

@@ -7,12 +7,12 @@ from lexray.model.weights import Weights
 
 
 def refuse_pair(model: Weights) -> None:
-    """Raises for what runs one stack of layers."""
-    if model.architecture.encoder is not None:
+    """Raises for what runs one stack of layers on one text, of either stack of a pair."""
+    if model.architecture.encoder is not None or model.decoder is not None:
         raise LexrayError(
-            f"{model.name} is an encoder–decoder, for which this is not there: lexray reads its "
-            "weights (model['L3H2'], model['L3X2'], model['enc.L3H2']) and traces a source and a "
-            "target (model.trace(source, target=…): lens, contributions)"
+            f"{model.name} is an encoder–decoder, and this is for models of one stack, which run "
+            "one text; with a source and a target there are model.trace(source, target=…), its "
+            "lens, contributions, flow and effects, and model.generate(source, target=…)"
         )
     refuse_streams(model)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,8 @@ def record(
     asked for; `lexray.model.model.Model.trace` says what the options mean. `n_prompt`: how many
     of the ids are the prompt, where the rest is its continuation; `stops`: what comes after the
     last of the layers is not run."""
-    refuse_pair(model)
+    if model.architecture.encoder is not None:
+        refuse_pair(model)
     runner = runner_of(model)
     if new_tokens < 0:
         raise LexrayError(f"new_tokens={new_tokens} is negative")
@@ -75,14 +76,22 @@ def record(
     runner.refuse_too_large(plan([n + new_tokens for n in lengths]))
     whole = runner.continue_all(prompts, new_tokens, changes)
     counted = lengths if n_prompt is None else [n_prompt] * len(prompts)
-    return runner.run(whole, plan([len(ids) for ids in whole]), counted, changes)
+    rows = [changes.actions(len(row), n) for row, n in zip(whole, counted, strict=True)]
+    recordings = runner.run(whole, plan([len(ids) for ids in whole]), counted, rows)
+    return [replace(recording, edits=changes.edits) for recording in recordings]
 
 
 def run_whole(model: Anatomy, run: Run) -> Recording:
     """A prompt that an edit names, recorded whole."""
     if isinstance(run, Recording):
         return run
-    return record(model, read_prompts(model, run).ids)[0]
+    prompts = read_prompts(model, run)
+    if not prompts.single:
+        raise LexrayError(
+            f"{model.name} is one stack of layers: an edit takes from one prompt, not from a "
+            "source and a target, which are for encoder–decoders"
+        )
+    return record(model, prompts.ids)[0]
 
 
 @dataclass(frozen=True)
@@ -159,14 +168,14 @@ class Runner:
 
     def _continue_changed(self, ids: list[int], new_tokens: int, changes: ReadyEdits) -> list[int]:
         """With a cache of keys and values where no edit would change what is in it."""
-        n_prompt, ends, weights, cache = len(ids), self._ends(), self.weights, None
+        n_prompt, ends, cache = len(ids), self._ends(), None
         for _ in range(new_tokens):
             actions = changes.actions(len(ids), n_prompt)
             keeps = all(action.lasts for action in actions)
             known = 0 if cache is None else len(ids) - 1
             n = len(ids) - known
             plan = RecordPlan((n,), ((n - 1,),), (), frozenset({"logits"}), self.device)
-            recorder = Recorder(self.module, weights.architecture, weights.checkpoint, plan)
+            recorder = self._recorder(plan)
             recorder.editor = self.editor(recorder, [shift(actions, known)])
             with recorder.listening():
                 out = self._step(ids, cache, keep=keeps)
@@ -191,6 +200,10 @@ class Runner:
             use_cache=keep,
             return_dict=True,
         )
+
+    def _recorder(self, plan: RecordPlan) -> Recorder:
+        weights = self.weights
+        return Recorder(self.module, weights.architecture, weights.checkpoint, plan)
 
     def editor(self, recorder: Recorder, rows: Sequence[Sequence[Action]]) -> Editor | None:
         """Who changes the pass that a recorder watches; None without actions."""
@@ -225,15 +238,12 @@ class Runner:
         ids: list[list[int]],
         plan: RecordPlan,
         n_prompt: list[int],
-        changes: ReadyEdits | None = None,
+        rows: Sequence[Sequence[Action]],
     ) -> list[Recording]:
-        """One forward pass over the batch, recorded; each trace cut to its own length."""
-        weights = self.weights
-        recorder = Recorder(self.module, weights.architecture, weights.checkpoint, plan)
-        if changes:
-            pairs = zip(ids, n_prompt, strict=True)
-            rows = [changes.actions(len(row), n) for row, n in pairs]
-            recorder.editor = self.editor(recorder, rows)
+        """One forward pass over the batch, recorded; each trace cut to its own length. `rows` are
+        what is changed in each sequence."""
+        weights, recorder = self.weights, self._recorder(plan)
+        recorder.editor = self.editor(recorder, rows)
         with recorder.listening(), suppress(EnoughError):
             self._forward(recorder, ids)
         end = max(plan.layers) + 1 if plan.stops and plan.layers else self.model.n_layers
@@ -249,7 +259,6 @@ class Runner:
                 positions=kept,
                 what=plan.what,
                 parts=parts,
-                edits=changes.edits if changes else (),
             )
             for row, n, kept, parts in zip(
                 ids, n_prompt, plan.positions, recorder.kept, strict=True

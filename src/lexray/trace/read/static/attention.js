@@ -29,25 +29,28 @@ function colour(name) {
 
 export function show(element, data, options = {}) {
   const { tokens, positions } = data;
+  const seen = data.keys ?? tokens; // of cross-attention: the source
   const heads = data.heads.map((head) => {
     const bytes = Uint8Array.from(atob(head.weights), (letter) => letter.charCodeAt(0));
-    return { ...head, bytes, name: `L${head.layer}H${head.head}` };
+    return { ...head, bytes, name: head.address };
   });
   const state = { head: null, row: positions.indexOf(data.position) };
 
-  const weight = (head, row, column) => head.bytes[row * tokens.length + column] / 255;
+  const weight = (head, row, column) => head.bytes[row * seen.length + column] / 255;
 
   // How far a head looks away from the first token and from itself, weighed by how sure it is: what
   // is worth a look first.
   function interest(head) {
     const row = state.row;
     return Math.max(
-      ...tokens.map((_, j) => (j === 0 || j === positions[row] ? 0 : weight(head, row, j))),
+      ...seen.map((_, j) =>
+        j === 0 || (seen === tokens && j === positions[row]) ? 0 : weight(head, row, j),
+      ),
     );
   }
 
   function paint(canvas, head, cold, hot) {
-    const image = new ImageData(tokens.length, positions.length);
+    const image = new ImageData(seen.length, positions.length);
     head.bytes.forEach((byte, i) => {
       const share = (byte / 255) ** 0.6;
       for (let c = 0; c < 3; c += 1) image.data[4 * i + c] = cold[c] + (hot[c] - cold[c]) * share;
@@ -63,7 +66,7 @@ export function show(element, data, options = {}) {
       const cells = heads
         .filter((head) => head.layer === layer)
         .map((head) => {
-          const size = { width: tokens.length, height: positions.length };
+          const size = { width: seen.length, height: positions.length };
           head.canvas = make("canvas", size);
           head.button = make(
             "button",
@@ -97,13 +100,13 @@ export function show(element, data, options = {}) {
 
   const large = make("section", { class: "large card", "aria-live": "polite" });
 
-  function listOf(indices, here, action) {
+  function listOf(words, indices, here, action) {
     const items = indices.map((i, row) => {
       const given = { class: i === here ? "here" : null, title: `position ${i}` };
       return make(
         "li",
         action ? { ...given, onpointerenter: () => action(row) } : given,
-        tokens[i],
+        words[i],
       );
     });
     return make("ol", {}, ...items);
@@ -111,12 +114,13 @@ export function show(element, data, options = {}) {
 
   function curves(head) {
     const svg = document.createElementNS(SVG, "svg");
-    svg.setAttribute("viewBox", `0 0 100 ${ROW * tokens.length}`);
+    const high = ROW * Math.max(seen.length, positions.length);
+    svg.setAttribute("viewBox", `0 0 100 ${high}`);
     svg.setAttribute("preserveAspectRatio", "none");
-    svg.style.height = `${ROW * Math.max(tokens.length, positions.length)}px`;
+    svg.style.height = `${high}px`;
     positions.forEach((_, row) => {
       const chosen = row === state.row;
-      tokens.forEach((__, column) => {
+      seen.forEach((__, column) => {
         const share = weight(head, row, column);
         if (share < 0.02) return;
         const [a, b] = [(row + 0.5) * ROW, (column + 0.5) * ROW];
@@ -126,7 +130,7 @@ export function show(element, data, options = {}) {
         path.setAttribute("stroke-width", (0.5 + 5 * share * (chosen ? 1.4 : 0.7)).toFixed(2));
         path.setAttribute("stroke-opacity", (share * (chosen ? 0.95 : 0.16)).toFixed(3));
         const title = document.createElementNS(SVG, "title");
-        title.textContent = `${tokens[positions[row]]} → ${tokens[column]}: ${(100 * share).toFixed(0)} %`;
+        title.textContent = `${tokens[positions[row]]} → ${seen[column]}: ${(100 * share).toFixed(0)} %`;
         path.append(title);
         svg.append(path);
       });
@@ -135,9 +139,9 @@ export function show(element, data, options = {}) {
   }
 
   // A token; one that occurs more than once carries its position.
-  function placed(i) {
-    const twice = tokens.indexOf(tokens[i]) !== tokens.lastIndexOf(tokens[i]);
-    return twice ? tokens[i] + String(i).replace(/\d/g, (d) => "₀₁₂₃₄₅₆₇₈₉"[d]) : tokens[i];
+  function placed(words, i) {
+    const twice = words.indexOf(words[i]) !== words.lastIndexOf(words[i]);
+    return twice ? words[i] + String(i).replace(/\d/g, (d) => "₀₁₂₃₄₅₆₇₈₉"[d]) : words[i];
   }
 
   function drawLarge() {
@@ -147,26 +151,26 @@ export function show(element, data, options = {}) {
       drawLarge();
     };
     const here = positions[state.row];
-    const best = tokens
+    const best = seen
       .map((_, j) => [weight(head, state.row, j), j])
       .sort((a, b) => b[0] - a[0])
       .slice(0, 3)
       .filter(([share]) => share >= 0.01)
-      .map(([share, j]) => `${placed(j)} ${(100 * share).toFixed(0)} %`)
+      .map(([share, j]) => `${placed(seen, j)} ${(100 * share).toFixed(0)} %`)
       .join(", ");
     const words = head.words.map((word) => make("span", { class: "tok" }, word));
     const spaced = words.flatMap((word) => [word, " "]);
-    const every = tokens.map((_, i) => i);
+    const every = seen.map((_, i) => i);
     large.replaceChildren(
       make("h2", {}, `Layer ${head.layer}, head ${head.head}`),
       make("p", { class: "note" }, `writes at ${tokens[data.position]}: `, ...spaced),
-      make("p", { class: "note" }, `from ${placed(here)} it looks at ${best}`),
+      make("p", { class: "note" }, `from ${placed(tokens, here)} it looks at ${best}`),
       make(
         "div",
         { class: "lines" },
-        listOf(positions, here, from),
+        listOf(tokens, positions, here, from),
         curves(head),
-        listOf(every, -1),
+        listOf(seen, every, -1),
       ),
     );
   }
