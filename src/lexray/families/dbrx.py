@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lexray.families.experts import each_expert
 from lexray.families.linear import Linear
 from lexray.families.parts import Sizes, attention, fused, unembedding
 from lexray.families.registry import Config, Names, family
@@ -21,7 +22,6 @@ DEFAULTS = {
     "ffn_config": {},
 }
 EPS = 1e-5
-MOST_EXPERTS = 10_000
 
 
 @family("dbrx", title="DBRX", defaults=DEFAULTS)
@@ -103,11 +103,9 @@ def experts(c: Config, t: Names, s: Sizes, stem: str, norm: str) -> Experts:
     if (power := how.get("moe_normalize_expert_weights")) not in (None, 1):
         raise ValueError(f"weights of experts of norm {power} are unknown; 1 or none is")
     act, n = (how.get("ffn_act_fn") or {}).get("name") or "silu", how["moe_num_experts"]
-    if not 1 <= n <= MOST_EXPERTS:
-        raise ValueError(f"it speaks of {n} experts")
     return Experts(
         router=t.linear(f"{stem}router.layer"),
-        experts=tuple(expert(s, f"{stem}experts.mlp.", e, act) for e in range(n)),
+        experts=tuple(expert(s, f"{stem}experts.mlp.", e, act) for e in each_expert(n)),
         top_k=how["moe_top_k"],
         normalise=power is not None,
         module=stem.removesuffix("."),

@@ -11,6 +11,8 @@ from lexray.families.spec import Experts, FeedForward, Routing
 
 GATE_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 W1_W3_W2 = ("w1", "w3", "w2")
+MOST = 1 << 14
+"""Experts of a layer: many times what models have."""
 
 
 def mixture(
@@ -24,15 +26,20 @@ def mixture(
     **rest: Any,
 ) -> Experts:
     """`n` gated experts under `stem`, and their router there."""
-    if n < 1:
-        raise ValueError(f"it speaks of {n} experts")
     make = stacked if f"{stem}experts.gate_up_proj" in t else separate
     return Experts(
         router=t.linear(stem + router),
-        experts=tuple(make(t, stem, e, d_mlp, activation, names) for e in range(n)),
+        experts=tuple(make(t, stem, e, d_mlp, activation, names) for e in each_expert(n)),
         module=stem.removesuffix("."),
         **rest,
     )
+
+
+def each_expert(n: int) -> range:
+    """The numbers of n experts: each is described, so that a config cannot speak of any number."""
+    if not 1 <= n <= MOST:
+        raise ValueError(f"it speaks of {n} experts")
+    return range(n)
 
 
 def separate(

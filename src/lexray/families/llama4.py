@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from lexray.families import llama
+from lexray.families.experts import each_expert
 from lexray.families.gguf import layouts
 from lexray.families.gguf import names as gguf
 from lexray.families.linear import Linear, Norm
@@ -80,7 +81,7 @@ def feed_forward(c: Config, t: Names, stem: str, n: int, norm: Norm) -> FeedForw
                 activation=act,
                 d_mlp=d_mlp,
             )
-            for e in range(c["num_local_experts"])
+            for e in each_expert(c["num_local_experts"])
         ),
         top_k=c["num_experts_per_tok"],
         normalise=False,

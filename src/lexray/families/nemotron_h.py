@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from lexray.errors import LexrayError
+from lexray.families.experts import each_expert
 from lexray.families.gguf import layouts
 from lexray.families.gguf import names as gguf
 from lexray.families.linear import Linear, Norm
@@ -85,7 +86,7 @@ def experts(c: Config, t: Names, stem: str, norm: Norm) -> Experts:
 
     return Experts(
         router=t.linear(f"{stem}gate"),
-        experts=tuple(expert(e) for e in range(c.first("n_routed_experts", "num_local_experts"))),
+        experts=tuple(map(expert, each_expert(c.first("n_routed_experts", "num_local_experts")))),
         top_k=c["num_experts_per_tok"],
         normalise=c["norm_topk_prob"],
         module=stem.removesuffix("."),
