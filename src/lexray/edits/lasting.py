@@ -72,10 +72,10 @@ def _refuse_shared(model: Anatomy, address: Address) -> None:
             f"{address} shares its weights with other layers of {model.name}, so that no change of "
             "weights is one of this layer alone; change a run: model.trace(…, edits=[…])"
         )
-    spec = model.architecture.blocks[address.layer].attention
     if address.subhead not in ("K", "V"):
         return
-    if spec.shares is not None or spec.k.linear == spec.v.linear:
+    spec = attention_of(model.stack_at(address), address.layer, cross=address.cross)
+    if spec.shares is not None or spec.k == spec.v:
         whose = f"layer {spec.shares}" if spec.shares is not None else "keys and values alike"
         raise LexrayError(
             f"the weights behind {address} are those of {whose}, so that no change of them is one "
@@ -113,6 +113,7 @@ def _writers(model: Anatomy, edit: Placed) -> Iterator[tuple[Linear, slice, bool
 
 
 def _find_replaced(model: Anatomy, edit: Replace) -> Iterator[Found]:
+    model.vector(edit.address)  # raises where there is none
     _refuse_shared(model, edit.address)
     vector = edit.vector.read(model, edit.address.layer, _no_run) * edit.strength
     group, i = locate(model, edit.address)

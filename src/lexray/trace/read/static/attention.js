@@ -103,11 +103,7 @@ export function show(element, data, options = {}) {
   function listOf(words, indices, here, action) {
     const items = indices.map((i, row) => {
       const given = { class: i === here ? "here" : null, title: `position ${i}` };
-      return make(
-        "li",
-        action ? { ...given, onpointerenter: () => action(row) } : given,
-        words[i],
-      );
+      return make("li", action ? { ...given, onpointerenter: () => action(row) } : given, words[i]);
     });
     return make("ol", {}, ...items);
   }
