@@ -102,7 +102,7 @@ def align(
     partner.check(layers, plot)
     plot.check()
     filter = words.filter()
-    a = model.open_as_papers_do()
+    a = model.open() if model.unsaid else model.open_as_papers_do()
     b = options.open(other, model, a)
     if partner.of is not None:
         from lexray.compare.align.partners import partners

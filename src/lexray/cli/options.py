@@ -147,6 +147,11 @@ class ReadingOptions(PlacedOptions):
     def open(self) -> Model:
         return super().open().view(self.view_name, **self.changes())
 
+    @property
+    def unsaid(self) -> bool:
+        """Whether nothing was said of how to read: the library then does what is best for each."""
+        return self.view_name is None and not self.changes().keys() - {"offset"}
+
     def open_as_papers_do(self) -> Model:
         """The same, raw where nothing is said."""
         return super().open().view(self.view_name or "raw", **self.changes())

@@ -204,3 +204,17 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LARGEST_MATCHING", 10)
     with pytest.raises(LexrayError, match="one-to-one matching of 20 with 96 vectors needs"):
         partners(a, "L0N3.key", b, one_to_one=True)
+
+
+def test_words_are_those_of_the_models_own_views() -> None:
+    """Compared raw, as the papers do; shown as everywhere else."""
+    a, b = Model.from_pretrained("demo"), Model.from_pretrained("demo-b")
+    for address, vector in (("L3N17.value", "L3N17.value"), ("L2H1.VO", None)):
+        made, raw = partners(a, address, b, 3), partners(a.view("raw"), address, b.view("raw"), 3)
+        assert [(p.address, p.score) for p in made] == [(p.address, p.score) for p in raw]
+        assert (str(made.words), str(raw.words)) == ("standard", "raw")
+        assert "words: standard" in made.tables()[0].note
+        assert "words" not in raw.tables()[0].note
+        if vector is not None:
+            assert made.target[0].reading == a.vector(vector).top(10)
+            assert raw.target[0].reading == a.view("raw").vector(vector).top(10)

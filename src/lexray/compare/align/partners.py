@@ -29,7 +29,7 @@ from lexray.choice import Some, choose
 from lexray.compare.align.align import KINDS, blocks
 from lexray.compare.align.partnership import Partner, PartnerPart, Partners
 from lexray.compare.align.tokens import shared_tokens
-from lexray.compare.open import Given, open_as_papers_do
+from lexray.compare.open import Given, open_as_papers_do, open_both
 from lexray.errors import LexrayError
 from lexray.find.hits import at_least_one, own_address
 from lexray.finite import require_finite
@@ -69,13 +69,15 @@ def partners(
     `address` is a head (`L3H2`, or one of its matrices `L3H2.VO`), a neuron (`L2N17`, or one of its
     vectors `L2N17.value`) or a subhead (`L3H2.V12`). `one_to_one` gives, for each layer of `b`, the
     partner under the best matching of that whole layer with the target's whole layer. `layers`
-    restricts the search to some layers of `b`; `filter` the tokens that count.
+    restricts the search to some layers of `b`; `filter` the tokens that count. They are compared as
+    the papers do, raw unless another view was chosen, and shown in words by the models' own views.
 
     >>> lx.partners(a, "L2N17.value", b)
     >>> lx.partners(a, "L3H2", b, one_to_one=True)
     """
     at_least_one(n)
-    a, b = open_as_papers_do(a, b)
+    seen = open_both(a, b)
+    a, b = open_as_papers_do(*seen)
     at = Address.parse(address) if isinstance(address, str) else address
     target = a[at]
     filter = read_filter(filter)
@@ -104,9 +106,9 @@ def partners(
         shared,
         comparison.measure,
         one_to_one,
-        tuple(comparison.read(a, wanted, [1.0] * len(comparison.parts), tokens, filter)),
+        tuple(comparison.read(seen[0], wanted, [1.0] * len(comparison.parts), tokens, filter)),
         tuple(
-            Partner(name, score, tuple(comparison.read(b, name, signed, tokens, filter)))
+            Partner(name, score, tuple(comparison.read(seen[1], name, signed, tokens, filter)))
             for score, name, signed in hits[:n]
         ),
     )

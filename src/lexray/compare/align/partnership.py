@@ -11,6 +11,7 @@ from lexray.compare.align.tokens import SharedTokens
 from lexray.result.pairs import Pairs
 from lexray.result.readings import Reading, Source
 from lexray.result.table import Cell, Result, Table
+from lexray.view import View
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,11 @@ class Partners(Result):
     def __iter__(self) -> Iterator[Partner]:
         return iter(self.partners)
 
+    @property
+    def words(self) -> View:
+        """By which view the target is shown as words; it is compared by `a`'s."""
+        return self.target[0].reading.source.view
+
     def tables(self) -> list[Table]:
         several = len(self.target) > 1
         rows: list[tuple[Cell, ...]] = [
@@ -85,8 +91,9 @@ class Partners(Result):
         how = "one to one, layer by layer" if self.one_to_one else "the nearest"
         title = f"{self.a.address} of {self.a.model}, and its partners in {self.b.model}: {how}"
         views = str(self.a.view) if self.a.view == self.b.view else f"{self.a.view} | {self.b.view}"
+        words = f"words: {self.words}" if self.words != self.a.view else ""
         none = "" if self.partners else "left without a partner: its layer is larger than theirs"
-        note = " · ".join(filter(None, [views, str(self.shared), none]))
+        note = " · ".join(filter(None, [views, words, str(self.shared), none]))
         return [Table(columns, tuple(rows), title, note)]
 
     def csv_tables(self) -> list[Table]:
@@ -104,6 +111,7 @@ class Partners(Result):
             "b": self.b.to_dict(),
             "tokens": self.shared.to_dict(),
             "of": self.a.address,
+            "words": str(self.words),
             "one_to_one": self.one_to_one,
             "parts": [part.to_dict(None) for part in self.target],
             "partners": [
