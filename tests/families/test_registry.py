@@ -17,7 +17,7 @@ from lexray.families import Config, Linear, Names, Norm, families, find_family, 
 from lexray.model.model import Model
 from lexray.model.weights import text_config
 from tests.families.oracles import close, run
-from tests.families.zoo import LLAMA, MOE, build
+from tests.families.zoo import LLAMA, MOE, VARIANTS, build
 
 
 def test_kimi_is_deepseek_under_another_name(tmp_path: Path) -> None:
@@ -546,3 +546,15 @@ def test_windows_without_layer_types(model_type: str, options: dict[str, Any]) -
         found.append([(block.attention.window, block.attention.rotary) for block in blocks])
     assert found[0] == found[1]
     assert any(window == 3 for window, _ in found[0])
+
+
+@pytest.mark.parametrize("own", [{"num_key_value_heads": -4}, {"num_key_value_heads": -2}])
+def test_a_layer_of_its_own_without_heads(own: dict[str, int]) -> None:
+    variant = next(v for v in VARIANTS if v.model_type == "gemma4_unified_text")
+    model = build(variant.name)
+    config = model.config.to_dict()
+    each = {str(n): dict(said) for n, said in config["per_layer_config"].items()}
+    spoiled = config | {"per_layer_config": each | {"1": each["1"] | own}}
+    find_family(config).architecture(config, model.state_dict().keys())
+    with pytest.raises(LexrayError, match="layer 1 has no heads"):
+        find_family(config).architecture(spoiled, model.state_dict().keys())

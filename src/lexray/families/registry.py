@@ -209,6 +209,10 @@ def _refuse_absurd(a: Architecture) -> None:
         raise ValueError(f"it speaks of {', '.join(wrong)}")
     if a.n_heads % a.n_kv_heads:
         raise ValueError(f"{a.n_heads} heads cannot share {a.n_kv_heads} heads of keys and values")
+    for n, block in enumerate(a.blocks):  # whose sizes may be their own
+        x = block.attention
+        if not x.absent and not all(h.starts and h.d_head > 0 for h in (x.q, x.k, x.v)):
+            raise ValueError(f"layer {n} has no heads of keys or values, or none with a width")
 
 
 _FAMILIES: dict[str, Family] = {}
