@@ -209,7 +209,7 @@ def test_standard_readings_of_every_part(name: str) -> None:
 def test_what_runs_one_stack_is_refused_with_words(name: str) -> None:
     model = worded_pair(name)
     for ask in (
-        lambda: stitch(model, model, after=1, layers=1),
+        lambda: stitch(model, model, after=1, last=1),
         lambda: model.evidence("L0X1"),
         lambda: model.trace([5, 11], target=[3]).save("nowhere.safetensors"),
     ):

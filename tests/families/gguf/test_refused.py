@@ -176,3 +176,13 @@ def test_unknown_tensors_are_refused(name: str, tensor: str, says: str, path: Pa
     strange.save(path)
     with pytest.raises(LexrayError, match=says):
         opened(path)
+
+
+def test_a_mixture_without_a_router_is_no_mixture(path: Path) -> None:
+    """Its config tells experts that none of its tensors knows."""
+    whole = converted("llama4")
+    for name in [name for name in whole.tensors if "ffn_gate_inp" in name]:
+        del whole.tensors[name]
+    whole.save(path)
+    with pytest.raises(LexrayError, match="called llama4, but nothing in it tells its num_experts"):
+        opened(path)

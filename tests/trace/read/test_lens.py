@@ -25,6 +25,7 @@ from lexray.trace.read.vectors import KINDS, key_readers, query_readers, what_fo
 from lexray.trace.trace import Trace
 from tests.families.apart import decode
 from tests.families.span import spanning
+from tests.families.test_pairs import worded_pair
 from tests.families.zoo import build
 from tests.vocabulary.vocabularies import worded
 
@@ -453,8 +454,12 @@ def test_mistakes() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_trace_has_to_keep(kind: str) -> None:
-    name = "falcon-h1" if kind.startswith("mixer") else "gemma2"
-    trace = traced(name).model.trace(IDS, what=what_for([kind]), layers=[1])
+    what = what_for([kind])
+    if kind.startswith(("self", "cross")):
+        trace = worded_pair("bart").trace(IDS, target=IDS[:3], what=what, layers=[1])
+    else:
+        name = "falcon-h1" if kind.startswith("mixer") else "gemma2"
+        trace = worded(name).trace(IDS, what=what, layers=[1])
     positions = -1 if kind == "neurons" else None
     assert len(trace.lens(kind, positions=positions).lines) >= 1
 

@@ -75,6 +75,18 @@ def hf_named(checkpoint: Checkpoint, family: str | None = None) -> Checkpoint:
     return GGUFModel(checkpoint, family) if isinstance(checkpoint, GGUFCheckpoint) else checkpoint
 
 
+def own_config(keys: Keys, naming: Naming, common: Config) -> Config:
+    """What an architecture's own metadata add to the config; a file without the tensors that it
+    goes by (a mixture without a router) is no such model."""
+    try:
+        return naming.config(keys, common)
+    except KeyError as error:
+        raise LexrayError(
+            f"{keys.file.name} is called {keys.file.architecture}, but nothing in it tells its "
+            f"{error.args[0]}; convert the model again, or try its safetensors"
+        ) from error
+
+
 class GGUFModel(Checkpoint):
     """A GGUF file that looks like the Hugging Face checkpoint it was made from."""
 
@@ -84,7 +96,7 @@ class GGUFModel(Checkpoint):
         keys = Keys(file)
         naming = find_naming(keys, family)
         config = common_config(keys, naming.model_type)
-        config |= naming.config(keys, config)
+        config |= own_config(keys, naming, config)
         self._config = {key: value for key, value in config.items() if value is not None}
         self._config |= dict.fromkeys(naming.without)
         n_layers = self._config["num_hidden_layers"]

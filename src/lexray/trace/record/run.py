@@ -29,7 +29,7 @@ from lexray.trace.record.hooks import RECORDING, EnoughError, Kept, Recorder, ev
 from lexray.trace.record.module import module_of
 from lexray.trace.record.plan import RecordPlan, choose_what, refuse_too_large
 from lexray.trace.record.prompt import pad, read_prompts, refuse_too_long
-from lexray.trace.record.refuse import refuse_pair
+from lexray.trace.record.refuse import refuse_pair, refuse_streams
 from lexray.trace.record.spread import entry_device
 from lexray.trace.recording import RAW, Recording, no_head
 
@@ -56,6 +56,7 @@ def record(
     last of the layers is not run."""
     if model.architecture.encoder is not None:
         refuse_pair(model)
+    refuse_streams(model)
     runner = runner_of(model)
     if new_tokens < 0:
         raise LexrayError(f"new_tokens={new_tokens} is negative")
