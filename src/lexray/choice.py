@@ -42,3 +42,12 @@ def _not_empty(chosen: tuple[int, ...], some: object, n: int, word: str) -> tupl
     if not chosen:
         raise LexrayError(f"{word}s={some!r} keeps none of the {n} {word}s")
     return chosen
+
+
+def list_numbers(numbers: tuple[int, ...]) -> str:
+    """Layers or positions in a few words: "0–11", "3, 7", "40 from 0 to 99"."""
+    if len(numbers) > 2 and numbers == tuple(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]}–{numbers[-1]}"
+    if len(numbers) > 12:
+        return f"{len(numbers)} from {numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers))

@@ -14,8 +14,8 @@ from transformers import AutoConfig
 
 from lexray.errors import LexrayError
 from lexray.families import Config, Linear, Names, Norm, families, find_family, registry
+from lexray.model.config import text_config
 from lexray.model.model import Model
-from lexray.model.weights import text_config
 from tests.families.oracles import close, run
 from tests.families.zoo import LLAMA, MOE, VARIANTS, build
 

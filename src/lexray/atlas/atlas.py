@@ -105,9 +105,8 @@ class Atlas:
     @cached_property
     def missing(self) -> list[str]:
         """The files that are planned and were not there yet."""
-        there = set(self.there)
-        planned = sorted(self.manifest.planned, key=order_of)
-        return [chunk.name for chunk in planned if chunk not in there]
+        left = set(self.manifest.planned).difference(self.there)
+        return [chunk.name for chunk in sorted(left, key=order_of)]
 
     def holds(self, job: Job, *, kind: str | None = None, layer: int | None = None) -> bool:
         """Whether this view of it has something: a job (vectors, heads, roles …), of a kind of
@@ -132,12 +131,7 @@ class Atlas:
 
     @cached_property
     def database(self) -> Database:
-        # an index is only good when all of it is there
-        lacking = {Chunk.parse(name).view for name in self.missing if name.startswith("index/")}
-        indexed = {chunk.view for chunk in self.there if chunk.job == "index"} - lacking
-        listed = {chunk.view for chunk in self.there if chunk.job in ("vectors", "others")}
-        there = [c for c in self.there if c.job != "index" or c.view in indexed]
-        return Database(self.store, there, sorted(listed - indexed))
+        return Database(self.store, self.there, self.missing)
 
     @cached_property
     def shown(self) -> list[str]:

@@ -51,10 +51,15 @@ Files = dict[tuple[str, str], list[str]]
 class Database:
     """The tables of an atlas, to be asked."""
 
-    def __init__(self, store: Store, there: Iterable[Chunk], unindexed: Iterable[str]) -> None:
+    def __init__(self, store: Store, there: Sequence[Chunk], missing: Iterable[str]) -> None:
         self._store = store
+        lacking = {Chunk.parse(name).view for name in missing if name.startswith("index/")}
+        indexed = {chunk.view for chunk in there if chunk.job == "index"} - lacking
+        listed = {chunk.view for chunk in there if chunk.job in ("vectors", "others")}
         files: dict[str, Files] = {name: {} for name in TABLES}
         for chunk in there:
+            if chunk.job == "index" and chunk.view not in indexed:
+                continue  # an index is only good when all of it is there
             kind = chunk.kind if chunk.job == "vectors" else ""
             for name in chunk.names:
                 table = name.partition("/")[0]
@@ -62,7 +67,7 @@ class Database:
         self._connection = duckdb.connect(":memory:")
         self._remembers, self._lock = False, threading.Lock()
         try:
-            self._set_up(files, tuple(unindexed))
+            self._set_up(files, sorted(listed - indexed))
         except duckdb.Error as error:
             raise LexrayError(f"{store.where} cannot be read as an atlas: {_say(error)}") from error
 

@@ -3,7 +3,6 @@ which tokens ask for which. Both are products of two e×r factors and are never 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -28,9 +27,9 @@ from lexray.space.side import Side
 from lexray.space.space import EmbeddingSpace, space_of
 from lexray.space.topk.pairs import SearchState, Sign, TopPairs, Watch, top_pairs
 from lexray.vocabulary.filters import Filter, FilterLike, read_filter
+from lexray.vocabulary.inflections import merge_inflections
 
 Same = Literal["none", "same", "inflected"]
-INFLECTION = re.compile(r"(?<=..)('s|ies|es|s|ing|ed|ly|er|y|e)$")
 LINES = {"VO": ("writes", "written_by"), "QK": ("attends_to", "attended_by")}
 """What a row and a column say of their token."""
 _Some = tuple[Side, Int[Tensor, "some"] | None]
@@ -236,7 +235,7 @@ class Circuit:
             return None
         vocabulary, n = self.head.weights.vocabulary, self.space.n_rows
         groups = vocabulary.groups(n)
-        return groups if exclude is True else _merge_inflections(groups, vocabulary.folded)
+        return groups if exclude is True else merge_inflections(groups, vocabulary.folded)
 
     def row(self, token: str | int, k: int = 30, *, filter: FilterLike = None) -> Reading:
         """One row: for VO what attending to the token writes, for QK which keys it asks for."""
@@ -375,17 +374,6 @@ def _at(groups: Tensor | None, ids: Tensor | None) -> Tensor | None:
 
 def _ids(places: Int[Tensor, "k"], ids: Int[Tensor, "some"] | None) -> Int[Tensor, "k"]:
     return places if ids is None else ids[places]
-
-
-def _merge_inflections(groups: Int[Tensor, "n"], folded: Callable[[int], str]) -> Int[Tensor, "n"]:
-    """Groups joined by the stem of what they stand for: walk, walks, walked, walking."""
-    first: dict[str, int] = {}
-    renamed: dict[int, int] = {}
-    for group in dict.fromkeys(groups.tolist()):
-        text = folded(group) if group >= 0 else ""
-        stem = INFLECTION.sub("", text) or text
-        renamed[group] = first.setdefault(stem, group) if stem else group
-    return torch.tensor([renamed[group] for group in groups.tolist()])
 
 
 def describe(

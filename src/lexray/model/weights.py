@@ -17,7 +17,6 @@ from torch import Tensor
 from lexray.address import Address
 from lexray.checkpoint import Checkpoint
 from lexray.checkpoint.module import ModuleCheckpoint
-from lexray.checkpoint.quant.find import SETTINGS, known_methods, method_name
 from lexray.errors import LexrayError, Unknown
 from lexray.families import Architecture, Family, Linear, Norm, find_family
 from lexray.families.complete import check_complete
@@ -27,6 +26,7 @@ from lexray.families.shapes import Shapes, block_shapes, check
 from lexray.finite import all_finite, require_finite
 from lexray.model import fold
 from lexray.model.cache import Cache, Drawer
+from lexray.model.config import refuse_quantised, text_config
 from lexray.model.open import read_vocabulary
 from lexray.result.check import Check
 from lexray.result.links import Links
@@ -378,26 +378,3 @@ class Weights:
         if (b_U := raw.b_U) is not None:
             logits = logits + b_U.to(x)
         return logits if a.logit_cap is None else a.logit_cap * (logits / a.logit_cap).tanh()
-
-
-def refuse_quantised(config: dict[str, Any], name: str) -> None:
-    """Weights that are stored with scales of their own are not what they seem; those that lexray
-    reads come without these words in their config."""
-    for key in SETTINGS:
-        quantised = config.get(key)
-        if isinstance(quantised, dict):
-            method = (method_name(quantised) or "an unknown method")[:60]
-            raise LexrayError(
-                f"{name} is quantised by {method}, which lexray does not read; it reads "
-                f"{', '.join(known_methods())} and GGUF files: take one of these, or the original "
-                "weights"
-            )
-
-
-def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The language model's part of a multimodal config, or the config as it is."""
-    inner = config.get("text_config")
-    if not isinstance(inner, dict) or "hidden_size" not in inner:
-        return config
-    key = "tie_word_embeddings"  # it is the whole model that ties its embeddings, or does not
-    return config | inner | ({key: config[key]} if config.get(key) is not None else {})

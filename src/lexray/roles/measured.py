@@ -15,7 +15,8 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.roles.patterns import MeanLooks, Repeated, first_look, looks
 from lexray.space.space import space_of
-from lexray.trace.trace import Trace, trace_prompt
+from lexray.trace.prompt import trace_prompt
+from lexray.trace.trace import Trace
 
 
 @dataclass(frozen=True)

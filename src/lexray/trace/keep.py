@@ -23,8 +23,8 @@ from lexray.model.origin import Origin
 from lexray.trace.record.plan import choose_what
 from lexray.trace.record.prompt import len_embedding
 from lexray.trace.record.refuse import refuse_pair
-from lexray.trace.recording import RAW, Recording
-from lexray.view import View
+from lexray.trace.recording import Recording
+from lexray.view import RAW, View
 
 ABOUT = "lexray.trace"
 """The tensor whose bytes are the JSON."""

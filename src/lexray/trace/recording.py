@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lexray.choice import list_numbers
 from lexray.errors import LexrayError
 from lexray.families import Block, Experts, Norm
 from lexray.model.anatomy import Anatomy
@@ -19,12 +20,6 @@ from lexray.result.readings import Token
 from lexray.trace.record.active import ActiveFF, ExpertTrace
 from lexray.trace.record.cross import CrossTrace, through_output
 from lexray.trace.record.plan import What, not_kept
-from lexray.view import View
-
-RAW = View(
-    folded=False, inverse="transpose", centred=False, calibrated=False, reading="output", offset=0
-)
-"""How the weights behind a pass are seen: as they are, whatever a model's own view says."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,7 +54,7 @@ class Recording:
         return (
             f"<{type(self).__name__} of {self.model.name}: {self.n_prompt} tokens"
             f"{f' and {new} new' * bool(new)}, "
-            f"layers {_list(self.layers)}, positions {_list(self.positions)}, "
+            f"layers {list_numbers(self.layers)}, positions {list_numbers(self.positions)}, "
             f"{', '.join(sorted(self.what))}"
             f"{''.join(f', {edit}' for edit in self.edits)}"
             ": .lens(), .contributions(), .flow()>"
@@ -80,8 +75,8 @@ class Recording:
             )
         if at not in self._rows:
             raise LexrayError(
-                f"position {position} was not kept, only {_list(self.positions)}; trace again "
-                f"with positions={sorted({*self.positions, at})}, or without positions="
+                f"position {position} was not kept, only {list_numbers(self.positions)}; trace "
+                f"again with positions={sorted({*self.positions, at})}, or without positions="
             )
         return self._rows[at]
 
@@ -96,7 +91,7 @@ class Recording:
             raise LexrayError(f"there is no layer {layer}: the model has layers 0–{n - 1}")
         if at not in self.layers:
             raise LexrayError(
-                f"layer {layer} was not kept, only {_list(self.layers)}; trace again with "
+                f"layer {layer} was not kept, only {list_numbers(self.layers)}; trace again with "
                 f"layers={sorted({*self.layers, at})}, or without layers="
             )
         return LayerTrace(self, at)
@@ -157,14 +152,6 @@ def no_head(model: Anatomy) -> LexrayError:
         f"{model.name} has no language-model head, so it gives no logits over tokens; "
         "model.logits(trace.final) reads its residual stream through the embedding"
     )
-
-
-def _list(numbers: tuple[int, ...]) -> str:
-    if len(numbers) > 2 and numbers == tuple(range(numbers[0], numbers[-1] + 1)):
-        return f"{numbers[0]}–{numbers[-1]}"
-    if len(numbers) > 12:
-        return f"{len(numbers)} from {numbers[0]} to {numbers[-1]}"
-    return ", ".join(map(str, numbers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -396,22 +383,9 @@ class LayerTrace:
             return []
         if isinstance(ff, FeedForward):
             return [ActiveFF(ff, self._part("coefficients")[row], 1.0)]
-        did, all_share = self.experts, ff.spec.share
+        did = self.experts
         assert did is not None
-        weights = torch.ones_like(did.weights) if ff.spec.routing.on_input else did.added
-        active = [
-            ActiveFF(ff.experts[e], coefficients * weight, float(weight))
-            for e, weight, coefficients in zip(
-                did.chosen[row].tolist(),
-                weights[row] * all_share,
-                did.coefficients[row],
-                strict=True,
-            )
-        ]
-        if ff.shared is not None and did.shared_coefficients is not None:
-            share = float(did.shared_added[row]) * all_share
-            active.append(ActiveFF(ff.shared, did.shared_coefficients[row] * share, share))
-        return active
+        return did.active(ff, row)
 
     @property
     def mlp_write(self) -> Float[Tensor, "p d_model"]:

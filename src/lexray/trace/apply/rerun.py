@@ -26,8 +26,8 @@ from lexray.trace.apply.cross import make_editor
 from lexray.trace.apply.editor import Editor
 from lexray.trace.record.attention import watch_attention
 from lexray.trace.record.experts import watch_experts
-from lexray.trace.record.hooks import RECORDING, EnoughError, evaluating
 from lexray.trace.record.module import module_of
+from lexray.trace.record.running import RECORDING, EnoughError, evaluating
 from lexray.trace.record.spread import entry_device
 from lexray.trace.recording import Recording, no_head
 

@@ -24,7 +24,7 @@ from lexray.space.side import Side
 from lexray.space.space import space_of
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.vectors import Columns, multiply, rows_at_once, top_scores
-from lexray.trace.recording import RAW
+from lexray.view import RAW
 from lexray.vocabulary.filters import Filter
 
 SEGMENT = 64

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.model.feedforward import FeedForward
+from lexray.model.feedforward import FeedForward, Mixture
 
 
 @dataclass(frozen=True)
@@ -49,3 +50,20 @@ class ExpertTrace:
         ones = self.weights.new_ones(len(self.weights))
         gated = ones if self.shared_weight is None else self.shared_weight
         return gated if self.shared_scale is None else gated * self.shared_scale[:, 0]
+
+    def active(self, ff: Mixture, row: int) -> list[ActiveFF]:
+        """The experts that wrote at a kept position, the shared one last."""
+        weights = torch.ones_like(self.weights) if ff.spec.routing.on_input else self.added
+        active = [
+            ActiveFF(ff.experts[e], coefficients * weight, float(weight))
+            for e, weight, coefficients in zip(
+                self.chosen[row].tolist(),
+                weights[row] * ff.spec.share,
+                self.coefficients[row],
+                strict=True,
+            )
+        ]
+        if ff.shared is not None and self.shared_coefficients is not None:
+            share = float(self.shared_added[row]) * ff.spec.share
+            active.append(ActiveFF(ff.shared, self.shared_coefficients[row] * share, share))
+        return active

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import RLock
 from typing import Any
 
 import torch
@@ -28,8 +27,6 @@ from lexray.families import (
     Norm,
     QKNorm,
 )
-from lexray.trace.apply.actions import Action, RunRows
-from lexray.trace.apply.editor import Editor
 from lexray.trace.record.attention import (
     only_first,
     uses_interface,
@@ -37,38 +34,25 @@ from lexray.trace.record.attention import (
     weights_of,
 )
 from lexray.trace.record.experts import watch_experts
-from lexray.trace.record.plan import RecordPlan
-
-Kept = dict[tuple[int | None, str], Tensor]
-"""What was recorded of one sequence: by layer (None: the whole model) and name."""
+from lexray.trace.record.keeper import Keeper
+from lexray.trace.record.running import RECORDING, EnoughError, evaluating
 
 Once = Callable[[Callable[[Any], Any]], Callable[[Any], Any]]
 
-RECORDING = RLock()
-"""One recording at a time: configs and transformers' tables of functions are shared."""
-
-
-class EnoughError(Exception):
-    """Raised by a hook: what was wanted of a pass is known, and the rest is not run."""
-
 
 @dataclass
-class Recorder:
-    """Takes what hooks see, cut to the sequences and positions that are kept."""
+class Recorder(Keeper):
+    """Hooks on the modules that a family names, and what they see."""
 
     module: nn.Module
     architecture: Architecture
     """Described in the module's own names."""
     checkpoint: Checkpoint
-    plan: RecordPlan
     handles: list[RemovableHandle] = field(default_factory=list)
-    editor: Editor | None = None
-    """Who changes the pass; the recorder keeps what comes of it."""
 
     def __post_init__(self) -> None:
-        self.kept: list[Kept] = [{} for _ in self.plan.lengths]
+        super().__post_init__()
         self.tails: dict[int, Tensor] = {}
-        self.shape = len(self.plan.lengths), max(self.plan.lengths)
         self.modules = modules_by_name(self.module)
         self.layer_of = {
             id(part): n
@@ -92,7 +76,7 @@ class Recorder:
                 undo.enter_context(editor.editing())
             self._add_hooks()
             yield
-        self._keep_edits()
+        self.keep_edits()
 
     @property
     def uses_interface(self) -> bool:
@@ -102,58 +86,7 @@ class Recorder:
     def _has_experts(self) -> bool:
         return any(isinstance(block.ff, Experts) for block in self.architecture.blocks)
 
-    # ------------------------------------------------------------------ keeping
-
-    def keep(self, layer: int | None, name: str, x: Tensor, *, everywhere: bool = False) -> None:
-        """Keeps x (see `as_batch`) at all positions, or at those that are kept."""
-        x = self.as_batch(x)
-        for s, (kept, length) in enumerate(zip(self.kept, self.plan.lengths, strict=True)):
-            mine = x[s, :length].detach()
-            if not everywhere and len(self.plan.positions[s]) < length:
-                mine = mine[self.plan.rows(s, x.device)]
-            kept[layer, name] = mine.to(self.plan.device, copy=True)
-
-    def as_batch(self, x: Tensor) -> Tensor:
-        """x as (batch, position, …), also where a module flattened these or left the batch out."""
-        if x.shape[:2] == self.shape:
-            return x
-        batch, n = self.shape
-        if x.shape[:-1].numel() == n:
-            return x.reshape(1, n, -1).expand(batch, n, -1)
-        return x.reshape(batch, n, -1)
-
-    def keep_weights(self, layer: int, weights: Tensor) -> None:
-        for s, (kept, length) in enumerate(zip(self.kept, self.plan.lengths, strict=True)):
-            mine = weights[s, :, self.plan.rows(s, weights.device), :length]
-            kept[layer, "pattern"] = mine.detach().to(self.plan.device, copy=True)
-
-    def _keep_edits(self) -> None:
-        """What edits added where, and vectors that they changed behind the hooks that look."""
-        if self.editor is None:
-            return
-        for (row, layer, point), x in self.editor.added.items():
-            at = self.plan.rows(row, x.device)
-            key = (layer + 1, "pre") if point == "post" else (layer, point)
-            before = self.kept[row].get((key[0], f"{key[1]}_edited"), 0)
-            self.kept[row][key[0], f"{key[1]}_edited"] = before + x[at].to(self.plan.device)
-        if "attention" not in self.plan.what:
-            return
-        for row, actions in enumerate(self.editor.rows):
-            for action in actions:
-                if action.layer in self.plan.layers and isinstance(action.operation, RunRows):
-                    self._keep_rows(row, action, action.operation)
-
-    def _keep_rows(self, row: int, action: Action, operation: RunRows) -> None:
-        """Queries, keys and values that came from another run."""
-        if action.point not in ("q", "k", "v"):
-            return
-        rows = operation.rows if operation.unturned is None else operation.unturned
-        whole = range(self.plan.lengths[row]) if action.point != "q" else self.plan.positions[row]
-        place = {position: i for i, position in enumerate(whole)}
-        kept = self.kept[row][action.layer, action.point]
-        for position, x in zip(action.positions, rows, strict=True):
-            if position in place:
-                kept[place[position], action.index] = x.to(kept)
+    # ------------------------------------------------------------------ what hooks see
 
     def _see_attention(self, module: nn.Module, q: Tensor, k: Tensor, weights: Tensor) -> None:
         layer = self.layer_of.get(id(module))
@@ -345,7 +278,7 @@ class Recorder:
             else:
                 self.before(gathers, self._keeper(n, "mlp_write"))
             if isinstance(ff, Experts) and ff.shared is not None and ff.shared_beside:
-                self.after(ff.shared.w_out.module, partial(self._add, n, "mlp_write"))
+                self.after(ff.shared.w_out.module, partial(self.add, n, "mlp_write"))
             if ff.post_norm is not None and ff.post_norm.module is not None:
                 self.after(ff.post_norm.module, self._keeper(n, "mlp_out"))
         if "mlp" in self.plan.what:
@@ -359,13 +292,6 @@ class Recorder:
             if linear is not None:
                 self.after(linear.module, self._outputs(n, name, linear, ff.d_mlp))
         self.before(ff.w_out.module, self._keeper(n, "coefficients"))
-
-    def _add(self, n: int, name: str, out: Tensor) -> None:
-        """Adds a later module's output to one that is kept."""
-        before = [kept[n, name] for kept in self.kept]
-        self.keep(n, name, out)
-        for kept, x in zip(self.kept, before, strict=True):
-            kept[n, name] = kept[n, name] + x
 
     def _outputs(self, n: int, name: str, linear: Linear, size: int) -> Callable[[Any], None]:
         at = slice(linear.start, linear.start + size)
@@ -418,16 +344,3 @@ def _part(out: Tensor, heads: Heads, tail: Tensor | None) -> Tensor:
     if tail is None:
         return part
     return torch.cat([part, tail[..., None, :].expand(*part.shape[:-1], -1)], -1)
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Inside, dropout is off and no gradients are kept."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part, training in modes:
-            part.training = training

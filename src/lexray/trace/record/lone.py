@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from lexray.model.weights import Weights
 from lexray.progress import track
 from lexray.scratch import join_rows
-from lexray.trace.record.hooks import RECORDING, EnoughError, evaluating
 from lexray.trace.record.module import (
     MODULE,
     block_modules,
@@ -27,6 +26,7 @@ from lexray.trace.record.module import (
     module_of,
 )
 from lexray.trace.record.refuse import refuse_streams
+from lexray.trace.record.running import RECORDING, EnoughError, evaluating
 from lexray.trace.record.spread import entry_device
 
 TOKENS_AT_ONCE = 2048

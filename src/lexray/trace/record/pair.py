@@ -227,7 +227,7 @@ class PairRunner(Runner):
 
     def _recorder(self, plan: RecordPlan) -> Recorder:
         weights, lengths = self.weights, [len(source) for source in self.sources]
-        known = self.module, weights.architecture, weights.checkpoint, plan
+        known = plan, self.module, weights.architecture, weights.checkpoint
         return CrossRecorder(*known, sources=lengths)
 
     def editor(self, recorder: Recorder, rows: Sequence[Sequence[Action]]) -> CrossEditor | None:

@@ -17,9 +17,9 @@ from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.families import Experts
 from lexray.model.anatomy import Anatomy
 from lexray.progress import track
-from lexray.trace.record.hooks import RECORDING, evaluating
 from lexray.trace.record.module import module_of
 from lexray.trace.record.refuse import refuse_pair
+from lexray.trace.record.running import RECORDING, evaluating
 from lexray.trace.record.spread import entry_device
 
 AT_ONCE = 24

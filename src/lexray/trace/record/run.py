@@ -25,13 +25,16 @@ from lexray.trace.apply.editor import Editor
 from lexray.trace.apply.resolve import ReadyEdits
 from lexray.trace.record.attention import configure
 from lexray.trace.record.experts import SETTING as EXPERTS
-from lexray.trace.record.hooks import RECORDING, EnoughError, Kept, Recorder, evaluating
+from lexray.trace.record.hooks import Recorder
+from lexray.trace.record.keeper import Kept
 from lexray.trace.record.module import module_of
 from lexray.trace.record.plan import RecordPlan, choose_what, refuse_too_large
 from lexray.trace.record.prompt import pad, read_prompts, refuse_too_long
 from lexray.trace.record.refuse import refuse_pair, refuse_streams
+from lexray.trace.record.running import RECORDING, EnoughError, evaluating
 from lexray.trace.record.spread import entry_device
-from lexray.trace.recording import RAW, Recording, no_head
+from lexray.trace.recording import Recording, no_head
+from lexray.view import RAW
 
 WEIGHTS: Drawer[int, Anatomy] = Drawer(most=1)
 """By the module that ran, which they keep alive."""
@@ -204,7 +207,7 @@ class Runner:
 
     def _recorder(self, plan: RecordPlan) -> Recorder:
         weights = self.weights
-        return Recorder(self.module, weights.architecture, weights.checkpoint, plan)
+        return Recorder(plan, self.module, weights.architecture, weights.checkpoint)
 
     def editor(self, recorder: Recorder, rows: Sequence[Sequence[Action]]) -> Editor | None:
         """Who changes the pass that a recorder watches; None without actions."""
