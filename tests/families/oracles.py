@@ -143,8 +143,14 @@ def qk_at(
         ours = attention_weights(model, n, scores.masked_fill(~visible, -torch.inf))
         if theirs is not None:
             assert torch.equal(theirs[0] > 0, visible.expand_as(theirs[0])), f"layer {n}: mask"
-            close(ours, theirs[0])
+            close(told(ours, theirs[0]), theirs[0])
         close(attention_output(model, n, x, ours, source), seen.at(spec.o.module, call)[1])
+
+
+def told(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Weights as transformers tells them: of some models before sinks take their share."""
+    all_told = torch.allclose(theirs.sum(-1), torch.ones(theirs.shape[:-1]))
+    return ours / ours.sum(-1, keepdim=True) if all_told else ours
 
 
 def given_weights(out: Any, n: int) -> list[Tensor | None]:

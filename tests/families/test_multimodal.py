@@ -129,11 +129,35 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+FLAT: dict[str, tuple[str, str, dict[str, Any], dict[str, dict[str, Any]]]] = {
+    "phi4_multimodal": (
+        "Phi4MultimodalForCausalLM",
+        "Phi-3",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3}},
+        {
+            "vision_config": VISION | {"num_hidden_layers": 2, "crop_size": 8},
+            "audio_config": {
+                "hidden_size": 16,
+                "intermediate_size": 12,
+                "num_blocks": 1,
+                "num_attention_heads": 2,
+                "ext_pw_out_channel": 16,
+                "nemo_conv_channels": 16,
+            },
+        },
+    ),
+}
+"""Whose configs say what the language model is beside what the other senses are."""
+
+
 def make(kind: str) -> PreTrainedModel:
-    name, _, text, vision = CASES[kind]
-    config = AutoConfig.for_model(
-        kind.partition(" ")[0], text_config=LLAMA | text, vision_config=vision
-    )
+    if kind in FLAT:
+        name, _, text, others = FLAT[kind]
+        entries: dict[str, Any] = LLAMA | text | others
+    else:
+        name, _, text, vision = CASES[kind]
+        entries = {"text_config": LLAMA | text, "vision_config": vision}
+    config = AutoConfig.for_model(kind.partition(" ")[0], **entries)
     torch.manual_seed(0)
     module = getattr(transformers, name)._from_config(config, attn_implementation="eager")
     with torch.no_grad():
@@ -144,14 +168,14 @@ def make(kind: str) -> PreTrainedModel:
     return whole
 
 
-@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("kind", [*CASES, *FLAT])
 def test_the_language_part(kind: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     """Against the whole model's own modules and its logits for text, from the file and live."""
     module = make(kind)
     module.save_pretrained(tmp_path)
     live = Model.from_module(module).view("raw")
     saved = Model.from_pretrained(tmp_path).view("raw")
-    assert live.family.title == saved.family.title == CASES[kind][1]
+    assert live.family.title == saved.family.title == (CASES | FLAT)[kind][1]
     logits = run(module, IDS).logits[0]
     for source, model in {"live": live, "disk": saved}.items():
         for oracle in ("OV", "FF", "mixers", "unembedding", "folding", "disk=memory"):

@@ -25,7 +25,7 @@ from lexray.trace.record.run import record
 from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace
 from tests.families import forward
-from tests.families.oracles import allowed, close, given_weights, head_gate, run
+from tests.families.oracles import allowed, close, given_weights, head_gate, run, told
 from tests.families.zoo import VARIANTS, build
 
 NAMES = [v.name for v in VARIANTS]
@@ -142,7 +142,7 @@ def test_attention_weights(name: str) -> None:
     for layer, given in zip(layers, given_weights(c.out, len(layers)), strict=True):
         x, seen = c.trace[layer.index], allowed(c.model, layer.index, len(IDS))
         if given is not None:
-            close(x.pattern, given[0])
+            close(told(x.pattern, given[0]), given[0])
         at = torch.arange(len(IDS))
         for head in layer.heads:
             q, k = x.q_rotated[:, head.index], x.k_rotated[:, head.kv_index]

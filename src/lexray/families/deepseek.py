@@ -1,5 +1,6 @@
 """DeepSeek V2, V3 and V3.2, and those built alike: latent attention (Kimi K2, GLM-4.7-Flash,
-GLM-5, Mistral 4, whose queries grow with their position, and Youtu-LLM, which has no experts).
+GLM-5, Mistral 4, whose queries grow with their position, and Youtu-LLM and MiniCPM 3, which have
+no experts).
 
 Keys and values come out of one narrow latent, which is normed; beside it stands a part of the keys
 that all heads share, and that alone is rotary. Queries may come out of a latent of their own. V3.2
@@ -18,7 +19,7 @@ from lexray.families.experts import DEEPSEEK, deepseek_feed_forward
 from lexray.families.gguf import layouts
 from lexray.families.gguf import names as gguf
 from lexray.families.gguf.config import head_length
-from lexray.families.linear import Heads, Latent, Linear, in_order
+from lexray.families.linear import Heads, Latent, Linear, Norm, in_order
 from lexray.families.llama import temperature
 from lexray.families.parts import Projections, Sizes, attention, decoder
 from lexray.families.registry import Config, Names, family
@@ -58,6 +59,18 @@ GLM5 = V3 | {
     "v_head_dim": 256,
 }
 YOUTU = DEFAULTS | {"tie_word_embeddings": True, "first_k_dense_replace": 1 << 20}
+MINICPM = YOUTU | {
+    "rms_norm_eps": 1e-5,
+    "kv_lora_rank": 256,
+    "q_lora_rank": 768,
+    "qk_rope_head_dim": 32,
+    "qk_nope_head_dim": 64,
+    "rope_interleave": False,
+    "v_head_dim": None,
+    "scale_emb": 12.0,
+    "scale_depth": 1.4,
+    "dim_model_base": 256,
+}
 INDEXER = tuple(
     f"indexer.{name}"
     for name in ("wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias", "weights_proj.weight")
@@ -95,6 +108,25 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
             chosen_by=chooser(c, t, stem, n),
         ),
         deepseek_feed_forward(c, t, stem, n, norm(f"{stem}post_attention_layernorm"), **routing(c)),
+    )
+
+
+@family("minicpm3", title="MiniCPM 3", defaults=MINICPM)
+def describe_minicpm(c: Config, t: Names) -> Architecture:
+    """Factors on embeddings, on what sub-blocks write, and on logits."""
+    values = c.get("v_head_dim") or c["hidden_size"] // c["num_attention_heads"]
+    c = c.with_entries(v_head_dim=values)
+    whole, depth = describe(c, t), c.get("scale_depth") or c["num_hidden_layers"] ** 0.5
+    times = Norm("fixed", None, factor=depth / c["num_hidden_layers"] ** 0.5)
+    blocks = (
+        replace(
+            b, attention=replace(b.attention, post_norm=times), ff=replace(b.ff, post_norm=times)
+        )
+        for b in whole.blocks
+    )
+    scale = (c.get("dim_model_base") or c["hidden_size"]) / c["hidden_size"]
+    return replace(
+        whole, blocks=tuple(blocks), embed_scale=float(c["scale_emb"]), logit_scale=scale
     )
 
 

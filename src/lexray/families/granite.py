@@ -1,7 +1,7 @@
 """Granite 3 and 4: Llama with constant factors on embeddings, scores, what sub-blocks write, and
 logits; its mixtures have one fused matrix of all experts' gates and keys, some of them a shared
 expert. Most layers of Granite 4 are state spaces, and its attention may have no
-positions at all."""
+positions at all. The models with windows have sinks, and in each layer rotations of their own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from lexray.families.linear import Linear, Norm
 from lexray.families.mixers import attends, mamba2, no_attention
 from lexray.families.parts import decoder, sizes
 from lexray.families.registry import Config, Names, family
+from lexray.families.rotary import rotary
 from lexray.families.spec import Architecture, Block, Experts, FeedForward
 
 DEFAULTS = {
@@ -36,9 +37,12 @@ HYBRID = DEFAULTS | {
     "mamba_n_groups": 1,
     "mamba_d_state": 256,
 }
+WINDOWS = DEFAULTS | {"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "sliding_window": 128}
 
 
 @family("granite", title="Granite", defaults=DEFAULTS)
+@family("granite_swa", title="Granite, windows", defaults=WINDOWS)
+@family("granitemoe_swa", title="Granite-MoE, windows", defaults=WINDOWS)
 @family("granitemoe", title="Granite-MoE", defaults=DEFAULTS)
 @family("granitemoeshared", title="Granite-MoE, shared", defaults=DEFAULTS)
 @family("granitemoehybrid", title="Granite 4", defaults=HYBRID)
@@ -64,7 +68,8 @@ def factor(c: Config) -> Norm | None:
 
 def block(c: Config, t: Names, stem: str, n: int) -> Block:
     times = factor(c)
-    plain = llama.block(c, t, stem, n, scale=c["attention_multiplier"], post_norm=times)
+    own = {"scale": c["attention_multiplier"], "post_norm": times} | look(c, t, stem, n)
+    plain = llama.block(c, t, stem, n, **own)
     moe = f"{stem}block_sparse_moe."
     sparse = t.pick(f"{moe}router.layer.weight", f"{moe}router.weight") is not None
     dense = shared(c, t, f"{stem}shared_mlp.") or plain.ff
@@ -81,6 +86,23 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
     assert plain.attention.pre_norm is not None
     state = mamba2(c, t, f"{stem}mamba.", plain.attention.pre_norm, post_norm=times)
     return replace(whole, attention=no_attention(sizes(c)), mixer=state)
+
+
+def look(c: Config, t: Names, stem: str, n: int) -> dict[str, Any]:
+    """What attention has in the models with windows: three layers of four look through one, unless
+    the config says which; a layer's own base of rotations may be 0, which means none."""
+    sinks = f"{stem}self_attn.sinks"
+    if sinks not in t:
+        return {}
+    kinds, bases = c.get("layer_types"), c.get("layer_rope_theta")
+    slides = kinds[n] == "sliding_attention" if kinds else n % 4 != 0
+    own: dict[str, Any] = {"sinks": sinks, "window": c["sliding_window"] if slides else None}
+    if bases is None:
+        return own
+    base = c.each("layer_rope_theta", c["num_hidden_layers"])[n]
+    turns = (c.get("rope_parameters") or {}) | {"rope_theta": base}
+    entries = c.with_entries(rope_parameters=turns)
+    return own | {"rotary": rotary(entries, sizes(c)["d_head"]) if base else None}
 
 
 def with_post_norms(c: Config, t: Names, stem: str, block: Block) -> Block:

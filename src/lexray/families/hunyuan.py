@@ -1,5 +1,5 @@
 """Hunyuan: Llama whose norms of queries and keys stand behind the rotary embedding; the mixtures
-have a shared expert in every layer."""
+have a shared expert in every layer. Hunyuan 3 has these norms before it, and DeepSeek's choice."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from lexray.families import llama
 from lexray.families.experts import mixture
 from lexray.families.gguf import layouts
 from lexray.families.gguf import names as gguf
-from lexray.families.parts import decoder, gated, same_for_all, sizes
+from lexray.families.parts import decoder, gated, qk_norms, same_for_all, sizes
 from lexray.families.registry import Config, Names, family
-from lexray.families.spec import Architecture, Block
+from lexray.families.spec import Architecture, Block, Routing
 
 DEFAULTS = {"tie_word_embeddings": False, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
+V3 = DEFAULTS | {
+    "head_dim": 128,
+    "num_shared_experts": 1,
+    "router_scaling_factor": 2.826,
+    "rope_theta": 11_158_840.0,
+}
 
 
 @family("hunyuan_v1_dense", title="Hunyuan", defaults=DEFAULTS)
@@ -47,6 +53,37 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
         top_k=top_k,
         normalise=True,
         shared=gated(t, f"{stem}mlp.shared_mlp.", s["d_mlp"], act),
+        pre_norm=plain.ff.pre_norm,
+    )
+    return replace(plain, ff=experts)
+
+
+@family("hy_v3", title="Hunyuan 3", defaults=V3)
+def describe_v3(c: Config, t: Names) -> Architecture:
+    return decoder(c, t, block_v3, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
+
+
+def block_v3(c: Config, t: Names, stem: str, n: int) -> Block:
+    """The first layer is dense, unless the config says which; files have other names than modules
+    for the router, what corrects its choice, and the shared expert."""
+    s, mlp, act = sizes(c), f"{stem}mlp.", c["hidden_act"]
+    plain = llama.block(c, t, stem, n, **qk_norms(t, s, f"{stem}self_attn.", c["rms_norm_eps"]))
+    kinds, width = c.get("mlp_layer_types"), c["moe_intermediate_size"]
+    if kinds[n] == "dense" if kinds else n == 0:
+        return plain
+    corrections = (f"{mlp}expert_bias", f"{mlp}e_score_correction_bias")
+    beside = "shared_mlp" if f"{mlp}shared_mlp.up_proj.weight" in t else "shared_experts"
+    experts = mixture(
+        t,
+        mlp,
+        c.first("num_experts", "num_local_experts"),
+        width,
+        act,
+        router="router.gate" if f"{mlp}router.gate.weight" in t else "gate",
+        top_k=c["num_experts_per_tok"],
+        normalise=True,
+        routing=Routing("sigmoid", t.pick(*corrections), scale=c["router_scaling_factor"]),
+        shared=gated(t, f"{mlp}{beside}.", width * c["num_shared_experts"], act),
         pre_norm=plain.ff.pre_norm,
     )
     return replace(plain, ff=experts)

@@ -19,7 +19,7 @@ DEFAULTS = {
 }
 
 
-@family("phi3", title="Phi-3", defaults=DEFAULTS)
+@family("phi3", "phi4_multimodal", title="Phi-3", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
     return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
 

@@ -76,6 +76,7 @@ def watch_attention(
             query, key, value = change.before_attention(module, query, key, value)
         mask = leave_out(attention_mask, options.pop("indices", None), key.shape[2])
         out, weights = eager(module, query, key, value, mask, **options)
+        weights = without_sinks(module, value, out, weights)
         if change is not None:
             out, weights = change.after_attention(module, value, out, weights)
         if watch is not None:
@@ -91,6 +92,20 @@ def watch_attention(
     finally:
         AttentionInterface._global_mapping.pop(NAME, None)
         masks.pop(NAME, None)
+
+
+def without_sinks(module: nn.Module, value: Tensor, out: Tensor, weights: Tensor) -> Tensor:
+    """Weights less what sinks take of them, where an architecture takes it from the sum of values
+    alone (Granite with windows): by how much that is smaller than its weights make it."""
+    whole = weights.float().sum(-1)
+    if getattr(module, "sinks", None) is None or not torch.allclose(
+        whole, torch.ones_like(whole), atol=0.01
+    ):
+        return weights
+    values = value.repeat_interleave(weights.shape[1] // value.shape[1], dim=1).float()
+    plain, given = weights.float() @ values, out.transpose(1, 2).float()
+    left = (given * plain).sum(-1, keepdim=True) / plain.square().sum(-1, keepdim=True)
+    return (weights * left.nan_to_num(1.0)).to(weights)
 
 
 def leave_out(mask: Any, chosen: Tensor | None, n: int) -> Any:

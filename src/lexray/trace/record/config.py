@@ -33,7 +33,7 @@ def module_config(model: Weights) -> PreTrainedConfig:
     known = transformers.CONFIG_MAPPING
     types = (model.config.get("model_type"), *model.family.model_types)
     fitting = [t for t in types if t in known and t in model.family.model_types]
-    fitting.sort(key=lambda t: not _speaks(known[t]))  # the text of a multimodal model may not
+    fitting.sort(key=lambda t: (not _speaks(known[t]), _sees(known[t])))
     if not fitting:
         raise LexrayError(
             f"{model.name} cannot be run: transformers {transformers.__version__} has no model of "
@@ -60,6 +60,11 @@ def _speaks(cls: type[PreTrainedConfig]) -> bool:
         modeling_auto.MODEL_FOR_MASKED_LM_MAPPING,
     )
     return cls in causal or cls in masked
+
+
+def _sees(cls: type[PreTrainedConfig]) -> bool:
+    """Whether a model of this config has other senses, which would be built at their full size."""
+    return bool(cls.sub_configs)
 
 
 def _belongs(key: str, cls: type) -> bool:
