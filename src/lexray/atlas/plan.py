@@ -41,6 +41,8 @@ INDEXED_AT_ONCE = 2**23
 NEURONS_AT_ONCE = 1024
 SEARCHED = 0.06
 """The share of a head's token pairs that takes as long as its search, by the standard view."""
+MEASURED_NEURON, MEASURED_HEAD = 8e4, 4e6
+"""The same for one word of a text beside one neuron's readings, or one head's: sorting, mostly."""
 NAME = re.compile(
     r"(?P<table>[a-z]+)/(?P<view>[a-z]+)/"
     r"(?P<kind>[A-Za-z]+)(?:-(?P<stack>enc|cross)?L(?P<layer>\d{3,6}))?"
@@ -241,11 +243,20 @@ def cost_of(model: Weights, options: AtlasOptions, chunk: Chunk) -> float:
             return 2.0 * d * sum(_neurons(model)) ** 2 / 4 + product * 4 * options.links
         case "evidence":
             words = len((options.text or "").split()) * 1.5
-            return words * 2 * 12 * len(a.blocks) * d * d + product * 100
+            return words * (48 * d * d + _measured(model, chunk))
         case "index":
             return 9e3 * min(INDEXED_AT_ONCE, 2 * options.k * _count_all(model))
         case _:
             return product * 4
+
+
+def _measured(model: Weights, chunk: Chunk) -> float:
+    """What it costs to hold one word against the readings of a chunk's neurons or heads."""
+    assert chunk.layer is not None
+    if chunk.kind == "heads":
+        return MEASURED_HEAD * len(attention_at(model, chunk.stack, chunk.layer).q.starts)
+    n = count_vectors(model, chunk.stack, chunk.layer, "value")
+    return MEASURED_NEURON * min(NEURONS_AT_ONCE, n - NEURONS_AT_ONCE * (chunk.part or 0))
 
 
 def _count_all(model: Weights) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
+from lexray.model.head_matrices import Map
 
 
 def score_written(
@@ -22,23 +25,29 @@ def score_written(
     return listed.project(row.to(W_O) @ W_O)[0].float().cpu()
 
 
-def look_factors(
-    head: Head, ids: Sequence[int]
-) -> tuple[Float[Tensor, "n r"], Float[Tensor, "n r"]]:
-    """The queries and the keys of a text's tokens, each by itself."""
-    own = torch.tensor(list(ids))
-    sides = [head.qk.space.whole(kind).only(own) for kind in head.qk.kinds]
-    A, B = head.qk.factors_between(*sides)
-    return A.cpu().double(), B.cpu().double()
+@dataclass(frozen=True, eq=False)
+class Looks:
+    """Where a head's weights say that it looks in texts; they are read once."""
 
+    head: Head
 
-def score_looks(
-    head: Head, A: Float[Tensor, "n r"], B: Float[Tensor, "n r"]
-) -> Float[Tensor, "n n"]:
-    """q R(distance) kᵀ of each query with the keys up to it, at their true distances."""
-    scores = torch.zeros(len(A), len(B), dtype=torch.float64)
-    for distance in range(len(A)):
-        R = head.rotation(-distance)
-        turned = A[distance:] if R is None else A[distance:] @ R.cpu().double()
-        scores.diagonal(-distance)[:] = (turned * B[: len(turned)]).sum(1)
-    return scores
+    @cached_property
+    def _maps(self) -> tuple[Map, Map]:
+        head = self.head
+        return head.query_map(bias=False, clip=False), head.key_map(bias=False, clip=False)
+
+    def factors(self, ids: Sequence[int]) -> tuple[Float[Tensor, "n r"], Float[Tensor, "n r"]]:
+        """The queries and the keys of a text's tokens, each by itself, before they are turned."""
+        own, circuit = torch.tensor(list(ids)), self.head.qk
+        sides = [circuit.space_of(kind).whole(kind).only(own) for kind in circuit.kinds]
+        A, B = (side.map_rows(each) for side, each in zip(sides, self._maps, strict=True))
+        return A.cpu().double(), B.cpu().double()
+
+    def score(self, A: Float[Tensor, "n r"], B: Float[Tensor, "n r"]) -> Float[Tensor, "n n"]:
+        """Each query with the keys up to it, both turned as at their positions."""
+        if (rotary := self.head.spec.rotary) is not None:
+            at = torch.arange(len(A))
+            A, B = (rotary.turn(x[:, None], at)[:, 0] for x in (A, B))
+            if (gains := self.head.turned_gains) is not None:
+                A = A * gains.cpu().double()
+        return (A @ B.T).tril()

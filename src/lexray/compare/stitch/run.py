@@ -17,15 +17,12 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.model.cache import Drawer
 from lexray.model.model import Model
-from lexray.trace.apply.rerun import skip
+from lexray.trace.apply.skip import begin_at, count_outputs, lowest_needed, skip
 from lexray.trace.record.module import block_modules, final_norm_path
 from lexray.trace.record.refuse import refuse_pair
+from lexray.trace.record.running import EnoughError
 
 States = Float[Tensor, "batch n d_model"]
-
-
-class Reached(Exception):  # noqa: N818  not an error: all that was wanted is there
-    """Ends a forward pass."""
 
 
 class CutRunner:
@@ -62,12 +59,12 @@ class CutRunner:
                 def keep(_: Any, __: Any, out: Any, layer: int = layer) -> None:
                     states[layer] = (out[0] if isinstance(out, tuple) else out).clone()
                     if len(states) == len(after):
-                        raise Reached
+                        raise EnoughError
 
                 stack.callback(self.blocks[layer].register_forward_hook(keep).remove)
             try:
                 self.module(input_ids=ids, attention_mask=mask, use_cache=False)
-            except Reached:
+            except EnoughError:
                 return states
         raise LexrayError(f"{self.model.name} left out layers {sorted(set(after) - set(states))}")
 
@@ -77,12 +74,12 @@ class CutRunner:
 
         def catch(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             caught.append((args[0] if args else kwargs["hidden_states"]).clone())
-            raise Reached
+            raise EnoughError
 
         handle = self.blocks[layer].register_forward_pre_hook(catch, with_kwargs=True)
         try:
             self.module(input_ids=ids, attention_mask=mask, use_cache=False)
-        except Reached:
+        except EnoughError:
             pass
         finally:
             handle.remove()
@@ -95,45 +92,25 @@ class CutRunner:
         first = len(self.blocks) - n
         self._refuse_borrowed(first)
 
-        def enter(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if args:
-                return (states, *args[1:]), kwargs
-            return args, kwargs | {"hidden_states": states}
-
-        with ExitStack() as stack:
-            for block in self.blocks[:first]:
-                stack.enter_context(skip(block, self._tuple(ids) if first else None))
-            hook = self.blocks[first].register_forward_pre_hook(enter, with_kwargs=True)
-            stack.callback(hook.remove)
+        extra = self._count(ids) if first else None
+        with begin_at(self.blocks, first, extra, lambda: states):
             return self.module(input_ids=ids, attention_mask=mask, use_cache=False, **rest)
 
     def _refuse_borrowed(self, first: int) -> None:
         """Raises where the layers from here on need keys and values of an earlier one."""
-        rest = [block.attention for block in self.model.architecture.blocks[first:]]
-        lent = [layer for x in rest for layer in (x.shares, x.chosen_by) if layer is not None]
-        if lent and min(lent) < first:
+        lent = lowest_needed(self.model.architecture.blocks, first)
+        if lent < first:
             raise LexrayError(
                 f"the layers of {self.model.name} from {first} on cannot be run without layer "
-                f"{min(lent)}, whose keys and values (or choice of positions) they use; begin "
+                f"{lent}, whose keys and values (or choice of positions) they use; begin "
                 "there or before"
             )
 
-    def _tuple(self, ids: Int[Tensor, "batch n"]) -> int | None:
-        """How many things a layer of this model returns as a tuple; None if it returns a tensor."""
+    def _count(self, ids: Int[Tensor, "batch n"]) -> int | None:
         if self._extra is None:
-
-            def look(_: Any, __: Any, out: Any) -> None:
-                self._extra = len(out) if isinstance(out, tuple) else 0
-                raise Reached
-
-            handle = self.blocks[0].register_forward_hook(look)
-            try:
-                with torch.no_grad():
-                    self.module(input_ids=ids[:1, :1], use_cache=False)
-            except Reached:
-                pass
-            finally:
-                handle.remove()
+            with torch.no_grad():
+                given = {"input_ids": ids[:1, :1]}
+                self._extra = count_outputs(self.module, self.blocks[0], given) or 0
         return self._extra or None
 
     def normalise(self, states: States) -> States:

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lexray.find.promise import look_factors, score_looks, score_written
+from lexray.find.promise import Looks, score_written
 from lexray.model.groups import layer_groups
 from lexray.model.head import Head
 from lexray.model.model import Model
@@ -310,12 +310,13 @@ def _find_taken(
 def _looking(head: Head, trace: Trace, layer: int, index: int) -> Float[Tensor, "queries 2"]:
     """For each query the area of the key it looks at most, and the same with shuffled keys."""
     n = len(trace.ids)
-    A, B = look_factors(head, trace.ids.tolist())
+    looks = Looks(head)
+    A, B = looks.factors(trace.ids.tolist())
     order = torch.randperm(n, generator=seed_generator(0, layer, index, n))
     seen = torch.ones(n, n).tril().bool()
     seen[:, 0] = False
     best = trace[layer].pattern[index].float().masked_fill(~seen, -1).argmax(1)
-    areas = [_areas(score_looks(head, A, keys), best, seen) for keys in (B, B[order])]
+    areas = [_areas(looks.score(A, keys), best, seen) for keys in (B, B[order])]
     return torch.stack(areas, 1)[FIRST_QUERY:]
 
 

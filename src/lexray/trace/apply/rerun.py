@@ -24,10 +24,11 @@ from lexray.model.cache import Drawer
 from lexray.trace.apply.actions import Action
 from lexray.trace.apply.cross import make_editor
 from lexray.trace.apply.editor import Editor
+from lexray.trace.apply.skip import begin_at, count_outputs, lowest_needed
 from lexray.trace.record.attention import watch_attention
 from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.module import module_of
-from lexray.trace.record.running import RECORDING, EnoughError, evaluating
+from lexray.trace.record.running import RECORDING, evaluating
 from lexray.trace.record.spread import entry_device
 from lexray.trace.recording import Recording, no_head
 
@@ -154,18 +155,14 @@ class StackRerun:
             editor = self._editor(rows, base, first)
             entering = self._entering(first)
 
-            def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-                x = entering.expand(len(editor.rows), *entering.shape).clone()
-                return ((x, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": x})
+            def give() -> Tensor:
+                return entering.expand(len(editor.rows), *entering.shape).clone()
 
             if editor.attends:
                 undo.enter_context(watch_attention(self.module, None, editor))
             if any(isinstance(block.ff, Experts) for block in architecture.blocks):
                 undo.enter_context(watch_experts(self.module, None, editor))
-            for block in blocks[:first]:
-                undo.enter_context(skip(block, extra))
-            handle = blocks[first].register_forward_pre_hook(enter, with_kwargs=True)
-            undo.callback(handle.remove)
+            undo.enter_context(begin_at(blocks, first, extra, give))
             undo.enter_context(editor.editing())
             yield
 
@@ -175,19 +172,12 @@ class StackRerun:
         if first is None:
             last = self.recording.model.n_layers - 1
             first = min((a.layer for row in rows for a in row), default=last)
-        first = self._with_keys(first)
+        first = lowest_needed(self.recording.weights.architecture.blocks, first)
         if not first:
             return 0, None
-        extra = TUPLES.get(self.recording.model.cache, id(block), lambda: self._look(block))
+        extra = TUPLES.get(self.recording.model.cache, id(block), lambda: self._count(block))
         of_pair = self.recording.source is not None or self.recording.model.decoder is not None
         return (0, None) if extra and of_pair else (first, extra)
-
-    def _with_keys(self, first: int) -> int:
-        """Where to begin, so that layers from there on which use an earlier one's keys and values,
-        or its choice of positions, find them."""
-        rest = [block.attention for block in self.recording.weights.architecture.blocks[first:]]
-        needed = [layer for x in rest for layer in (x.shares, x.chosen_by) if layer is not None]
-        return min([first, *needed])
 
     def _editor(self, rows: Rows, base: Sequence[Action], first: int) -> Editor:
         before = [a for a in base if (a.layer, a.point != "pre") >= (first, True)]
@@ -203,39 +193,7 @@ class StackRerun:
         dtype = next(self.module.parameters()).dtype
         return states.to(entry_device(self.recording.model, self.module), dtype)
 
-    def _look(self, block: nn.Module) -> int | None:
-        """How many things a block returns as a tuple; None if it returns a tensor."""
-        seen: list[int | None] = []
-
-        def look(_: nn.Module, __: Any, out: Any) -> None:
-            seen.append(len(out) if isinstance(out, tuple) else None)
-            raise EnoughError
-
-        handle = block.register_forward_hook(look)
+    def _count(self, block: nn.Module) -> int | None:
         ids = self.recording.ids[:1][None].to(entry_device(self.recording.model, self.module))
         both = {} if self.recording.source is None else {"decoder_input_ids": ids}
-        try:
-            self.module(input_ids=ids, **both)
-        except EnoughError:
-            pass
-        finally:
-            handle.remove()
-        return seen[0]
-
-
-@contextmanager
-def skip(part: nn.Module, extra: int | None) -> Iterator[None]:
-    """Inside, a part of a model gives back what it is given, in a tuple if it has to."""
-
-    def forward(hidden_states: Any, *_: Any, **__: Any) -> Any:
-        return hidden_states if extra is None else (hidden_states, *[None] * (extra - 1))
-
-    before = part.__dict__.get("forward")
-    part.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        if before is None:
-            del part.__dict__["forward"]
-        else:
-            part.__dict__["forward"] = before
+        return count_outputs(self.module, block, {"input_ids": ids, **both})

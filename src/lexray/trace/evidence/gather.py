@@ -90,12 +90,13 @@ def run_pieces(
 ) -> tuple[list[list[int]], Iterable[Recording]]:
     """The text's pieces, and each one's pass, of which one layer is kept, one at a time; of an
     encoder–decoder's decoder each is run for itself as the source."""
-    from lexray.trace.record.pair import begin_with_start, record_text  # imports transformers
+    from lexray.trace.evidence.onward import run_onward  # imports transformers
+    from lexray.trace.record.pair import begin_with_start
 
     if text is not None and not text.strip():
         raise LexrayError("the text is empty; evidence needs one in which something can be strong")
     pieces = [begin_with_start(model, ids) for ids in cut(model, text, tokens=None)]
-    passes = (record_text(model, ids, layers=[layer], what=what, stops=True) for ids in pieces)
+    passes = run_onward(model, pieces, layer, what)
     return pieces, track(passes, len(pieces), f"running {sum(map(len, pieces)):,} tokens")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import nlargest
 from math import isnan
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lexray.address import Address
-from lexray.find.promise import look_factors, score_looks, score_written
+from lexray.find.promise import Looks, score_written
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.model.head import Head
@@ -50,6 +51,10 @@ class Watched:
     taken: dict[Look, Tensor] = field(default_factory=dict)
     attended: list[float] = field(default_factory=list)
 
+    @cached_property
+    def promised(self) -> Looks:
+        return Looks(self.head)
+
     def see(self, layer: LayerTrace, piece: int, ids: Sequence[int], *, looking: bool) -> None:
         raw = layer.trace.weights.layers[layer.index].heads[self.head.index]
         weights, written = weigh_looks(raw, layer)
@@ -58,7 +63,8 @@ class Watched:
         self.taken |= {look: weights[look.query, look.key] * written[look.key] for look in looks}
         self.taken = {look: self.taken[look] for look in self.looks}
         if looking:
-            self.attended += _rank_looks(self.head, ids, weights)
+            scores = self.promised.score(*self.promised.factors(ids))
+            self.attended += _rank_looks(scores, weights)
 
 
 def head_evidence(model: Anatomy, at: Address, text: str | None, n: int) -> Evidence:
@@ -173,10 +179,9 @@ def _share_below(scores: Float[Tensor, "n"], own: Float[Tensor, ""]) -> float:
     return float((below + same / 2) / max(1, len(scores) - 1))
 
 
-def _rank_looks(head: Head, ids: Sequence[int], weights: Float[Tensor, "n n"]) -> list[float]:
+def _rank_looks(scores: Float[Tensor, "n n"], weights: Float[Tensor, "n n"]) -> list[float]:
     """For each query: the share of the tokens it could look at that score below the one it looks
     at most, by the static scores at their true distances."""
-    scores = score_looks(head, *look_factors(head, ids))
     own = scores.gather(1, weights.argmax(1, keepdim=True).to(scores.device))
     seen = torch.ones_like(scores, dtype=torch.bool).tril(-1)
     seen[:, 0] = False
