@@ -64,7 +64,8 @@ def traits(a: Architecture) -> list[str]:
 
 
 def row(family: Family) -> str:
-    variants = [v for v in (*VARIANTS, *PAIRS, *STREAMS) if v.model_type in family.model_types]
+    built = {*family.model_types, family.runs_as}
+    variants = [v for v in (*VARIANTS, *PAIRS, *STREAMS) if v.model_type in built]
     found = dict.fromkeys(t for v in variants for t in traits(describe(v.name)))
     types = ", ".join(f"`{kind}`" for kind in family.model_types)
     gguf = "✓" if set(family.model_types) & ARCHITECTURES.keys() else ""

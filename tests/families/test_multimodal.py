@@ -35,6 +35,8 @@ QWEN: dict[str, Any] = {
 }
 SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 1]}
 QUARTER = SECTIONS | {"mrope_section": [1, 0, 0], "partial_rotary_factor": 0.25}
+HALF = SECTIONS | {"mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5}
+GLM = QWEN | {"image_size": 8, "out_hidden_size": 24}
 PIXTRAL = VISION | {"model_type": "pixtral", "head_dim": 8}
 SIGHT = {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}
 LLAMA4 = {
@@ -123,12 +125,64 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         },
         VISION | {"model_type": "siglip2_vision_model", "num_patches": 4},
     ),
+    "glm4v": ("Glm4vForConditionalGeneration", "GLM-4V", {"rope_parameters": SECTIONS}, GLM),
+    "glm_ocr": ("GlmOcrForConditionalGeneration", "GLM-OCR", {"rope_parameters": SECTIONS}, GLM),
+    "glm4v_moe": (
+        "Glm4vMoeForConditionalGeneration",
+        "GLM-4.5V",
+        DEEPSEEK | {"head_dim": 8, "rope_parameters": HALF},
+        GLM,
+    ),
+    "paddleocr_vl": (
+        "PaddleOCRVLForConditionalGeneration",
+        "PaddleOCR-VL",
+        {"head_dim": 6, "rope_parameters": SECTIONS},
+        VISION,
+    ),
+    "qwen3_omni_moe_thinker": (
+        "Qwen3OmniMoeThinkerForConditionalGeneration",
+        "Qwen3-Omni",
+        MOE | {"head_dim": 6, "rope_parameters": SECTIONS},
+        QWEN,
+    ),
+    "qwen2_5_omni_thinker": (
+        "Qwen2_5OmniThinkerForConditionalGeneration",
+        "Qwen2",
+        {"rope_parameters": SECTIONS},
+        QWEN,
+    ),
+    "cohere2_vision": (
+        "Cohere2VisionForConditionalGeneration",
+        "Cohere 2",
+        {"model_type": "cohere2", "sliding_window": 3},
+        VISION | {"model_type": "siglip_vision_model"},
+    ),
+    "granite_docling": (
+        "GraniteDoclingForConditionalGeneration",
+        "Granite-Docling",
+        {"head_dim": 6, "residual_multiplier": 0.4},
+        VISION | {"out_hidden_size": 24},
+    ),
+    "hunyuan_vl": (
+        "HunYuanVLForConditionalGeneration",
+        "Hunyuan-VL",
+        {"head_dim": 6, "rope_parameters": SECTIONS},
+        VISION | {"out_hidden_size": 24, "text_hidden_size": 24},
+    ),
     "idefics3": ("Idefics3ForConditionalGeneration", "Llama", {"model_type": "llama"}, VISION),
     "smolvlm": ("SmolVLMForConditionalGeneration", "Llama", {"model_type": "llama"}, VISION),
     "llama4": ("Llama4ForConditionalGeneration", "Llama 4", LLAMA4, VISION | SIGHT),
 }
 
 
+AUDIO: dict[str, Any] = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "encoder_ffn_dim": 12,
+    "output_dim": 24,
+    "downsample_hidden_size": 8,
+}
 FLAT: dict[str, tuple[str, str, dict[str, Any], dict[str, dict[str, Any]]]] = {
     "phi4_multimodal": (
         "Phi4MultimodalForCausalLM",
@@ -157,6 +211,8 @@ def make(kind: str) -> PreTrainedModel:
     else:
         name, _, text, vision = CASES[kind]
         entries = {"text_config": LLAMA | text, "vision_config": vision}
+        if kind.endswith("_thinker"):
+            entries |= {"audio_config": AUDIO, "vision_start_token_id": 31}
     config = AutoConfig.for_model(kind.partition(" ")[0], **entries)
     torch.manual_seed(0)
     module = getattr(transformers, name)._from_config(config, attn_implementation="eager")

@@ -10,6 +10,7 @@ from lexray.model.model import Model
 from tests.families.oracles import check_all
 from tests.families.pairs import PAIRS
 from tests.families.streams import STREAMS
+from tests.families.test_multimodal import CASES
 from tests.families.zoo import VARIANTS, Variant, build
 
 
@@ -49,6 +50,10 @@ def test_oracles(
 def test_every_family_has_oracles() -> None:
     """A family that nobody built a tiny model of is a family nobody has checked."""
     covered = {v.model_type for v in (*VARIANTS, *PAIRS, *STREAMS)}
-    known = {f.name: f for f in families().values()}
-    unchecked = [name for name, f in known.items() if not covered & set(f.model_types)]
+    inside = {case[1] for case in CASES.values()}
+    unchecked = [
+        f.name
+        for f in families().values()
+        if not covered & set(f.model_types) and f.title not in inside
+    ]
     assert not unchecked

@@ -36,7 +36,18 @@ MOE = COHERE2 | {
 @family("cohere2", title="Cohere 2", defaults=COHERE2)
 @family("cohere2_moe", title="Cohere 2 (MoE)", defaults=MOE)
 def describe(c: Config, t: Names) -> Architecture:
-    return decoder(c, t, block, lambda stem: norm_of(c, t, stem), logit_scale=c["logit_scale"])
+    """Inside a multimodal model logits are not scaled: its head stands outside the language part,
+    and does without."""
+    body = t.prefix("embed_tokens.weight", "model.", "")
+    scale = 1.0 if "language_model." in body else c["logit_scale"]
+    return decoder(
+        c,
+        t,
+        block,
+        lambda stem: norm_of(c, t, stem),
+        logit_scale=scale,
+        settings=(("logit_scale", scale),),
+    )
 
 
 def norm_of(c: Config, t: Names, stem: str) -> Norm:

@@ -34,10 +34,33 @@ MOE = DEEPSEEK | {
 }
 
 
+VISION = DEFAULTS | {
+    "rms_norm_eps": 1e-5,
+    "head_dim": None,
+    "partial_rotary_factor": 1.0,
+    "num_key_value_heads": None,
+}
+
+
+@family("glm4v_text", "glm4v", title="GLM-4V", defaults=VISION, runs_as="glm4")
+@family("glm_ocr_text", "glm_ocr", title="GLM-OCR", defaults=VISION, runs_as="glm4")
 @family("glm", title="GLM-4 (2024)", defaults=DEFAULTS)
 @family("glm4", title="GLM-4", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
-    return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))
+    """What a config leaves out means one thing here and another there: transformers is told."""
+    s, body = sizes(c), t.prefix("embed_tokens.weight", "model.", "")
+    settings = {
+        "head_dim": s["d_head"],
+        "num_key_value_heads": s["n_kv_heads"],
+        "attention_bias": f"{body}layers.0.self_attn.q_proj.bias" in t,
+    }
+    return decoder(
+        c,
+        t,
+        block,
+        lambda stem: t.norm("rms", stem, c["rms_norm_eps"]),
+        settings=tuple(settings.items()),
+    )
 
 
 def block(c: Config, t: Names, stem: str, n: int) -> Block:
@@ -55,6 +78,13 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
 
 
 @family("glm4_moe", title="GLM-4.5 (MoE)", defaults=MOE | {"partial_rotary_factor": 0.5})
+@family(
+    "glm4v_moe_text",
+    "glm4v_moe",
+    title="GLM-4.5V",
+    defaults=MOE | {"partial_rotary_factor": 0.5},
+    runs_as="glm4_moe",
+)
 @family("solar_open", title="Solar Open", defaults=MOE | {"head_dim": 128, "rope_theta": 1e6})
 @family("dots1", title="dots.llm1", defaults=MOE)
 def describe_moe(c: Config, t: Names) -> Architecture:

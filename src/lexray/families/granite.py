@@ -37,10 +37,12 @@ HYBRID = DEFAULTS | {
     "mamba_n_groups": 1,
     "mamba_d_state": 256,
 }
+DOCLING = DEFAULTS | {"rms_norm_eps": 1e-5, "tie_word_embeddings": True}
 WINDOWS = DEFAULTS | {"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "sliding_window": 128}
 
 
 @family("granite", title="Granite", defaults=DEFAULTS)
+@family("granite_docling_text", title="Granite-Docling", defaults=DOCLING, runs_as="granite")
 @family("granite_swa", title="Granite, windows", defaults=WINDOWS)
 @family("granitemoe_swa", title="Granite-MoE, windows", defaults=WINDOWS)
 @family("granitemoe", title="Granite-MoE", defaults=DEFAULTS)

@@ -23,6 +23,13 @@ V3 = DEFAULTS | {
 }
 
 
+@family(
+    "hunyuan_vl_text",
+    "hunyuan_vl",
+    title="Hunyuan-VL",
+    defaults=DEFAULTS | {"tie_word_embeddings": True},
+    runs_as="hunyuan_v1_dense",
+)
 @family("hunyuan_v1_dense", title="Hunyuan", defaults=DEFAULTS)
 @family("hunyuan_v1_moe", title="Hunyuan-MoE", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:

@@ -35,6 +35,7 @@ _WHOLE = """
     kv_n_heads moe_top_k top_k_experts
     global_head_dim num_global_key_value_heads num_kv_shared_layers
     hidden_size_per_layer_input vocab_size_per_layer_input
+    dim_model_base
     num_dense_layers block_multiple_of block_ff_dim
     sliding_window_pattern _sliding_window_pattern global_attn_every_n_layers no_rope_layer_interval
 """
@@ -48,6 +49,7 @@ _NUMBER = """
     ssm_in_multiplier ssm_out_multiplier block_ffn_dim_multiplier
     mscale mscale_all_dim alpha llama_4_scaling_beta
     norm_eps norm_epsilon embedding_multiplier logits_scaling residual_multiplier
+    scale_emb scale_depth router_scaling_factor attention_value_scale
     floor_scale attn_scale attention_multiplier
     route_scale routed_scaling_factor router_jitter_noise
 """

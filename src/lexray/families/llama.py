@@ -21,8 +21,16 @@ DEFAULTS = {
     "hidden_act": "silu",
 }
 MISTRAL = DEFAULTS | {"sliding_window": 4096}
+PADDLE = {
+    "tie_word_embeddings": True,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "rope_theta": 500_000.0,
+    "head_dim": 128,
+}
 
 
+@family("paddleocr_vl_text", "paddleocr_vl", title="PaddleOCR-VL", defaults=PADDLE, runs_as="llama")
 @family("cwm", title="Code World Model", defaults=DEFAULTS)
 @family("seed_oss", title="Seed-OSS", defaults=DEFAULTS | {"head_dim": 128})
 @family("ministral3", title="Ministral 3", defaults=DEFAULTS | {"head_dim": 128})

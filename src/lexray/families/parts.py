@@ -29,7 +29,7 @@ def sizes(c: Config) -> Sizes:
         "n_heads": n_heads,
         "n_kv_heads": c.get("num_key_value_heads") or n_heads,
         "d_head": c.get("head_dim") or d_model // n_heads,
-        "d_mlp": c["intermediate_size"],
+        "d_mlp": c.first("intermediate_size", "moe_intermediate_size"),
         "d_vocab": c["vocab_size"],
         "n_ctx": c.get("max_position_embeddings"),
     }

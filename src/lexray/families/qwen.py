@@ -19,8 +19,9 @@ from lexray.families.spec import Architecture, Block, Experts, FeedForward
 
 DEFAULTS = {"tie_word_embeddings": False, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
 QWEN3 = DEFAULTS | {"head_dim": 128}
-VISION = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl")
-"""The language parts of Qwen2-VL and 2.5-VL; older configs have them at their top level."""
+VISION = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_text")
+"""The language parts of Qwen2-VL, 2.5-VL and 2.5-Omni; older configs have them at their top
+level."""
 MELLUM = QWEN3 | {
     "norm_topk_prob": True,
     "num_experts_per_tok": 8,
@@ -28,12 +29,14 @@ MELLUM = QWEN3 | {
     "use_sliding_window": True,
 }
 MOE = {"decoder_sparse_step": 1, "norm_topk_prob": False}
+OMNI = DEFAULTS | MOE | {"num_experts_per_tok": 8, "norm_topk_prob": True}
 
 
 @family("qwen2", *VISION, title="Qwen2", defaults=DEFAULTS)
 @family("qwen3", "qwen3_vl_text", title="Qwen3", defaults=QWEN3)
 @family("qwen2_moe", title="Qwen2-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 4})
 @family("qwen3_moe", title="Qwen3-MoE", defaults=DEFAULTS | MOE | {"num_experts_per_tok": 8})
+@family("qwen3_omni_moe_text", title="Qwen3-Omni", defaults=OMNI, runs_as="qwen3_moe")
 @family("mellum", title="Mellum 2", defaults=MELLUM)
 def describe(c: Config, t: Names) -> Architecture:
     return decoder(c, t, block, lambda stem: t.norm("rms", stem, c["rms_norm_eps"]))

@@ -139,6 +139,9 @@ class Family:
     title: str
     model_types: tuple[str, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    runs_as: str | None = None
+    """The `model_type` whose class of transformers runs it, where none of its own does: it is the
+    language part of a multimodal model, and built like a model of text."""
 
     def architecture(self, config: Mapping[str, Any], names: Collection[str]) -> Architecture:
         """What this family's rules make of a config and a checkpoint's names."""
@@ -245,6 +248,7 @@ def family(
     name: str | None = None,
     title: str | None = None,
     defaults: Mapping[str, Any] | None = None,
+    runs_as: str | None = None,
 ) -> Callable[[Describe], Describe]:
     """Registers the decorated function as the family of these `model_type`s.
 
@@ -259,7 +263,8 @@ def family(
 
     def register(describe: Describe) -> Describe:
         key = name or model_types[0]
-        _FAMILIES[key] = Family(key, describe, title or key, model_types, dict(defaults or {}))
+        given = dict(defaults or {})
+        _FAMILIES[key] = Family(key, describe, title or key, model_types, given, runs_as)
         return describe
 
     return register

@@ -31,16 +31,21 @@ TASKS = {
 def module_config(model: Weights) -> PreTrainedConfig:
     """transformers' configuration, made of the model's own `config.json` or GGUF metadata."""
     known = transformers.CONFIG_MAPPING
-    types = (model.config.get("model_type"), *model.family.model_types)
-    fitting = [t for t in types if t in known and t in model.family.model_types]
+    family = model.family
+    types = (model.config.get("model_type"), *family.model_types)
+    fitting = [t for t in types if t in known and t in family.model_types]
     fitting.sort(key=lambda t: (not _speaks(known[t]), _sees(known[t])))
+    defaults: Mapping[str, Any] = {}
+    if family.runs_as is not None:  # whose class has other defaults
+        fitting, defaults = [family.runs_as], family.defaults
     if not fitting:
         raise LexrayError(
             f"{model.name} cannot be run: transformers {transformers.__version__} has no model of "
             f"type {types[0]!r}, and lexray leaves every forward pass to transformers"
         )
     cls = known[fitting[0]]
-    entries = {k: _number(v) for k, v in model.config.items() if _belongs(k, cls)}
+    said = {**defaults, **model.config}
+    entries = {k: _number(v) for k, v in said.items() if _belongs(k, cls)}
     entries |= {"model_type": fitting[0]} | _rope(entries) | _labels(model.checkpoint)
     entries |= _special_tokens(model) | dict(model.architecture.settings)
     try:
@@ -51,6 +56,12 @@ def module_config(model: Weights) -> PreTrainedConfig:
             "or pass config={...}"
         ) from error
     return config
+
+
+def running_entries(model: Weights) -> dict[str, Any]:
+    """The model's config as the module that runs it has it: by this the module is described."""
+    a = model.architecture
+    return model.config | dict(a.settings) | dict(a.unrolled)
 
 
 def _speaks(cls: type[PreTrainedConfig]) -> bool:

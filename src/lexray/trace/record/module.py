@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import reduce
 from threading import Lock
 from typing import Any
 
@@ -25,12 +26,17 @@ from lexray.families.gguf.names import GGUFModel
 from lexray.families.walk import tensor_names
 from lexray.model.cache import Drawer
 from lexray.model.weights import Weights
-from lexray.trace.record.config import file_beneath, module_class, module_config
+from lexray.trace.record.config import (
+    file_beneath,
+    module_class,
+    module_config,
+    running_entries,
+)
 from lexray.trace.record.quiet import quiet
 from lexray.trace.record.rows import Absent, look_up
 from lexray.trace.record.unroll import unroll
 
-INSIDE = ("language_model.", "text_model.")
+INSIDE = ("language_model.", "text_model.", "thinker.")
 """Where a multimodal checkpoint keeps its text model, whose own class does without it."""
 
 FINAL_NORM = "lexray_final_norm"
@@ -160,12 +166,10 @@ def _own_part(model: Weights, name: str) -> tuple[slice, ...]:
 def text_names(model: Weights) -> dict[str, str]:
     """The text model's tensors: their names in a model of text alone, and on disk."""
     names, a = model.checkpoint.names(), model.architecture
-    inner = next((word for word in INSIDE if word in a.embed), None)
-    if inner is None:
-        return {name: name for name in names}
+    inner = [word for word in INSIDE if word in a.embed]
     ends = (a.unembed, a.unembed_bias)
-    inside = (name for name in names if inner in name or name in ends)
-    return {name.replace(inner, "", 1): name for name in inside}
+    inside = (name for name in names if name in ends or all(word in name for word in inner))
+    return {reduce(lambda x, word: x.replace(word, "", 1), inner, name): name for name in inside}
 
 
 def module_dtype(model: Weights) -> torch.dtype:
@@ -262,7 +266,7 @@ def final_norm_path(model: Weights, module: nn.Module) -> str | None:
 
 def block_modules(model: Weights, module: nn.Module) -> list[nn.Module]:
     """The module of each layer, in order."""
-    entries = model.config | dict(model.architecture.unrolled)
+    entries = running_entries(model)
     there = model.family.architecture(entries, ModuleCheckpoint(module, values=False).names())
     modules = modules_by_name(module)
     return [modules[block.module] for block in there.blocks[: len(model.architecture.blocks)]]

@@ -17,6 +17,7 @@ from lexray.checkpoint.module import ModuleCheckpoint
 from lexray.families import Experts
 from lexray.model.anatomy import Anatomy
 from lexray.progress import track
+from lexray.trace.record.config import running_entries
 from lexray.trace.record.module import module_of
 from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.record.running import RECORDING, evaluating
@@ -78,7 +79,7 @@ def _by_module(
 ) -> dict[str, list[int]]:
     """Which rows change at the output of which module."""
     names = ModuleCheckpoint(module, values=False).names()
-    described = model.family.architecture(model.config | dict(model.architecture.unrolled), names)
+    described = model.family.architecture(running_entries(model), names)
     rows: dict[str, list[int]] = {}
     for row, removal in enumerate(removals):
         block = described.blocks[removal.layer]

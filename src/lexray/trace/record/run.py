@@ -24,6 +24,7 @@ from lexray.trace.apply.actions import Action, shift
 from lexray.trace.apply.editor import Editor
 from lexray.trace.apply.resolve import ReadyEdits
 from lexray.trace.record.attention import configure
+from lexray.trace.record.config import running_entries
 from lexray.trace.record.experts import SETTING as EXPERTS
 from lexray.trace.record.hooks import Recorder
 from lexray.trace.record.keeper import Kept
@@ -142,7 +143,7 @@ class Runner:
                 ModuleCheckpoint(self.module),
                 vocabulary=model.vocabulary,
                 family=model.family.name,
-                config=model.config | dict(model.architecture.unrolled),
+                config=running_entries(model),
                 device=self.device,
             )
             return anatomy.with_view(RAW)
