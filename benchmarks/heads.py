@@ -18,7 +18,7 @@ SCRIPT = """
 import sys
 from benchmarks.pairs import status_mb
 from lexray.cli import main
-sys.argv = ["lexray", "heads", "smollm2", "-k", "50", "-o", {path!r}]
+sys.argv = ["lexray", "heads", "smollm2", "-k", "50", "--view", {view!r}, "-o", {path!r}]
 try:
     main()
 except SystemExit:
@@ -51,11 +51,16 @@ def threads(n: int) -> Iterator[None]:
 
 
 def run() -> dict[str, float]:
+    standard, raw = sweep("standard"), sweep("raw")
+    return standard | {"raw_seconds": raw["seconds"]}
+
+
+def sweep(view: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "heads.jsonl"
         start = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT.format(path=str(path))],
+            [sys.executable, "-c", SCRIPT.format(path=str(path), view=view)],
             check=True,
             capture_output=True,
             text=True,

@@ -68,6 +68,7 @@ ROWS = [
     ),
     ("heads.seconds", "`lexray heads smollm2`: all 540 matrices, standard view", "{:.0f} s"),
     ("heads.peak_mb", "… peak memory of the process", "{:.0f} MB"),
+    ("heads.raw_seconds", "… the same raw", "{:.0f} s"),
     (
         "opening.time_ratio",
         "open a 0.5-GB model and read one head: faster than transformers' "

@@ -95,6 +95,12 @@ def test_two_prompts_and_two_models(llama: Path, gpt2: Path, tmp_path: Path) -> 
     assert "rank, other" in ran.out.replace("\n", " ") or "other" in ran.out
 
 
+def test_a_prompt_that_is_a_models_name_is_told(llama: Path) -> None:
+    ran = lexray("flow", llama, PROMPT, *FEW, "--compare", "demo-b")
+    assert ran.code == 0, ran.err
+    assert "--other" in ran.err
+
+
 def test_opening_shows_the_page(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

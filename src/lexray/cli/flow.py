@@ -16,6 +16,7 @@ from lexray.cli.options import READING, TokenOptions
 from lexray.cli.other import OtherOptions
 from lexray.cli.output import OUTPUT, Format, OutputOptions, show
 from lexray.cli.parse import numbers
+from lexray.cli.streams import tell
 from lexray.errors import LexrayError
 from lexray.files import write_whole
 
@@ -279,10 +280,14 @@ def _traces(
     run: RunOptions, prompt: str, where: WhereOptions, second: SecondOptions
 ) -> list[Trace]:
     """One or two runs."""
+    from lexray.model.open import is_shipped
+
     model = run.open()
     traces = [_trace(run, model, prompt, where)]
     if second.other is None and (given := second.given()):
         raise LexrayError(f"{', '.join(given)} is about a second model; say which with --other")
+    if second.compare is not None and is_shipped(second.compare):
+        tell(f"{second.compare!r} is run as a prompt; the model of that name is --other's")
     if second.compare is not None or second.other is not None:
         another = model if second.other is None else second.open(second.other, run, model)
         text = prompt if second.compare is None else second.compare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lexray.checkpoint.fields import whole
 from lexray.families.gguf import names as gguf
 from lexray.families.parts import Sizes, attention, fused, plain, unembedding
 from lexray.families.registry import Config, Names, family
@@ -59,11 +60,6 @@ def block(c: Config, t: Names, s: Sizes, stem: str) -> Block:
     )
 
 
-def whole(value: object) -> object:
-    """8.0 as 8: transformers takes no number with a fraction here, and GGUF has no other."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 B = "transformer.blocks.{n}."
 gguf.declare(
     "mpt",
@@ -86,7 +82,7 @@ gguf.declare(
             "n_layers": c["num_hidden_layers"],
             "max_seq_len": c["max_position_embeddings"],
             "attn_config": {
-                "alibi_bias_max": whole(m.get("attention.max_alibi_bias")),
+                "alibi_bias_max": whole(slope := m.get("attention.max_alibi_bias")) or slope,
                 "clip_qkv": m.get("attention.clamp_kqv"),
             },
         },

@@ -40,7 +40,7 @@ def open_source(
     )
     if shipped is not None:
         checkpoint.name = str(source)
-    elif _is_shipped(source):
+    elif is_shipped(source):
         checkpoint.notes += (
             f"{source} is taken from {Path(source).resolve()}; the model of that name which comes "
             "with lexray is opened from another folder",
@@ -58,12 +58,12 @@ def shipped_models() -> dict[str, Path]:
 
 def shipped_path(source: str | Path) -> Path | None:
     """Where a model that comes along lies; None for everything else, and for existing paths."""
-    if not _is_shipped(source) or Path(source).exists():
+    if not is_shipped(source) or Path(source).exists():
         return None
     return _smollm2() if source == SMOLLM2 else shipped_models()[str(source)]
 
 
-def _is_shipped(source: str | Path) -> bool:
+def is_shipped(source: str | Path) -> bool:
     """Whether this is the name of a model that comes along."""
     return isinstance(source, str) and (source == SMOLLM2 or source in shipped_models())
 
