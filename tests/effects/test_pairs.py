@@ -34,7 +34,7 @@ def test_part_of_a_run_is_the_whole_run(name: str) -> None:
         ablate("enc.L1H0", to="mean"),
         scale(f"L{n}.cross", 0.5, positions=[2, -1]),
         cut(0, -1, heads=f"L{n}.cross", renormalise=True),
-        add("enc.L0.pre", torch.ones(model_of(name).d_model)),
+        add("enc.L0.pre", torch.ones(model_of(name).encoder.d_model)),
         patch(f"L{n}X0", other(name), positions=[1]),
         patch("L1X0.v", other(name), positions=[1]),
         patch("enc.L0", other(name), positions=[1]),

@@ -39,6 +39,7 @@ def traits(a: Architecture) -> list[str]:
     posts = (x.post_norm is not None and x.post_norm.kind != "fixed" for x in (*heads, *ffs))
     known = {
         "encoder and decoder": a.encoder is not None,
+        "one attention to itself and to the source": any(b.merged for b in a.blocks),
         "sees both ways": not a.causal,
         "parallel blocks": any(b.parallel for b in a.blocks),
         "norms behind sub-blocks": any(posts),

@@ -44,29 +44,52 @@ def scores(layer: Layer, x: Tensor, source: Tensor | None) -> Tensor:
     y, at = x if source is None else source, torch.arange(len(x))
     found = []
     for head in heads:
-        q, k = head.queries(x), head.keys(y)
-        score = q @ k.T * head.spec.scale
-        found.append(score if source is not None else score + head.distance_scores(q, k, at))
+        q, k, turn = head.queries(x), head.keys(y), head.spec.rotary
+        here = head.distance_scores(q, k, at) if source is None else 0
+        if turn is not None:  # a source's keys are not turned
+            q, k = (
+                turn.turn(q[:, None], at)[:, 0],
+                k if source is not None else turn.turn(k[:, None], at)[:, 0],
+            )
+        score, cap = q @ k.T * head.spec.scale + here, head.spec.cap
+        found.append(score if cap is None else cap * (score / cap).tanh())
     return torch.stack(found)
 
 
-def output(heads: Any, y: Tensor, weights: Tensor) -> Tensor:
+def looks(layer: Layer, x: Tensor, source: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The weights of own and of cross-attention: of one softmax, where both are one."""
+    causal, spec = layer.weights.architecture.causal, layer.spec.attention
+    back = torch.arange(len(x))[:, None] - torch.arange(len(x))
+    hidden = back < 0 if causal else torch.zeros_like(back, dtype=torch.bool)
+    if spec.window is not None:
+        hidden = hidden | (back >= spec.window) | (-back >= (spec.ahead or spec.window))
+    own = scores(layer, x, None).masked_fill(hidden, -torch.inf)
+    if source is None or not layer.spec.merged:
+        return own.softmax(-1), torch.zeros(0)
+    both = torch.cat([own, scores(layer, x, source)], -1).softmax(-1)
+    return both[..., : len(x)], both[..., len(x) :]
+
+
+def output(heads: Any, y: Tensor, weights: Tensor, *, bias: bool = True) -> Tensor:
     total = sum(w @ head.values(y) @ head.W_O for head, w in zip(heads, weights, strict=True))
-    b_O = heads[0].b_O
+    b_O = heads[0].b_O if bias else None
     return total if b_O is None else total + b_O
 
 
-def check_stack(seen: Calls, live: Model, model: Model, theirs: Any) -> None:
+def check_stack(
+    seen: Calls, live: Model, model: Model, theirs: Any, source: Tensor | None = None
+) -> None:
     """Attention and feed-forward of one stack."""
-    causal = model.architecture.causal
     for layer, there in zip(model.layers, live.layers, strict=True):
         spec = there.spec
         x = seen[spec.attention.q.linear.module][0]
-        ours = scores(layer, x, None)
-        hidden = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
-        ours = ours.masked_fill(hidden, -torch.inf).softmax(-1) if causal else ours.softmax(-1)
+        ours, crossing = looks(layer, x, source)
         close(ours, theirs[layer.index][0])
-        close(output(layer.heads, x, ours), seen[spec.attention.o.module][1])
+        written = output(layer.heads, x, ours)
+        if spec.merged:
+            assert source is not None
+            written = written + output(layer.cross_heads, source, crossing, bias=False)
+        close(written, seen[spec.attention.o.module][1])
         close(
             forward.written(layer.ff, seen[spec.ff.w_in.module][0]), seen[spec.ff.w_out.module][1]
         )
@@ -83,16 +106,20 @@ def test_both_stacks_and_cross_attention(name: str, tmp_path: Path) -> None:
         names += [n for b in blocks for n in (b.ff.w_in.module, b.ff.w_out.module)]
         with recorded(module, *names) as seen:
             out = run_pair(module)
+        source = out.encoder_last_hidden_state[0]
         check_stack(seen, live.encoder, model.encoder, out.encoder_attentions)
-        check_stack(seen, live, model, out.decoder_attentions)
+        check_stack(seen, live, model, out.decoder_attentions, source)
         for layer, there in zip(model.layers, live.layers, strict=True):
             cross = there.spec.cross
             assert cross is not None
-            x, source = (seen[part.linear.module][0] for part in (cross.q, cross.k))
-            close(source, out.encoder_last_hidden_state[0])
-            weights = scores(layer, x, source).softmax(-1)
+            x = seen[cross.q.linear.module][0]
+            close(source, seen.at(cross.k.linear.module, -1)[0])
+            if there.spec.merged:
+                weights = looks(layer, x, source)[1]
+            else:
+                weights = scores(layer, x, source).softmax(-1)
+                close(output(layer.cross_heads, source, weights), seen[cross.o.module][1])
             close(weights, out.cross_attentions[layer.index][0])
-            close(output(layer.cross_heads, source, weights), seen[cross.o.module][1])
 
 
 @every
@@ -105,9 +132,10 @@ def test_logits_and_ends(name: str, tmp_path: Path) -> None:
             last = body.get_decoder()(
                 input_ids=TARGET, encoder_hidden_states=out.encoder_last_hidden_state
             ).last_hidden_state
-        bare = model.view("raw")
+        bare, cap = model.view("raw"), model.architecture.logit_cap
         x = last[0] @ bare.W_U * model.architecture.logit_scale
-        close(x if bare.b_U is None else x + bare.b_U, out.logits[0])
+        x = x if bare.b_U is None else x + bare.b_U
+        close(x if cap is None else cap * (x / cap).tanh(), out.logits[0])
         norm = model.encoder.architecture.final_norm
         assert (norm is None) == (name in ("bart", "marian"))
 
@@ -130,12 +158,12 @@ def test_folded_cross_attention_reads_the_bare_source(name: str) -> None:
     """Keys and values stand behind the encoder's final norm, queries behind the decoder's own."""
     raw = Model.from_module(build_pair(name)).view("raw")
     folded = raw.view(folded=True)
-    x = torch.randn(5, raw.d_model)
+    own, source = torch.randn(5, raw.d_model), torch.randn(5, raw.encoder.d_model)
     cross = raw.architecture.blocks[1].cross
     assert cross is not None
     for a, b in zip(raw.layers[1].cross_heads, folded.layers[1].cross_heads, strict=True):
         for kind, read in (("Q", "queries"), ("K", "keys"), ("V", "values")):
-            norm = cross.norm_of(kind)
+            norm, x = cross.norm_of(kind), own if kind == "Q" else source
             whole = x if norm is None else norm(x, raw.checkpoint)
             bare = x if norm is None else norm.bare(x)
             close(getattr(b, read)(bare), getattr(a, read)(whole))
@@ -173,7 +201,12 @@ def test_cross_attention_is_read_in_both_spaces(name: str) -> None:
     best = head.vo.top(1)[0]
     assert best.score == pytest.approx(float(VO.max()), rel=1e-4)
     assert VO[best.row.id, best.col.id] == pytest.approx(float(VO.max()), rel=1e-6)
-    QK = E_dec.T @ head.W_Q.double() @ head.W_K.double().T @ E_enc
+    sides = (
+        (E_dec.T @ head.W_Q.double(), head.spec.q_norm),
+        (E_enc.T @ head.W_K.double(), head.spec.k_norm),
+    )
+    q, k = (x if norm is None else norm.heads[0](x, model.checkpoint) for x, norm in sides)
+    QK = q @ k.T
     assert head.qk.top(1)[0].score == pytest.approx(float(QK.max()), rel=1e-4)
     line = head.qk.attended_by(5, 3).top
     assert [s.token.id for s in line] == QK[:, 5].topk(3).indices.tolist()
@@ -193,10 +226,9 @@ def test_standard_readings_of_every_part(name: str) -> None:
         assert len(found.top) == 3
     heads = {hit.address for hit in model.heads.top(100, cols=["law"])}
     assert {"L0H0", "L0X0", "L1X2"} <= heads
-    assert {hit.address.partition(".")[0] for hit in model.lookup("law", among="O").top(500)} >= {
-        "L0H0",
-        "L1X1",
-    }
+    writers = {hit.address.partition(".")[0] for hit in model.lookup("law", among="O").top(500)}
+    assert writers >= {"L0H0", "L1H1"}
+    assert ("L1X1" in writers) != model.architecture.blocks[1].merged  # the same vectors, once
     among = {hit.address.partition("L")[0] for hit in model.encoder.lookup("law").top(50)}
     assert among == {"enc."}
     reads = {hit.address[:3] for hit in model.encoder.lookup("law", among="K").top(500)}
@@ -237,3 +269,26 @@ def test_what_moved_in_either_stack_is_told(name: str, tmp_path: Path) -> None:
     assert {change.address for change in diff(base.encoder, tuned.encoder).changes} >= {
         "enc.L0N3.key"
     }
+
+
+@pytest.mark.parametrize("name", ["t5gemma", "t5gemma2"])
+@pytest.mark.parametrize(
+    ("spoiled", "words"),
+    [
+        ({"decoder": {"num_hidden_layers": 10**9}}, "1000000000 layers"),
+        ({"encoder": {"text_config": {"num_attention_heads": 10**9}}}, "1000000000 heads"),
+        ({"encoder": "a text"}, "encoder"),
+        ({"decoder": {"hidden_size": "wide"}}, "hidden_size"),
+        ({"decoder": {"intermediate_size": 19}}, "where the config makes it"),
+    ],
+)
+def test_nonsense_in_the_config_of_a_stack_is_refused(
+    name: str, spoiled: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    module = build_pair(name)
+    module.save_pretrained(tmp_path)
+    config = module.config.to_dict()
+    for side, entries in spoiled.items():
+        given = config[side] | entries if isinstance(entries, dict) else entries
+        with pytest.raises(LexrayError, match=words):
+            Model.from_pretrained(tmp_path, config={side: given})

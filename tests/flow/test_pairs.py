@@ -72,7 +72,10 @@ def test_shares_add_up_to_the_logit(name: str) -> None:
         constant += 0.0 if behind is None else float(behind @ logit.direction)
     assert end + constant + (logit.bias or 0.0) == pytest.approx(logit.at(moment), abs=2e-3)
     for layer in range(trace.model.n_layers):
-        (edge,) = graph.out_of(f"L{layer}.cross_out")
+        behind = f"L{layer}.cross_out.normed"
+        (edge,) = graph.out_of(
+            behind if any(node.id == behind for node in graph.nodes) else f"L{layer}.cross_out"
+        )
         assert edge.added is not None
         into = shares[f"L{layer}.cross_out"]
         assert into == pytest.approx(edge.added[graph.target_index], abs=2e-3)

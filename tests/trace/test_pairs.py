@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM
 
 from lexray.errors import LexrayError
 from lexray.families import Norm
 from lexray.model.model import Model
 from lexray.trace.trace import Trace
+from tests.families import forward
 from tests.families.oracles import close
 from tests.families.pairs import PAIRS, build_pair
 from tests.families.test_pairs import worded_pair
@@ -65,20 +68,21 @@ def test_blocks_add_up(name: str) -> None:
         cross = spec.cross
         assert cross is not None
         close(x.resid_self, normed(spec.attention.sum_norm, x.resid_pre + x.attn_out, model))
-        close(x.cross.read, normed(cross.pre_norm, x.resid_self, model))
-        close(x.resid_mid, normed(cross.sum_norm, x.resid_self + x.cross.write, model))
+        before = x.resid_pre if spec.merged else x.resid_self
+        close(x.cross.read, normed(cross.pre_norm, before, model))
+        close(x.resid_mid, normed(cross.sum_norm, x.resid_self + x.cross.out, model))
         close(x.mlp_in, normed(spec.ff.pre_norm, x.resid_mid, model))
         close(x.resid_post, normed(spec.ff.sum_norm, x.resid_mid + x.mlp_out, model))
         total = torch.zeros_like(x.resid_pre)
         source = out.encoder_last_hidden_state[0]
         for head in layer.cross_heads:
-            i = head.index
-            close(x.cross.k[:, i], head.keys(source))
-            close(x.cross.v[:, i], head.values(source))
+            i, j = head.index, head.kv_index
+            close(x.cross.k[:, j], head.keys(source))
+            close(x.cross.v[:, j], head.values(source))
             close(x.cross.q[:, i], head.queries(x.cross.read))
-            close(x.cross.z[:, i], x.cross.pattern[i] @ x.cross.v[:, i])
+            close(x.cross.z[:, i], x.cross.pattern[i] @ x.cross.v[:, j])
             total = total + x.cross.z[:, i] @ head.W_O
-        b_O = layer.cross_heads[0].b_O
+        b_O = None if spec.merged else layer.cross_heads[0].b_O  # which is the other's
         close(total if b_O is None else total + b_O, x.cross.write)
     for stack in (trace, trace.encoder):
         a = stack.weights.architecture
@@ -93,7 +97,7 @@ def test_contributions_add_up_to_the_logit(name: str, sources: bool) -> None:
     trace, _ = case(name)
     for position in (-1, 1):
         found = trace.contributions(9, position, sources=sources)
-        logit = float(trace.logits[position, 9])
+        logit = float(trace.logits_uncapped[position, 9])
         assert found.logit == pytest.approx(logit, abs=1e-5)
         assert sum(leaf.contribution for leaf in found) == pytest.approx(logit, abs=5e-4)
         names = {leaf.component for leaf in found}
@@ -159,7 +163,7 @@ def test_vectors_of_cross_attention_are_read(name: str) -> None:
     kinds = ["self", "cross", "cross_in", "cross_heads"]
     lens = trace.lens(kinds, layers=[1], positions=[-1], k=3)
     model = trace.model
-    vectors = [trace[1].resid_self, trace[1].cross.write, trace[1].cross.read]
+    vectors = [trace[1].resid_self, trace[1].cross.out, trace[1].cross.read]
     for line, vector in zip(lens.top_ids[:3, 0], vectors, strict=True):
         logits = model.logits(vector[-1:])[0]
         assert line.tolist() == logits.topk(3).indices.tolist()
@@ -199,3 +203,35 @@ def test_texts_that_are_too_long_are_refused(name: str) -> None:
     for source, target in (([5] * 33, [3]), ([5], [3] * 32)):
         with pytest.raises(LexrayError, match="at most 32"):
             model.trace(source, target=target)
+
+
+@pytest.mark.parametrize("name", [v.name for v in PAIRS if v.model_type.startswith("t5gemma")])
+def test_a_token_alone_has_no_source(name: str) -> None:
+    """What the first block makes of it is what its own attention and feed-forward do."""
+    model = worded_pair(name).view("raw")
+    layer, checkpoint = model.layers[0], model.checkpoint
+    x = model.W_E * model.architecture.embed_scale
+    if model.architecture.blocks[0].merged:
+        special = "model.decoder.embed_tokens.eoi_embedding"
+        x = x.index_copy(0, torch.tensor([35]), checkpoint.read(special)[None])
+    close(model.lone_states(entering=True), x)
+    for part, written in (
+        (layer.spec.attention, lambda y: sum(h.values(y) @ h.W_O for h in layer.heads)),
+        (layer.spec.ff, lambda y: forward.written(layer.ff, y)),
+    ):
+        assert part.pre_norm is not None
+        assert part.post_norm is not None
+        out = written(part.pre_norm(x, checkpoint))
+        bias = layer.heads[0].b_O if part is layer.spec.attention else None
+        x = x + part.post_norm(out if bias is None else out + bias, checkpoint)
+    close(model.lone_states(entering=False), x)
+
+
+@every
+def test_a_file_runs_as_transformers_runs_it(name: str, tmp_path: Path) -> None:
+    build_pair(name).save_pretrained(tmp_path)
+    trace = Model.from_pretrained(tmp_path).view("raw").trace(SOURCE, target=TARGET)
+    module = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        out = module(input_ids=torch.tensor([SOURCE]), decoder_input_ids=trace.ids[None])
+    close(trace.logits, out.logits[0])

@@ -49,6 +49,7 @@ from lexray.families import (
     stablelm,
     starcoder2,
     t5,
+    t5gemma,
     ungated,
     xglm,
 )
@@ -132,6 +133,7 @@ __all__ = [
     "stablelm",
     "starcoder2",
     "t5",
+    "t5gemma",
     "ungated",
     "xglm",
 ]

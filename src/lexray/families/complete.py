@@ -107,13 +107,16 @@ def _norms(a: Architecture, block: Block) -> Vectors:
     x, ff = block.attention, block.ff
     for part in (x, block.cross, block.mixer, ff, getattr(ff, "shared", None)):
         for name in ("pre_norm", "post_norm", "sum_norm", *INSIDE):
-            yield from _of(getattr(part, name, None), a.d_model)
+            if part is not block.cross or name != "source_norm":  # the encoder's own
+                yield from _of(getattr(part, name, None), a.d_model)
     yield from _of(block.factor, 1)
     for heads in (x.q, x.k, x.v):
         if isinstance(heads.linear, Latent):
             yield from _of(heads.linear.norm, heads.linear.width)
     yield x.sinks, len(x.q.starts)
     yield from _qk_norms(x)
+    if block.cross is not None:
+        yield from _qk_norms(block.cross)
 
 
 def _qk_norms(x: Attention) -> Vectors:

@@ -80,7 +80,7 @@ KINDS: dict[str, Kind] = {
         (flag, _FLAG),
         (text, _TEXT),
         (listing, _LIST),
-        (mapping, "rope_parameters rope_scaling attn_config"),
+        (mapping, "rope_parameters rope_scaling attn_config encoder decoder"),
     )
     for name in names.split()
 }

@@ -146,7 +146,8 @@ class Family:
     def architecture(self, config: Mapping[str, Any], names: Collection[str]) -> Architecture:
         """What this family's rules make of a config and a checkpoint's names."""
         try:
-            _refuse_endless(Config(config, self.defaults), len(names))
+            for part in (config, *_stacks(config)):
+                _refuse_endless(Config(part, self.defaults), len(names))
             with without_collector():
                 architecture = self.describe(Config(config, self.defaults), Names(names))
             _refuse_absurd(architecture)
@@ -175,6 +176,15 @@ NONSENSE = (
     *(RuntimeError, MemoryError),
 )
 """What Python and torch raise when values of a config do not go together."""
+
+
+def _stacks(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What a config says of an encoder and of a decoder (T5Gemma)."""
+    for side in ("encoder", "decoder"):
+        if isinstance(own := config.get(side), Mapping):
+            yield own
+            if isinstance(inner := own.get("text_config"), Mapping):
+                yield inner
 
 
 def _refuse_endless(config: Config, n_tensors: int) -> None:
@@ -231,8 +241,6 @@ UNSUPPORTED = {
     "kimi_linear": "a hybrid of attention and linear-attention layers",
     "qwen3_vl_moe": "its experts lie transposed in some files and not in others",
     "qwen3_vl_moe_text": "its experts lie transposed in some files and not in others",
-    "t5gemma": "an encoder–decoder of Gemma's blocks",
-    "t5gemma2": "an encoder–decoder of Gemma's blocks",
     "longt5": "an encoder–decoder with attention of its own",
     "switch_transformers": "an encoder–decoder with experts",
     "m2m_100": "an encoder–decoder with calculated positions",

@@ -21,7 +21,7 @@ def block_shapes(a: Architecture, block: Block) -> Shapes:
     for linear, inputs, outputs in (
         *_attention(a, block.attention),
         *_mixer(a, block.mixer),
-        *(_attention(a, block.cross) if block.cross else ()),
+        *(_attention(a, block.cross) if block.cross and not block.merged else ()),
         *(part for ff in dense_parts(block.ff) for part in _feed_forward(a, ff)),
     ):
         end, rows = linear.start + outputs, linear.rows[0] if linear.rows else 0
@@ -40,10 +40,11 @@ def _mixer(a: Architecture, x: Mixer | None) -> Iterator[tuple[Linear, int, int]
 def _attention(a: Architecture, x: Attention) -> Iterator[tuple[Linear, int, int]]:
     if x.absent:
         return
+    source = a.encoder if x.crosses and a.encoder is not None else a  # which may be wider
     for heads in (x.q, x.k, x.v, *([x.gate] if x.gate else [])):
         last, linear = max(heads.starts) + heads.d_head, heads.linear
         if not isinstance(linear, Latent):
-            yield linear, a.d_model, last
+            yield linear, (source if heads in (x.k, x.v) else a).d_model, last
             continue
         yield linear.down, a.d_model, linear.width
         own, _ = linear.parts(slice(last - heads.d_head, last))

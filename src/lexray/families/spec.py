@@ -79,6 +79,8 @@ class Attention:
     """Queries, keys and values are clamped to ± this."""
     window: int | None = None
     """Sliding window: position j is seen from i if |i − j| < window."""
+    ahead: int | None = None
+    """A window's width towards later positions, where it is another one (T5Gemma 2)."""
     chunk: int | None = None
     """Position j is seen from i only if both lie in the same so many positions (Llama 4)."""
     temperature: Temperature | None = None
@@ -266,6 +268,12 @@ class Block:
     """The name of the block's module, where it is not what its parts have in common (T5)."""
 
     @property
+    def merged(self) -> bool:
+        """Whether cross-attention is the same maps as the other, and one softmax weighs the
+        positions of both (T5Gemma 2)."""
+        return self.cross is not None and self.cross.o == self.attention.o
+
+    @property
     def module(self) -> str:
         """The name of the block's module: what the names of its parts have in common."""
         if self.path is not None:
@@ -363,6 +371,8 @@ class Architecture:
     encoder: Architecture | None = None
     """The stack that a decoder's cross-attention reads, described as a model of its own that reads
     both ways: with its blocks, its ends, and the embeddings that it shares."""
+    sourced: bool = False
+    """The decoder's module runs only beside a source (T5Gemma)."""
     settings: tuple[tuple[str, Any], ...] = ()
     """Entries that the config may leave out, and without which it says another model."""
     alone: tuple[tuple[str, Any], ...] = ()

@@ -70,8 +70,9 @@ class Circuit:
         return space_of(group.read_in, group.layer)
 
     @property
-    def matrices(self) -> tuple[Float[Tensor, "d_model r"], Float[Tensor, "r d_model"]]:
-        """The two factors of the d×d matrix, rotation included; QK-norms are not part of it."""
+    def matrices(self) -> tuple[Float[Tensor, "d_row r"], Float[Tensor, "r d_col"]]:
+        """The two factors of the d×d matrix, rotation included; QK-norms are not part of it. An
+        encoder may have another width than its decoder."""
         head = self.head
         if self.matrix == "VO":
             return at_least_float32(head.W_V), at_least_float32(head.W_O)

@@ -166,8 +166,8 @@ def layer_groups(weights: Weights, layer: int, kind: Kind) -> list[Group]:
         return mixer_groups(weights, layer, kind)
     if kind not in ("Q", "K", "V", "O") or block.attention.absent:
         return []
-    reads_source = kind in ("K", "V")
-    crossing = [] if reads_source else cross_groups(weights, layer, kind)
+    elsewhere = kind in ("K", "V") or block.merged  # among the encoder's, or the same vectors
+    crossing = [] if elsewhere else cross_groups(weights, layer, kind)
     return [*_heads(weights, layer, kind), *crossing]
 
 

@@ -259,4 +259,6 @@ def visible(spec: Attention, at: Tensor, seen: Tensor, causal: bool) -> Tensor:
     allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
     if spec.chunk is not None:
         allowed = allowed & (at[:, None] // spec.chunk == seen // spec.chunk)
-    return allowed if spec.window is None else allowed & (distance.abs() < spec.window)
+    if spec.window is None:
+        return allowed
+    return allowed & (distance < spec.window) & (-distance < (spec.ahead or spec.window))

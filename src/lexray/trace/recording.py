@@ -191,7 +191,7 @@ class LayerTrace:
         if (cross or self.spec.attention).sum_norm is not None:
             return self._part("mlp_in")
         if cross is not None:
-            return self.resid_self + self.cross.write
+            return self.resid_self + self.cross.out
         added, mixer = self.resid_pre + self.attn_out, self.spec.mixer
         return added if mixer is None or mixer.last else added + self.mixer_out
 
@@ -203,7 +203,8 @@ class LayerTrace:
 
     @property
     def resid_self(self) -> Float[Tensor, "p d_model"]:
-        """Of a decoder with cross-attention: after its own attention, before that one."""
+        """Of a decoder with cross-attention: after its own attention, before that one. Where both
+        are one (T5Gemma 2) the sum is formed here alone."""
         if self.spec.attention.sum_norm is not None:
             return self._part("cross_in")
         return self.resid_pre + self.attn_out
@@ -316,7 +317,8 @@ class LayerTrace:
             raise LexrayError(
                 f"layer {self.index} of {self.trace.model.name} has no cross-attention"
             )
-        return CrossTrace(self._part, partial(cross.o.read, self.trace.weights.checkpoint))
+        W_O = partial(cross.o.read, self.trace.weights.checkpoint)
+        return CrossTrace(self._part, W_O, cross.post_norm is not None, self.spec.merged)
 
     # ------------------------------------------------------------------ feed-forward
 

@@ -75,6 +75,12 @@ def test_no_edit_changes_no_bit(name: str) -> None:
     assert plain.edits == plain.encoder.edits == ()
 
 
+def twins(name: str, head: str) -> list[str]:
+    """The heads that have the same rows: of merged attention both."""
+    merged = not head.startswith("enc.") and model_of(name).architecture.blocks[0].merged
+    return [head.replace("X", "H"), head.replace("H", "X")] if merged else [head]
+
+
 @every
 @pytest.mark.parametrize("head", ["enc.L0H1", "enc.L1H2", "L0H1", "L1H2", "L0X1", "L1X2"])
 def test_a_head_is_its_rows_of_the_output_matrix(name: str, head: str) -> None:
@@ -83,7 +89,7 @@ def test_a_head_is_its_rows_of_the_output_matrix(name: str, head: str) -> None:
         width = part.spec.v.d_head
         zero(module, part.spec.o, slice(part.index * width, (part.index + 1) * width))
 
-    edited = trace(name, ablate(head))
+    edited = trace(name, *(ablate(one) for one in twins(name, head)))
     close(edited.logits, changed(name, without))
     assert (edited.logits - case(name)[0].logits).abs().max() > 1e-5
 
@@ -134,14 +140,15 @@ def test_everything_from_another_run_is_that_run(name: str) -> None:
 @every
 def test_cross_attention_from_another_run(name: str) -> None:
     """Queries and keys bring its weights; weights and values bring what it wrote."""
-    there, heads = other(name), range(model_of(name).n_heads)
-    looks = trace(name, *(patch(f"L1X{h}.{part}", there) for h in heads for part in "qk"))[1]
+    there, heads, head = other(name), range(model_of(name).n_heads), model_of(name).head("L1X1")
+    asking = ("H{}.q", "H{}.k", "X{}.k") if twins(name, "L1X1")[1:] else ("X{}.q", "X{}.k")
+    looks = trace(name, *(patch(f"L1{part.format(h)}", there) for h in heads for part in asking))[1]
     close(looks.cross.pattern, there[1].cross.pattern)
     close(looks.cross.k, there[1].cross.k)
     takes = trace(name, *(patch(f"L1X{h}.{p}", there) for h in heads for p in ("pattern", "v")))
     close(takes[1].cross.z, there[1].cross.z)
     one = trace(name, patch("L1X1.v", there, positions=[-1]))[1].cross.v
-    close(one[-1, 1], there[1].cross.v[-1, 1])
+    close(one[-1, head.kv_index], there[1].cross.v[-1, head.kv_index])
     close(one[:-1], case(name)[0][1].cross.v[:-1])
     short = model_of(name).trace(OTHER_SOURCE[:5], target=OTHER_TARGET)
     with pytest.raises(LexrayError, match="has 5 tokens, and no position 7"):
@@ -149,6 +156,18 @@ def test_cross_attention_from_another_run(name: str) -> None:
     with pytest.raises(LexrayError, match="same length"):
         trace(name, patch("L1X1.pattern", short))
     close(trace(name, patch("L1X1", short))[1].cross.z[:, 1], short[1].cross.z[:, 1])
+
+
+@pytest.mark.parametrize("name", ["t5gemma2"])
+def test_queries_of_merged_attention_are_those_of_the_other_head(name: str) -> None:
+    with pytest.raises(LexrayError, match=r"L1X0 asks with the queries of L1H0: change L1H0\.q"):
+        trace(name, patch("L1X0.q", other(name)))
+    both = trace(name, patch("L1H0.q", other(name)))[1]
+    was = case(name)[0][1]
+    assert (both.pattern[0] - was.pattern[0]).abs().max() > 1e-3
+    assert (both.cross.pattern[0] - was.cross.pattern[0]).abs().max() > 1e-3
+    close(both.pattern[0].sum(-1) + both.cross.pattern[0].sum(-1), torch.ones(len(both.z)))
+    close(both.cross.pattern[1], was.cross.pattern[1])
 
 
 @every
@@ -166,13 +185,14 @@ def test_cutting_all_attention_to_a_source_position_is_masking_it(name: str) -> 
     assert not bare.pattern[1, -1, 5:7].any()
     close(bare.pattern[1, -1, :5], was.pattern[1, -1, :5])
     close(bare.pattern[0], was.pattern[0])
-    close(bare.z[-1, 1], bare.pattern[1, -1] @ was.v[:, 1])
+    close(bare.z[-1, 1], bare.pattern[1, -1] @ was.v[:, model.head("L1X1").kv_index])
 
 
 @every
 def test_steering_adds_exactly_the_vector(name: str) -> None:
-    was, vector = case(name)[0], torch.linspace(-1, 1, model_of(name).d_model)
-    edited = trace(name, add("enc.L0", vector, 2.5, positions=[AT]), add("L0", vector))
+    was, model = case(name)[0], model_of(name)
+    vector, own = (torch.linspace(-1, 1, x.d_model) for x in (model.encoder, model))
+    edited = trace(name, add("enc.L0", vector, 2.5, positions=[AT]), add("L0", own))
     more = torch.zeros_like(was.encoder.embed)
     more[AT] = 2.5 * vector
     assert torch.equal(edited.encoder[0].resid_post, was.encoder[0].resid_post + more)
@@ -207,8 +227,10 @@ def test_padding_changes_nothing(name: str) -> None:
 
 @every
 def test_contributions_still_add_up(name: str) -> None:
-    vector = torch.linspace(-1, 1, model_of(name).d_model)
-    found = trace(name, *EDITS, add("L0", vector), add("enc.L0", vector)).contributions(7)
+    vector, source = (
+        torch.linspace(-1, 1, x.d_model) for x in (model_of(name), model_of(name).encoder)
+    )
+    found = trace(name, *EDITS, add("L0", vector), add("enc.L0", source)).contributions(7)
     assert abs(found.total - found.logit) < 2e-4 * (1 + abs(found.logit))
     assert found["L1.cross.edited"] != 0
     assert found["L0X1"] == 0

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lexray.choice import Some
 from lexray.choice import choose as which
-from lexray.families import Mixer, Norm
+from lexray.families import Attention, Mixer, Norm
 from lexray.flow.build.attention import CrossAttentionDrawing, OwnAttentionDrawing
 from lexray.flow.build.draft import Draft
 from lexray.flow.build.feedforward import FeedForwardDrawing
@@ -157,9 +157,13 @@ class BlockDrawing:
             mixed.append(self._norm(step, heads.draw(attn_in), norm, recorded.attn_out, normed))
         if spec.mixer is not None and not spec.mixer.last:
             mixed.append(self._mixer(step, before, spec.mixer))
-        if spec.cross is not None:
+        if spec.cross is not None and spec.merged and attn_in is not None:
+            mixed.append(self._cross(step, shown, spec.cross, attn_in))
+        elif spec.cross is not None:
             before = self._middle(step, before, mixed, "attention", "self")
-            mixed = [self._cross(step, shown, before)]
+            read = step.recorded.cross.read
+            cross_in = self._norm(step, before, spec.cross.pre_norm, read, f"{at}.cross_norm")
+            mixed = [self._cross(step, shown, spec.cross, cross_in)]
         if spec.parallel or not mixed:
             same = spec.ff.pre_norm == spec.attention.pre_norm
             middle, ff_in = before, attn_in if same else None
@@ -174,14 +178,13 @@ class BlockDrawing:
             added = [self._mixer(step, middle, spec.mixer)]
         self._after(step, middle, added)
 
-    def _cross(self, step: Step, shown: Shown, before: str) -> str:
+    def _cross(self, step: Step, shown: Shown, spec: Attention, read_from: str) -> str:
         """A decoder's attention to its source."""
-        assert step.spec.cross is not None
         assert shown.cross is not None
-        norm, read = step.spec.cross.pre_norm, step.recorded.cross.read
-        read_from = self._norm(step, before, norm, read, f"L{step.index}.cross_norm")
         known = self.draft, step.cross, shown.cross, self.options, self.name, self.tokens
-        return CrossAttentionDrawing(*known).draw(read_from)
+        written = CrossAttentionDrawing(*known).draw(read_from)
+        normed, added = f"L{step.index}.cross_out.normed", step.recorded.cross
+        return self._norm(step, written, spec.post_norm, added.out, normed)
 
     def _mixer(self, step: Step, before: str, spec: Mixer) -> str:
         """What a mixer wrote: one node, whose inside is no sum over positions."""

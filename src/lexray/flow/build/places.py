@@ -33,6 +33,7 @@ CROSS = {
 NAMES = {
     "cross_norm": "cross_in",
     "cross_sum": "mid",
+    "cross_out.normed": "cross",
     "attn_norm": "attn_in",
     "mixer_norm": "mixer_in",
     "mixer.normed": "mixer",

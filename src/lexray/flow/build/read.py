@@ -78,7 +78,7 @@ def _edge(link: DraftEdge, norms: dict[str, float], projections: dict[str, Proje
 def _lengths(sketches: Sequence[Sketch]) -> dict[str, float]:
     if not sketches:
         return {}
-    norms = torch.stack([sketch.vector for sketch in sketches]).norm(dim=1).tolist()
+    norms = torch.stack([sketch.vector.norm() for sketch in sketches]).tolist()
     return {sketch.id: norm for sketch, norm in zip(sketches, norms, strict=True)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -10,22 +10,8 @@ from functools import partial
 from torch import Tensor, nn
 
 from lexray.families import Attention, Heads
-from lexray.trace.apply.actions import CROSS, Action, Point
+from lexray.trace.apply.actions import CROSS, Point
 from lexray.trace.apply.editor import Editor, columns_of
-from lexray.trace.record.attention import uses_interface
-from lexray.trace.recording import Recording
-
-
-def make_editor(
-    recording: Recording, modules: Mapping[str, nn.Module], rows: Sequence[Sequence[Action]]
-) -> Editor:
-    """Who changes copies of a recorded run, each by its own actions."""
-    ran, n = recording.weights, len(recording)
-    interface = uses_interface(ran.architecture, modules)
-    known = ran.architecture, modules, ran.checkpoint, rows, [n] * len(rows), interface
-    if recording.source is None:
-        return Editor(*known)
-    return CrossEditor(*known, sources=[len(recording.source)] * len(rows))
 
 
 @dataclass(eq=False)

@@ -15,9 +15,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lexray.checkpoint.module import modules_by_name
+from lexray.errors import LexrayError
 from lexray.families import Block, Experts, FeedForward
 from lexray.trace.apply.actions import Action
-from lexray.trace.apply.cross import make_editor
+from lexray.trace.apply.choose import make_editor
 from lexray.trace.record.attention import watch_attention
 from lexray.trace.record.experts import Inside, Look, watch_experts
 from lexray.trace.record.module import module_of
@@ -91,7 +92,31 @@ def _gather(
     states, by_part = (
         {key: _shape(recording, key, x) for key, x in part.items()} for part in (caught, ups)
     )
+    states |= {key: part for key in states if (part := _own_part(recording, key)) is not None}
     return Gradients(value, states, by_part)
+
+
+def _own_part(recording: Recording, key: tuple[int, Caught]) -> Float[Tensor, "n width"] | None:
+    """Of merged attention (T5Gemma 2): what heads took of one of the two, and wrote of it, which no
+    module gives by itself; their slopes are those of the sum."""
+    n, name = key
+    if not recording.weights.architecture.blocks[n].merged:
+        return None
+    if name not in ("z", "cross_z", "attn_write", "cross_write"):
+        return None
+    if len(recording.positions) < len(recording):
+        raise LexrayError(
+            f"gradients at L{n}.{name} of {recording.model.name}, whose attention to itself and to "
+            "its source is one, need all positions; trace it without positions="
+        )
+    layer = recording[n]
+    x = {
+        "z": lambda: layer.z,
+        "cross_z": lambda: layer.cross.z,
+        "attn_write": lambda: layer.attn_write,
+        "cross_write": lambda: layer.cross.write,
+    }[name]()
+    return x.reshape(len(recording), -1)
 
 
 def _or_none(slope: Tensor | None, x: Tensor) -> Tensor:

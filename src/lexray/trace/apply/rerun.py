@@ -22,7 +22,7 @@ from lexray.errors import LexrayError
 from lexray.families import Experts
 from lexray.model.cache import Drawer
 from lexray.trace.apply.actions import Action
-from lexray.trace.apply.cross import make_editor
+from lexray.trace.apply.choose import make_editor
 from lexray.trace.apply.editor import Editor
 from lexray.trace.apply.skip import begin_at, count_outputs, lowest_needed
 from lexray.trace.record.attention import watch_attention

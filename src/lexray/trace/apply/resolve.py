@@ -366,12 +366,23 @@ def _check(model: Anatomy, edit: Edit) -> None:
         )
     for site in edit.heads if isinstance(edit, Cut) else (edit.site,):
         site.check(model)
+        _refuse_shared_query(model, site)
     for run in runs_of(edit):
         if isinstance(run, Recording):
             alone = run.source is None and model.architecture.encoder is not None
             refuse_other_model(run, model.encoder if alone else model)
     if isinstance(edit, Add) and not runs_of(edit):
-        edit.vector.read(model, 0, _no_run)
+        edit.vector.read(model.stack_at(edit.site.address), 0, _no_run)
+
+
+def _refuse_shared_query(model: Anatomy, site: Site) -> None:
+    """Raises for the queries of cross-attention that are those of another head."""
+    if site.kind == "q" and site.crosses and model.architecture.blocks[site.layer].merged:
+        own = replace(site.address, cross=False)
+        raise LexrayError(
+            f"in {model.name} {site.address} asks with the queries of {own}: change {own}.q, which "
+            "changes what both look at"
+        )
 
 
 def _no_run(run: Run) -> Recording:

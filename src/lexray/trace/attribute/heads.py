@@ -151,6 +151,10 @@ class CrossStep(HeadsStep):
     def written(self) -> Float[Tensor, "d_model"]:
         return self.at(self.recorded.cross.write)
 
+    @property
+    def b_O(self) -> Float[Tensor, "d_model"] | None:
+        return None if self.spec.merged else super().b_O  # which is counted with the other
+
     @cached_property
     def q(self) -> Float[Tensor, "n_heads d_head"]:
         return self.at(self.recorded.cross.q)

@@ -61,13 +61,20 @@ class Step(HeadsStep):
             return self.at(recorded.cross.write)
         return self.at(recorded.attn_write if part == "attention" else recorded.mlp_write)
 
+    def before_norm_of(self, part: SubBlock) -> Float[Tensor, "d_model"]:
+        """What the norm behind a sub-block reads: what it wrote, with what cross-attention did
+        where both are one."""
+        if self.spec.merged and part in ("attention", "cross"):
+            return self.output_of("attention") + self.output_of("cross")
+        return self.output_of(part)
+
     def total(self, part: SubBlock) -> Float[Tensor, "d_model"]:
         """The stream with what a sub-block added to it, before the norm of the sum."""
         recorded = self.recorded
         if part == "attention":
             return self.at(recorded.resid_pre) + self.at(recorded.attn_out)
         if part == "cross":
-            return self.at(recorded.resid_self) + self.at(recorded.cross.write)
+            return self.at(recorded.resid_self) + self.at(recorded.cross.out)
         if part == "mixer" and self.spec.mixer is not None and self.spec.mixer.last:
             return self.at(recorded.resid_late) + self.at(recorded.mixer_out)
         return self.at(recorded.resid_mid) + self.at(recorded.mlp_out)

@@ -90,7 +90,7 @@ class Stop:
             return self.stream
         assert self.step is not None
         assert self.part in ("attention", "mixer", "cross", "ff")
-        x = self.step.output_of(self.part)
+        x = self.step.before_norm_of(self.part)
         return before_norm(self._post_norm, self._checkpoint, self.stream, x)
 
     @property

@@ -28,7 +28,7 @@ from lexray.trace.recording import LayerTrace, Recording
 IN_BLOCK = ("pre", "self", "mid", "post")
 SUB_BLOCKS = {
     "attention": "attn_out",
-    "cross": "cross.write",
+    "cross": "cross.out",
     "mixer": "mixer_out",
     "mlp": "mlp_out",
     "attn_in": "attn_in",

@@ -24,9 +24,9 @@ from lexray.model.head_matrices import alibi_slopes, visible
 NAME = "lexray_recording"
 SETTING = "_attn_implementation_internal"
 
-Watch = Callable[[nn.Module, Tensor, Tensor, Tensor], None]
-"""Told the attention module, its queries and keys (rotated; batch, head, position, width), and its
-weights (batch, head, query, key)."""
+Watch = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor], None]
+"""Told the attention module, its queries, keys (both rotated) and values (batch, head, position,
+width), and its weights (batch, head, query, key)."""
 
 
 @runtime_checkable
@@ -80,7 +80,7 @@ def watch_attention(
         if change is not None:
             out, weights = change.after_attention(module, value, out, weights)
         if watch is not None:
-            watch(module, query, key, weights)
+            watch(module, query, key, value, weights)
         return out, weights
 
     masks = AttentionMaskInterface._global_mapping

@@ -23,23 +23,33 @@ class CrossTrace:
 
     part: Callable[[str], Tensor]
     W_O: Callable[[], Float[Tensor, "inner d_model"]]
+    normed: bool = False
+    """Whether a norm stands behind what it writes."""
+    merged: bool = False
+    """Whether its queries are those of the layer's own attention (T5Gemma 2)."""
 
     @property
     def read(self) -> Float[Tensor, "p d_model"]:
         """What its queries are made of."""
-        return self.part("cross_in")
+        return self.part("attn_in" if self.merged else "cross_in")
 
     @property
     def q(self) -> Float[Tensor, "p n_heads d_head"]:
-        return self.part("cross_q")
+        """Queries, with QK-norm, before rotation."""
+        return self.part("q" if self.merged else "cross_q")
 
     @property
-    def k(self) -> Float[Tensor, "n_source n_heads d_head"]:
+    def q_rotated(self) -> Float[Tensor, "p n_heads d_head"]:
+        """Queries as they meet the keys of the source, which nothing turns."""
+        return self.part("q_rotated") if self.merged else self.q
+
+    @property
+    def k(self) -> Float[Tensor, "n_source n_kv_heads d_head"]:
         """Keys, of the source's positions."""
         return self.part("cross_k")
 
     @property
-    def v(self) -> Float[Tensor, "n_source n_heads d_head"]:
+    def v(self) -> Float[Tensor, "n_source n_kv_heads d_head"]:
         return self.part("cross_v")
 
     @property
@@ -59,5 +69,10 @@ class CrossTrace:
 
     @property
     def write(self) -> Float[Tensor, "p d_model"]:
-        """Σ_heads and the bias: what it adds to the stream."""
+        """Σ_heads and the bias, before any norm; of merged attention without the bias."""
         return self.part("cross_write")
+
+    @property
+    def out(self) -> Float[Tensor, "p d_model"]:
+        """What it adds to the stream."""
+        return self.part("cross_out") if self.normed else self.write

@@ -26,6 +26,8 @@ class CrossRecorder(Recorder):
         if "residual" in what:
             self.before(cross.q.linear.module, self._keeper(n, "cross_in"))
             self.after(cross.o.module, self._keeper(n, "cross_write"))
+            if cross.post_norm is not None and cross.post_norm.module is not None:
+                self.after(cross.post_norm.module, self._keeper(n, "cross_out"))
         if "heads" in what:
             width = cross.v.d_head
             self.before(cross.o.module, lambda x: self.keep(n, "cross_z", split_heads(x, width)))
@@ -45,14 +47,20 @@ class CrossRecorder(Recorder):
         """Keeps what belongs to the positions of a source."""
         self.kept[row][n, name] = x.detach().to(self.plan.device, copy=True)
 
-    def _see_attention(self, module: nn.Module, q: Tensor, k: Tensor, weights: Tensor) -> None:
+    def _keep_looks(self, layer: int, weights: Tensor) -> None:
+        """The weights (batch, head, query, key) on the positions of the source."""
+        for row, length in enumerate(self.sources):
+            at = self.plan.rows(row, weights.device)
+            self._put(row, layer, "cross_pattern", weights[row][:, at, :length])
+
+    def _see_attention(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, weights: Tensor
+    ) -> None:
         layer = self.layer_of.get(id(module))
         if layer is None or layer not in self.plan.layers:
             return
         cross = self.architecture.blocks[layer].cross
         if cross is None or module is not self.modules[cross.module]:
-            super()._see_attention(module, q, k, weights)
-            return
-        for row, length in enumerate(self.sources):
-            at = self.plan.rows(row, weights.device)
-            self._put(row, layer, "cross_pattern", weights[row][:, at, :length])
+            super()._see_attention(module, q, k, v, weights)
+        else:
+            self._keep_looks(layer, weights)

@@ -67,7 +67,7 @@ class Recorder(Keeper):
             undo.callback(self._remove_hooks)
             undo.enter_context(evaluating(self.module))
             editor = self.editor
-            watch = self._see_attention if "attention" in self.plan.what else None
+            watch = self._see_attention if self.watches else None
             if self.uses_interface and (watch or (editor is not None and editor.attends)):
                 undo.enter_context(watch_attention(self.module, watch, editor))
             if self._has_experts():
@@ -79,6 +79,11 @@ class Recorder(Keeper):
         self.keep_edits()
 
     @property
+    def watches(self) -> bool:
+        """Whether attention itself is looked at."""
+        return "attention" in self.plan.what
+
+    @property
     def uses_interface(self) -> bool:
         """Whether all of its attention is looked up in transformers' interface."""
         return uses_interface(self.architecture, self.modules)
@@ -88,7 +93,9 @@ class Recorder(Keeper):
 
     # ------------------------------------------------------------------ what hooks see
 
-    def _see_attention(self, module: nn.Module, q: Tensor, k: Tensor, weights: Tensor) -> None:
+    def _see_attention(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, weights: Tensor
+    ) -> None:
         layer = self.layer_of.get(id(module))
         if layer is None or layer not in self.plan.layers:
             return
@@ -172,7 +179,7 @@ class Recorder(Keeper):
 
     def _hook_attention(self, n: int, spec: Attention) -> None:
         what = self.plan.what
-        once: Once = only_first if spec.called_again else _as_it_is
+        once: Once = only_first if self._is_called_again(spec) else _as_it_is
         if "residual" in what:
             self.before(spec.q.linear.reader, once(self._keeper(n, "attn_in")))
             self.after(spec.o.module, self._keeper(n, "attn_write"))
@@ -181,8 +188,7 @@ class Recorder(Keeper):
         if "heads" in what:
             width = spec.v.d_head
             self.before(
-                spec.o.module,
-                lambda x: self.keep(n, "z", split_heads(self.as_batch(x), width)),
+                spec.o.module, lambda x: self._keep_z(n, split_heads(self.as_batch(x), width))
             )
         if "attention" in what:
             if spec.gate is not None:
@@ -200,6 +206,13 @@ class Recorder(Keeper):
             self.after(spec.module, lambda out: self._fill_attention(n, spec, out))
             if not spec.o.module.startswith(f"{spec.module}."):  # edits act behind it
                 self.after(spec.o.module, lambda _: self._fill_edited(n))
+
+    def _is_called_again(self, spec: Attention) -> bool:
+        """Whether other things go through the maps of queries and keys, after these."""
+        return spec.called_again
+
+    def _keep_z(self, n: int, z: Tensor) -> None:
+        self.keep(n, "z", z)
 
     def _hook_mixer(self, n: int, spec: Mixer) -> None:
         self.before(spec.inputs[0].module, self._keeper(n, "mixer_in"))

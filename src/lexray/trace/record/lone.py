@@ -80,9 +80,31 @@ def _one_block(weights: Weights) -> tuple[Weights, nn.Module]:
 
 def _run(module: nn.Module, ids: Int[Tensor, "texts n"], first: Weights) -> None:
     ids = ids.to(entry_device(first, module))
-    options = {"use_cache": False} if first.architecture.causal else {}
-    with suppress(EnoughError):
+    options: dict[str, Any] = {"use_cache": False} if first.architecture.causal else {}
+    with suppress(EnoughError), ExitStack() as undo:
+        if first.architecture.sourced:
+            options |= undo.enter_context(_no_source(first, module, len(ids)))
         module(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+
+
+@contextmanager
+def _no_source(first: Weights, module: nn.Module, n: int) -> Iterator[dict[str, Tensor]]:
+    """For a decoder that runs beside a source only: one token that is hidden from it, and of which
+    nothing is written."""
+    a, block = first.architecture, first.architecture.blocks[0]
+    assert a.encoder is not None
+    assert block.cross is not None
+    like = next(module.parameters())
+    given = {
+        "encoder_hidden_states": like.new_zeros(n, 1, a.encoder.d_model),
+        "encoder_attention_mask": torch.zeros(n, 1, dtype=torch.long, device=like.device),
+    }
+    if block.merged:
+        yield given
+        return
+    inner = block.cross.o.module.removeprefix(f"{block.module}.")
+    with _after(_first_of(first, module).get_submodule(inner), torch.zeros_like):
+        yield given
 
 
 def _is_of_pair(weights: Weights) -> bool:
@@ -92,7 +114,7 @@ def _is_of_pair(weights: Weights) -> bool:
 
 def _stack_of(weights: Weights) -> nn.Module:
     """One stack of an encoder–decoder. A decoder's is run without a source, as transformers does
-    where there is none: cross-attention is left out."""
+    where there is none: cross-attention is left out. T5Gemma's is given one that is hidden."""
     module: Any = module_of(weights.decoder or weights)
     stack: nn.Module = module.get_decoder() if weights.decoder is None else module.get_encoder()
     return stack

@@ -166,7 +166,7 @@ def _own_part(model: Weights, name: str) -> tuple[slice, ...]:
 def text_names(model: Weights) -> dict[str, str]:
     """The text model's tensors: their names in a model of text alone, and on disk."""
     names, a = model.checkpoint.names(), model.architecture
-    inner = [word for word in INSIDE if word in a.embed]
+    inner = [word for word in INSIDE if word in a.embed and a.encoder is None]
     ends = (a.unembed, a.unembed_bias)
     inside = (name for name in names if name in ends or all(word in name for word in inner))
     return {reduce(lambda x, word: x.replace(word, "", 1), inner, name): name for name in inside}

@@ -24,10 +24,12 @@ from lexray.edits.values import Edit, Edits
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.trace.apply.actions import Action
+from lexray.trace.apply.choose import choose_editor, is_merged
 from lexray.trace.apply.cross import CrossEditor
 from lexray.trace.apply.resolve import ReadyEdits
 from lexray.trace.record.crossing import CrossRecorder
 from lexray.trace.record.hooks import Recorder
+from lexray.trace.record.merged import MergedRecorder
 from lexray.trace.record.module import module_of
 from lexray.trace.record.plan import RecordPlan, What, choose_what
 from lexray.trace.record.prompt import pad, read_prompts, refuse_too_long
@@ -228,7 +230,8 @@ class PairRunner(Runner):
     def _recorder(self, plan: RecordPlan) -> Recorder:
         weights, lengths = self.weights, [len(source) for source in self.sources]
         known = plan, self.module, weights.architecture, weights.checkpoint
-        return CrossRecorder(*known, sources=lengths)
+        kind = MergedRecorder if is_merged(weights.architecture) else CrossRecorder
+        return kind(*known, sources=lengths)
 
     def editor(self, recorder: Recorder, rows: Sequence[Sequence[Action]]) -> CrossEditor | None:
         if not any(rows):
@@ -236,7 +239,8 @@ class PairRunner(Runner):
         lengths, interface = recorder.plan.lengths, recorder.uses_interface
         known = recorder.architecture, recorder.modules, recorder.checkpoint
         sources = [len(source) for source in self.sources]
-        return CrossEditor(*known, rows, lengths, interface, sources=sources)
+        kind = choose_editor(recorder.architecture)
+        return kind(*known, rows, lengths, interface, sources=sources)
 
     def _given(self) -> dict[str, Any]:
         given, mask = encoder_outputs(self.sources, self.module)
@@ -244,6 +248,9 @@ class PairRunner(Runner):
 
     def _forward(self, recorder: Recorder, ids: list[list[int]]) -> None:
         inputs, mask = pad(ids, self.pad, self.device)
+        logits = Logits(recorder, list(range(inputs.shape[1])))
+        if "logits" in recorder.plan.what:
+            self._keep_uncapped(recorder, logits)
         out = self.module(
             decoder_input_ids=inputs,
             decoder_attention_mask=mask,
@@ -251,7 +258,7 @@ class PairRunner(Runner):
             **self._given(),
         )
         if "logits" in recorder.plan.what:
-            Logits(recorder, list(range(inputs.shape[1]))).keep("logits", out.logits)
+            logits.keep("logits", out.logits)
 
     def continue_each(
         self, ids: Ids, new_tokens: int, changes: Sequence[ReadyEdits]

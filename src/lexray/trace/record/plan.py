@@ -24,6 +24,7 @@ PARTS: dict[What, tuple[str, ...]] = {
         *("resid_pre", "resid_mid", "resid_post"),
         *("attn_in", "attn_write", "attn_out", "mlp_in", "mlp_write", "mlp_out"),
         *("mixer_in", "mixer_write", "mixer_out", "cross_in", "cross_write"),
+        "cross_out",
     ),
     "attention": (
         "cross_q",

@@ -297,20 +297,25 @@ class Runner:
         self, recorder: Recorder, inputs: Tensor, options: dict[str, Any]
     ) -> None:
         """The logits of kept positions alone, where the model can leave out the others."""
-        plan, a = recorder.plan, self.model.architecture
+        plan = recorder.plan
         wanted = sorted({i for kept in plan.positions for i in kept})
         if "logits_to_keep" in inspect.signature(self.module.forward).parameters:
             options["logits_to_keep"] = torch.tensor(wanted, device=self.device)
         else:
             wanted = list(range(inputs.shape[1]))
         logits = Logits(recorder, wanted)
+        self._keep_uncapped(recorder, logits)
+        out = self.module(input_ids=inputs, **options)
+        logits.keep("logits", out.logits if "logits" in out else out.prediction_logits)
+
+    def _keep_uncapped(self, recorder: Recorder, logits: Logits) -> None:
+        """Logits before their tanh cap, where they have one."""
+        a = self.model.architecture
         if a.logit_cap is not None and self.head is not None:
             handle = self.head.register_forward_hook(
                 lambda _, __, out: logits.keep("logits_uncapped", out * a.logit_scale)
             )
             recorder.handles.append(handle)
-        out = self.module(input_ids=inputs, **options)
-        logits.keep("logits", out.logits if "logits" in out else out.prediction_logits)
 
 
 @dataclass(frozen=True)
