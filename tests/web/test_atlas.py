@@ -78,7 +78,7 @@ def test_the_map_is_what_the_model_says(client: TestClient, library: Library) ->
     heads = {row["address"]: row for row in rows(client, "/demo/map/heads.json?colour=norm")}
     assert len(heads) == 20
     for layer, figures in overview(model, "norm", "heads").to_dict()["layers"].items():
-        norms = [heads[f"L{layer}H{i}"]["vo_norm"] for i in range(len(figures))]
+        norms = [heads[f"{layer}H{i}"]["vo_norm"] for i in range(len(figures))]
         assert norms == pytest.approx(figures, rel=1e-3)
     legible = model["L2H1"].vo.top(K).legibility
     assert heads["L2H1"]["vo_legibility"] == pytest.approx(legible, abs=1e-3)
@@ -87,7 +87,7 @@ def test_the_map_is_what_the_model_says(client: TestClient, library: Library) ->
             row["figure"] or 0
             for row in rows(client, f"/demo/map/neurons.json?neurons={colour}&layer=2")
         ]
-        figures = overview(model, colour, "neurons", [2]).to_dict()["layers"]["2"]
+        figures = overview(model, colour, "neurons", [2]).to_dict()["layers"]["L2"]
         assert strip == pytest.approx(figures, rel=1e-3, abs=1e-3)
     stored_roles = {
         (row["address"], row["role"]) for row in rows(client, "/demo/map/heads.json?colour=role")

@@ -165,3 +165,10 @@ def test_no_other_file_is_read(client: TestClient, path: str) -> None:
     assert answer.status_code in (400, 404)
     assert "root:" not in answer.text
     assert "starlette" not in answer.text
+
+
+def test_a_body_has_one_length(client: TestClient) -> None:
+    """Who goes by the one and who goes by the other would see two requests."""
+    both = {"content-length": "5", "transfer-encoding": "chunked", "origin": OWN}
+    answer = client.post("/demo/L2H1/vo", headers=both, content=b"hello")
+    assert (answer.status_code, answer.headers["connection"]) == (400, "close")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,19 @@ def test_two_models(monkeypatch: pytest.MonkeyPatch) -> None:
     page = client.get("/demo/compare/demo-sentiment?of=L3N17").text
     assert "data-when" not in page  # all of it is there now
     assert not Inline(page).found
+    for partner in found["partners"]["content"]["partners"]:
+        assert f'href="/demo-sentiment/{partner["address"]}"' in page
+
+
+@pytest.mark.slow
+def test_another_model_is_read_as_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = demo_library("demo", "demo-sentiment")
+    client = open_client(library)
+    for path in ("/demo/L3N17?view=raw", "/demo/L3H2?view=raw", "/demo/L3H2.V1?view=raw"):
+        head, _, query = path.partition("?")
+        section = read(client, f"{head}/in-demo-sentiment.json?{query}")
+        made = run(section["python"], library, monkeypatch)
+        assert json.loads(json.dumps(made.to_dict())) == section["content"]
 
 
 def test_the_shelf_says_what_each_model_is(tmp_path: Path) -> None:
@@ -205,6 +220,49 @@ def test_what_follows_is_begun_and_then_there(client: TestClient, library: Libra
     assert "data-when" not in fresh.get(f"{path}.part").text
 
 
+def test_a_heat_map_has_the_order_in_which_it_is_typed(
+    client: TestClient, library: Library
+) -> None:
+    typed = [" film", " he", " she", " actor"]
+    part = client.get("/demo/L2H1/grid-vo.part", params={"tokens": ",".join(typed)}).text
+    ids = [library["demo"].model.space.id(word) for word in typed]
+    rows = [line.partition("</th>")[0] for line in part.split('scope="row"')[1:]]
+    assert [f"/token/{i}" in row for i, row in zip(ids, rows, strict=True)] == [True] * 4
+
+
+def test_links_show_their_other_end(client: TestClient, library: Library) -> None:
+    """Also where one neuron is read by its key and its gate, which are two addresses."""
+    for name in ("writers", "readers"):
+        found = read(client, f"/demo/L1N5/{name}.json")["content"]["links"]
+        part = client.get(f"/demo/L1N5/{name}.part").text
+        assert len(found) > 2
+        assert 'href="/demo/L1N5' not in part.partition('class="body"')[2]
+        for each in found:
+            other = each["writer" if name == "writers" else "reader"]
+            assert f">{other}</a>" in part
+
+
+def test_both_halves_of_a_subhead_stand_beside_each_other(client: TestClient) -> None:
+    for at, half in (("L3H2.V12", "L3H2.O12"), ("L3H2.Q3", "L3H2.K3")):
+        found = read(client, f"/demo/{at}.json?k=4")["sections"]["term"]["content"]
+        alone = read(client, f"/demo/{half}.json?k=4")["sections"]["readings"]["content"]
+        assert found == alone
+
+
+def test_a_layer_leads_to_all_its_parts(client: TestClient, library: Library) -> None:
+    page = client.get("/demo/L2").text
+    for at in ("L2H4", "L2.b_O", "L2.b_out", "L2.attn_norm", "L2.mlp_norm_bias"):
+        assert f'href="/demo/{at}"' in page
+        assert client.get(f"/demo/{at}").status_code == 200
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/demo/map"])
+def test_pages_lead_to_their_twins(client: TestClient, path: str) -> None:
+    page = client.get(path).text
+    (link,) = re.findall(r'<a href="([^"]+)" title="the same content for programs">', page)
+    assert read(client, unescape(link)) == read(client, twin_of(path))
+
+
 def test_the_map(client: TestClient) -> None:
     found = read(client, "/demo/map.json")
     assert [layer["heads"] for layer in found["layers"]] == [5] * 4
@@ -215,8 +273,8 @@ def test_the_map(client: TestClient) -> None:
         heads = read(client, f"/demo/map/heads.json?colour={colour}")["content"]
         assert len(heads.get("heads", [])) == 20 or len(heads["layers"]) == 4
     strip = read(client, "/demo/map/neurons.json?layer=2")["content"]
-    assert list(strip["layers"]) == ["2"]
-    assert len(strip["layers"]["2"]) == 640
+    assert list(strip["layers"]) == ["L2"]
+    assert len(strip["layers"]["L2"]) == 640
 
 
 def test_the_map_by_what_removing_a_head_does(client: TestClient, library: Library) -> None:

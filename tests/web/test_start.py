@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 
 from lexray.model.origin import Origin
-from lexray.web.start import start
+from lexray.web.start import bind, start
 from tests.cli.running import save_tiny
 
 
@@ -30,3 +30,18 @@ def test_titles_are_cleaned(
     assert "token=" in said
     assert said.isascii()
     assert all(letter.isprintable() or letter == "\n" for letter in said)
+
+
+def test_who_comes_before_the_first_answer_waits() -> None:
+    """The browser is opened before the server runs."""
+    listening = bind("127.0.0.1", 0)
+    with listening, socket.create_connection(listening.getsockname(), timeout=60) as early:
+        early.sendall(b"GET / HTTP/1.1\r\n")
+
+
+def test_ctrl_c_is_how_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uvicorn.Server, "run", interrupt)
+    start([Origin("demo")], host="127.0.0.1", port=0, browser=False)

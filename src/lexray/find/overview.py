@@ -30,19 +30,18 @@ class Overview(Result):
     source: Source
     by: By
     parts: Parts
-    layers: tuple[int, ...]
+    layers: tuple[str, ...]
+    """By their addresses."""
     figures: tuple[tuple[float, ...], ...]
     """Of each of these layers, one for each head or neuron."""
+    largest: tuple[str | None, ...]
+    """Which has the largest, of each layer."""
 
     def tables(self) -> list[Table]:
-        rows: list[tuple[Cell, ...]] = []
-        for layer, own in zip(self.layers, self.figures, strict=True):
-            mean = sum(own) / max(1, len(own))
-            best = max(range(len(own)), key=own.__getitem__, default=0)
-            letter = "H" if self.parts == "heads" else "N"
-            rows.append(
-                (f"L{layer}", len(own), mean, max(own, default=None), f"L{layer}{letter}{best}")
-            )
+        rows: list[tuple[Cell, ...]] = [
+            (layer, len(own), sum(own) / max(1, len(own)), max(own, default=None), which)
+            for layer, own, which in zip(self.layers, self.figures, self.largest, strict=True)
+        ]
         columns = ("layer", self.parts, f"mean {self.by}", "largest", "which")
         return [Table(columns, tuple(rows), f"{self.by} of {self.parts}", str(self.source))]
 
@@ -52,7 +51,7 @@ class Overview(Result):
             "by": self.by,
             "parts": self.parts,
             "layers": {
-                str(layer): [float(f"{x:.4g}") for x in own]
+                layer: [float(f"{x:.4g}") for x in own]
                 for layer, own in zip(self.layers, self.figures, strict=True)
             },
         }
@@ -66,8 +65,10 @@ def overview(
 ) -> Overview:
     """How legible, or how large, all heads or neurons are.
 
-    Heads: the legibility of VO's best pairs of different tokens, or ‖W_V W_O‖. Neurons: that of
-    the value, expert after expert in mixtures, the shared one last.
+    Heads: the legibility of VO's best pairs of different tokens, or ‖W_V W_O‖; those of a decoder's
+    cross-attention stand behind its own. Neurons: that of the value, expert after expert in
+    mixtures, the shared one last. Of an encoder–decoder the encoder's layers come first; `layers`
+    chooses among the decoder's (`model.encoder` is the encoder by itself).
 
     >>> lx.overview(model, "norm", "neurons").figures[2][77]
     """
@@ -75,22 +76,38 @@ def overview(
         said = f"{', '.join(get_args(By))} of {', '.join(get_args(Parts))}"
         raise LexrayError(f"there is no overview of {parts!r} by {by!r}; there are {said}")
     chosen = [model.layers[i] for i in choose(layers, model.n_layers, "layer")]
+    if layers is None:
+        chosen = [layer for stack in model.stacks for layer in stack.layers]
     measure = _MEASURES[by, parts]
     figures = tuple(
-        tuple(measure(model, layer)) for layer in track(chosen, len(chosen), f"reading {parts}")
+        tuple(measure(layer)) for layer in track(chosen, len(chosen), f"reading {parts}")
     )
-    return Overview(
-        model.space.source(""), by, parts, tuple(layer.index for layer in chosen), figures
+    largest = tuple(
+        _name(layer, parts, max(range(len(own)), key=own.__getitem__)) if own else None
+        for layer, own in zip(chosen, figures, strict=True)
     )
+    addresses = tuple(str(layer.address) for layer in chosen)
+    return Overview(model.space.source(""), by, parts, addresses, figures, largest)
 
 
-def _legible_heads(model: Anatomy, layer: Layer) -> list[float]:
-    circuits = [head.vo for head in layer.heads]
+def _name(layer: Layer, parts: Parts, i: int) -> str:
+    """The address of a layer's i-th head or neuron, in the order of the figures."""
+    if parts == "heads":
+        return str(layer.every_head[i].address)
+    for ff in layer.feed_forwards:
+        if i < ff.d_mlp:
+            return f"{ff.address}N{i}"
+        i -= ff.d_mlp
+    raise LexrayError(f"{layer.address} has no such neuron")
+
+
+def _legible_heads(layer: Layer) -> list[float]:
+    circuits = [head.vo for head in layer.every_head]
     return [pairs.legibility for pairs in each_top(circuits, PAIRS, exclude_same=True)]
 
 
-def _large_heads(model: Anatomy, layer: Layer) -> list[float]:
-    return [_size(head) for head in layer.heads]
+def _large_heads(layer: Layer) -> list[float]:
+    return [_size(head) for head in layer.every_head]
 
 
 def _size(head: Head) -> float:
@@ -99,7 +116,7 @@ def _size(head: Head) -> float:
     return float(((W_V.T @ W_V) * (W_O @ W_O.T)).sum().clamp(min=0).sqrt())
 
 
-def _legible_neurons(model: Anatomy, layer: Layer) -> list[float]:
+def _legible_neurons(layer: Layer) -> list[float]:
     scores: list[float] = []
     for group in layer.groups("value"):
         top = group.space.top(group.tensor, "value", WINDOW)
@@ -107,7 +124,7 @@ def _legible_neurons(model: Anatomy, layer: Layer) -> list[float]:
     return scores
 
 
-def _large_neurons(model: Anatomy, layer: Layer) -> list[float]:
+def _large_neurons(layer: Layer) -> list[float]:
     norms: list[float] = []
     for group in layer.groups("value"):
         norms += at_least_float32(group.tensor).norm(dim=1).tolist()

@@ -122,12 +122,25 @@ def views(place: Viewpoint, *path: str | int, **query: object) -> Markup:
     return el("span", *ways, class_="switch", title="how parameters are read")
 
 
-def copies(python: str, command: str) -> Markup:
-    """The two buttons that give the exact call."""
+def copies(python: str, command: str, twin: str = "") -> Markup:
+    """The two buttons that give the exact call; of a page also its JSON twin. Those of a section
+    are short, and say the rest under the pointer and to readers of screens."""
+    ways = [("Python", python)] + ([("command", command)] if command else [])
     return el(
         "span",
-        el("button", "copy as Python", type="button", data_copy=python, data_key="c"),
-        el("button", "copy as command", type="button", data_copy=command) if command else None,
+        *(
+            el(
+                "button",
+                f"copy as {way}" if twin else way,
+                type="button",
+                data_copy=text,
+                data_key="c" if twin and way == "Python" else None,
+                title=f"copy as {way}",
+                aria_label=f"copy as {way}",
+            )
+            for way, text in ways
+        ),
+        el("a", "JSON", href=twin, title="the same content for programs") if twin else None,
         class_="copies",
     )
 

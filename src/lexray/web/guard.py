@@ -126,6 +126,10 @@ class Guard:
             return _say("this app is reached under its own name only", 421)
         if not self._is_own(scope["method"], headers):
             return _say("requests from other sites' pages are refused", 403)
+        if "transfer-encoding" in headers and "content-length" in headers:
+            refusal = _say("a body has one length: Content-Length or Transfer-Encoding", 400)
+            refusal.headers["connection"] = "close"
+            return refusal
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > LARGEST_BODY:
             return _say(f"at most {LARGEST_BODY:,} bytes are taken", 413)

@@ -118,7 +118,7 @@ class App:
         sheet, query = asked.sheet, asked.query
         contents = [content for _, content in asked.read]
         if asked.form == "json" and asked.section is None:
-            hrefs = [_href(sheet, part, query) for part in sheet.sections]
+            hrefs = [sheet.twin_link(query, part.name) for part in sheet.sections]
             return dump_json(twin(sheet, contents, hrefs))
         if asked.section is not None:
             (content,) = contents
@@ -133,7 +133,7 @@ class App:
         if sheet.kind == "map":
             return whole_page(
                 sheet.title,
-                show_map(sheet),
+                show_map(sheet, query),
                 library=self.library,
                 place=sheet.place,
                 tab="map",
@@ -272,12 +272,6 @@ def _settle(future: Future[Any]) -> Content | None:
     if isinstance(error, LexrayError):
         return Failed(str(error))
     raise error
-
-
-def _href(sheet: Sheet, section: Section, query: dict[str, str]) -> str:
-    kept = {key: value for key, value in query.items() if key != "view"}
-    path, mark, tail = sheet.place.link(*sheet.path, section.name, **kept).partition("?")
-    return f"{path}.json{mark}{tail}"
 
 
 def _json(data: Any, status: int = 200) -> Response:

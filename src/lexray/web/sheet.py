@@ -8,7 +8,7 @@ by the worker).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -74,12 +74,17 @@ class Viewpoint:
         return atlas is not None and k <= atlas.manifest.options["k"]
 
     @property
-    def opening(self) -> str:
+    def spelled(self) -> str:
         """The same in Python."""
         given = [] if self.view == "standard" else [f'"{self.view}"']
         given += [f"offset={self.offset}"] if self.offset else []
         view = f".view({', '.join(given)})" if given else ""
-        return f"import lexray as lx\n\nmodel = {spell_opening(self.served.origin)}{view}\n"
+        return f"{spell_opening(self.served.origin)}{view}"
+
+    @property
+    def opening(self) -> str:
+        """How a script begins."""
+        return f"import lexray as lx\n\nmodel = {self.spelled}\n"
 
     def command(self, name: str, *words: str | int, offset: bool = False) -> str:
         """A command line; `offset`: whether the command knows of one."""
@@ -110,8 +115,8 @@ class Section:
     width: Width = "whole"
     controls: Markup = field(default=Markup(""), compare=False)
     """What a reader can turn, above the content."""
-    shape: Literal["", "matrix"] = ""
-    """How it is shown, where its kind alone does not say."""
+    among: tuple[int, ...] = ()
+    """The tokens of a heat map, in the order of its rows and columns."""
     given: tuple[tuple[str, Expression], ...] = ()
     """Names that the call uses besides the model, and what they stand for."""
     urgent: bool = False
@@ -163,8 +168,16 @@ class Sheet:
             lines.insert(0, f"atlas = lx.Atlas({spell(str(atlas.where))}, {spell(atlas.view)})\n")
         for other in self.others:
             if any(other_name(other) in section.call.names for section in sections):
-                lines.insert(0, f"{other_name(other)} = {spell_opening(other.origin)}\n")
+                seen = Viewpoint(other, self.place.view).spelled
+                lines.insert(0, f"{other_name(other)} = {seen}\n")
         return list(dict.fromkeys(lines))
+
+    def twin_link(self, query: Mapping[str, str], section: str = "") -> str:
+        """The address of its JSON twin, or of a section's."""
+        kept = {key: value for key, value in query.items() if key != "view"}
+        parts = (*self.path, section) if section else self.path
+        path, mark, tail = self.place.link(*parts, **kept).partition("?")
+        return f"{path}.json{mark}{tail}"
 
     @property
     def command(self) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+import threading
 import webbrowser
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 
 from lexray.clean import clean
 from lexray.errors import LexrayError
@@ -14,11 +17,15 @@ from lexray.web.library import Library
 from lexray.web.server import make_app
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+WAITING = 128
+"""So many connections may wait to be taken."""
 
 
 def start(models: Sequence[Origin], *, host: str, port: int, browser: bool) -> None:
     """Serves models until it is interrupted."""
     import uvicorn
+
+    from lexray.web.wire import PatientProtocol
 
     library = Library.of(models)
     for served in library:
@@ -39,11 +46,15 @@ def start(models: Sequence[Origin], *, host: str, port: int, browser: bool) -> N
         timeout_keep_alive=5,
         timeout_graceful_shutdown=2,
         limit_concurrency=512,
+        http=PatientProtocol,
     )
     if browser:
         webbrowser.open(door.address)
+    # what takes seconds to import and nearly every page of a model needs, before it is asked for
+    threading.Thread(target=import_module, args=["lexray.trace.record.lone"], daemon=True).start()
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        with suppress(KeyboardInterrupt):  # which is how it ends
+            uvicorn.Server(config).run(sockets=[listening])
     finally:
         listening.close()
 
@@ -55,6 +66,7 @@ def bind(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(WAITING)  # who comes before the first answer waits, and is not refused
     except (OSError, OverflowError) as error:
         listening.close()
         raise LexrayError(

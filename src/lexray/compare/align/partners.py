@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -69,7 +70,8 @@ def partners(
     `address` is a head (`L3H2`, or one of its matrices `L3H2.VO`), a neuron (`L2N17`, or one of its
     vectors `L2N17.value`) or a subhead (`L3H2.V12`). `one_to_one` gives, for each layer of `b`, the
     partner under the best matching of that whole layer with the target's whole layer. `layers`
-    restricts the search to some layers of `b`; `filter` the tokens that count. They are compared as
+    restricts the search to some layers of `b`; `filter` the tokens that count. What is in an
+    encoder (`enc.L3H2`) is looked for in the other's, if it has one. They are compared as
     the papers do, raw unless another view was chosen, and shown in words by the models' own views.
 
     >>> lx.partners(a, "L2N17.value", b)
@@ -80,6 +82,13 @@ def partners(
     a, b = open_as_papers_do(*seen)
     at = Address.parse(address) if isinstance(address, str) else address
     target = a[at]
+    if at.cross:
+        raise LexrayError(
+            f"{at} is of cross-attention, which reads two spaces; partners are looked for among "
+            "the heads and neurons of one stack, as L3H2 or enc.L3H2"
+        )
+    a = a.stack_at(at)
+    b = b.encoder if at.encoder and b.architecture.encoder is not None else b
     filter = read_filter(filter)
     shared = shared_tokens(a, b, filter)
     comparison = _comparison(a, b, target, at, Kernels(a.space, b.space, shared.a, shared.b))
@@ -235,7 +244,7 @@ class HeadCandidates(Comparison):
     def read(
         self, model: Model, name: str, signed: list[float], k: int, filter: Filter | None
     ) -> Iterator[PartnerPart]:
-        head: Head = model[name.partition(".")[0]]
+        head = model.head(replace(Address.parse(name), matrix=None))
         for matrix, value in zip(self._matrices, signed, strict=True):
             sign = "largest" if value >= 0 else "smallest"
             pairs: Pairs = Circuit(head, matrix).top(k, sign=sign, filter=filter)  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.find.lookup import seeds
@@ -10,7 +12,7 @@ from lexray.model.head import Head
 from lexray.web.expression import Expression, name
 from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
-from lexray.web.pages.vector import LINKS, SNIPPETS, stored_evidence
+from lexray.web.pages.vector import LINKS, SNIPPETS, elsewhere, layer_link, stored_evidence
 from lexray.web.query import Query
 from lexray.web.sheet import Section, Sheet, Viewpoint, When
 
@@ -38,6 +40,7 @@ def read_head(library: Library, place: Viewpoint, query: Query, at: Address) -> 
         _directions(place, part, head),
         *_describe(place, part, head),
         *_company(place, part, head),
+        *(() if at.cross else elsewhere(library, place, address, BY_MATRICES)),
     ]
     asked = {key: query.text(key) for key in ("of", "tokens")}
     return Sheet(
@@ -48,8 +51,9 @@ def read_head(library: Library, place: Viewpoint, query: Query, at: Address) -> 
         tuple(sections),
         _siblings(place, model, head),
         _ask(place, address, asked),
-        [(f"layer {at.layer}", place.link(f"L{at.layer}"))],
-        *_neighbours(model, place, head),
+        [layer_link(place, at)],
+        *_neighbours(model, place, head.address),
+        others=tuple(library),
         facts=(("address", address), *((key, value) for key, value in asked.items() if value)),
     )
 
@@ -84,6 +88,7 @@ def _is_stored(place: Viewpoint, head: Head, matrix: str, k: int, *, other: bool
 
 
 VO_SAYS = "Attending to the left token writes the right one: the strongest of all pairs, exactly."
+BY_MATRICES = "By what they move and where they look"
 QK_SAYS = "The left token, as a query, looks for the right one."
 
 
@@ -158,7 +163,7 @@ def _grids(
         return []
     words = list(dict.fromkeys(spell_token(model, word) for word in typed))
     among = name("lx").get("filters").call("among", words)
-    n = len(words)
+    n, ids = len(words), tuple(map(model.space.id, words))
     return [
         Section(
             f"grid-{matrix}",
@@ -167,7 +172,7 @@ def _grids(
             "",
             says,
             width="half",
-            shape="matrix",
+            among=ids,
         )
         for matrix, title, says in (
             ("vo", "What it moves among these", "Rows are attended to, columns written."),
@@ -251,7 +256,7 @@ def _siblings(place: Viewpoint, model: Anatomy, head: Head) -> Markup:
     address = str(head.address)
     others = [
         str(other.address)
-        for other in model.layers[head.layer].heads
+        for other in heads_beside(model, head.address)
         if other.kv_index == head.kv_index and other.index != head.index
     ]
     subheads = el(
@@ -301,16 +306,24 @@ def _ask(place: Viewpoint, address: str, asked: dict[str, str]) -> Markup:
     )
 
 
-def _neighbours(model: Anatomy, place: Viewpoint, head: Head) -> tuple[str, str, str, str]:
-    layers = model.layers
+def heads_beside(model: Anatomy, at: Address, layer: int | None = None) -> Sequence[Head]:
+    """The heads of its layer, or of another one: of its stack, and of cross-attention if it is."""
+    layers = model.stack_at(at).layers
+    number = at.layer if layer is None else layer
+    if not 0 <= number < len(layers):
+        return ()
+    return layers[number].cross_heads if at.cross else layers[number].heads
 
-    def there(layer: int, index: int) -> str:
-        if not 0 <= layer < len(layers) or not 0 <= index < len(layers[layer].heads):
-            return ""
-        return place.link(f"L{layer}H{index}")
 
-    at, i = head.layer, head.index
-    last = len(layers[at].heads) - 1
-    before = there(at, i - 1) or (there(at - 1, len(layers[at - 1].heads) - 1) if at else "")
-    after = there(at, i + 1) if i < last else there(at + 1, 0)
-    return before, after, there(at - 1, i), there(at + 1, i)
+def _neighbours(model: Anatomy, place: Viewpoint, at: Address) -> tuple[str, str, str, str]:
+    """The head before and after, across layers too, and the same one layer up and down."""
+    here, above, below = (heads_beside(model, at, at.layer + by) for by in (0, -1, 1))
+    i = at.head or 0
+    steps = (
+        here[i - 1] if i else (above[-1] if above else None),
+        here[i + 1] if i + 1 < len(here) else (below[0] if below else None),
+        above[i] if i < len(above) else None,
+        below[i] if i < len(below) else None,
+    )
+    before, after, up, down = ("" if h is None else place.link(str(h.address)) for h in steps)
+    return before, after, up, down

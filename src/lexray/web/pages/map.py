@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lexray.address import Address
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.model.info import Info, info
+from lexray.model.layer import Layer
 from lexray.result.format import show_bytes
 from lexray.web.expression import Expression, name
+from lexray.web.frame import copies
 from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
 from lexray.web.pages.prompt import (
+    AIM,
     EXAMPLE,
     LONGEST,
     PromptRun,
@@ -43,16 +47,18 @@ FROM_CATALOGUE = ("role", "copying", "previous", "induction")
 
 def read_map(library: Library, place: Viewpoint, query: Query) -> Sheet:
     """The map; `colour` is what heads are coloured by, `neurons` the same for neurons, `layer` says
-    which layer's neurons a section reads. By effect: on what follows `text`, or on `target`."""
+    which layer's neurons a section reads (L3, enc.L3). By effect: on what follows `text`, or on
+    `target`."""
     model = place.model
     colour = query.choice("colour", _colours(place))
     by = query.choice("neurons", tuple(NEURONS))
-    layer = query.number("layer", 0, 0, model.n_layers - 1)
+    layers = every_layer(model)
+    layer = _read_layer(model, query.text("layer", 20))
     prompt = read_typed(place, model, query) if colour == "effect" else None
     strip = _strip(place, by, layer)
     sections = (
         *_heads_section(place, colour, prompt),
-        Section("neurons", "Neurons", strip, when=_when(strip)),
+        Section("neurons", f"Neurons of {layer}", strip, when=_when(strip)),
     )
     facts = info(model)
     return Sheet(
@@ -67,7 +73,7 @@ def read_map(library: Library, place: Viewpoint, query: Query) -> Sheet:
             ("neurons", by),
             ("text", prompt.text if prompt else ""),
             ("target", query.text("target", 100) if prompt else ""),
-            ("layers", [layout(model, i).to_dict() for i in range(model.n_layers)]),
+            ("layers", [layout(layer).to_dict() for layer in layers]),
         ),
     )
 
@@ -76,17 +82,38 @@ def _colours(place: Viewpoint) -> tuple[str, ...]:
     """What heads can be coloured by, the default first: their roles, or where these would have to
     be worked out for many heads, their sizes."""
     model = place.model
-    many = sum(len(layer.heads) for layer in model.layers) > MANY
+    many = len(model.every_head) > MANY
     first = "norm" if many and not place.stores("roles") else "role"
     return (first, *(colour for colour in COLOURS if colour != first))
 
 
-def _strip(place: Viewpoint, by: str, layer: int) -> Expression:
+def every_layer(model: Anatomy) -> list[Layer]:
+    """All layers; of an encoder–decoder the encoder's first."""
+    return [layer for stack in model.stacks for layer in stack.layers]
+
+
+def _read_layer(model: Anatomy, text: str) -> Address:
+    """A layer as it is typed: 3, L3 or enc.L3; the first, if it is not."""
+    if not text:
+        return every_layer(model)[0].address
+    at = Address.parse(f"L{text}" if text.isdecimal() else text)
+    if at != Address(at.layer, encoder=at.encoder):
+        raise LexrayError(f"layer={text!r} is no layer, as 3, L3 or enc.L3")
+    model[at]
+    return at
+
+
+def _strip(place: Viewpoint, by: str, at: Address) -> Expression:
     """A layer's neurons: from the atlas where there is one."""
-    if not place.stores("vectors", kind="value", layer=layer):
-        return name("lx").call("overview", name("model"), by, "neurons", [layer])
-    query = f"SELECT {by} AS figure FROM vectors WHERE view = ? AND kind = 'value' AND layer = ? "
-    return name("atlas").call("sql", query + "ORDER BY owner, number", [place.view, layer])
+    if not place.stores("vectors", kind="value", layer=at.layer):
+        stack = name("model").get("encoder") if at.encoder else name("model")
+        return name("lx").call("overview", stack, by, "neurons", [at.layer])
+    query = (
+        f"SELECT {by} AS figure FROM vectors WHERE view = ? AND kind = 'value' AND layer = ? "
+        "AND starts_with(owner, ?) ORDER BY owner, number"
+    )
+    stem = "enc." if at.encoder else "L"
+    return name("atlas").call("sql", query, [place.view, at.layer, stem])
 
 
 def _heads_section(place: Viewpoint, colour: str, prompt: PromptRun | None) -> tuple[Section, ...]:
@@ -115,40 +142,53 @@ def _heads(place: Viewpoint, colour: str) -> tuple[Expression, str]:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """How many heads and neurons a layer has, and what its neurons are called."""
+    """Which heads and how many neurons a layer has, and what its neurons are called."""
 
-    heads: int
+    address: str
+    heads: tuple[str, ...]
+    cross: tuple[str, ...]
+    """The heads of cross-attention."""
     neurons: tuple[tuple[str, int], ...]
     """Of each feed-forward: what stands before a neuron's number, and how many there are."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"heads": self.heads, "neurons": [list(each) for each in self.neurons]}
+        return {
+            "address": self.address,
+            "heads": len(self.heads),
+            **({"cross": len(self.cross)} if self.cross else {}),
+            "neurons": [list(each) for each in self.neurons],
+        }
 
 
-def layout(model: Anatomy, index: int) -> LayerShape:
-    layer = model.layers[index]
-    groups = tuple((f"{ff.address}N", ff.d_mlp) for ff in layer.feed_forwards)
-    return LayerShape(len(layer.heads), groups)
+def layout(layer: Layer) -> LayerShape:
+    return LayerShape(
+        str(layer.address),
+        tuple(str(head.address) for head in layer.heads),
+        tuple(str(head.address) for head in layer.cross_heads),
+        tuple((f"{ff.address}N", ff.d_mlp) for ff in layer.feed_forwards),
+    )
 
 
-def show_map(sheet: Sheet) -> Markup:
+def show_map(sheet: Sheet, query: dict[str, str]) -> Markup:
     """The whole of it: facts, what to colour by, and a row for each layer."""
     place, facts = sheet.place, dict(sheet.facts)
     model = place.model
-    shapes = [layout(model, i) for i in range(model.n_layers)]
-    rows = [_row(place, i, shape) for i, shape in enumerate(shapes)]
-    most = max((shape.heads for shape in shapes), default=0)
+    shapes = [layout(layer) for layer in every_layer(model)]
+    most = max((len(shape.heads) for shape in shapes), default=0)
+    cross = max((len(shape.cross) for shape in shapes), default=0)
+    rows = [_row(place, shape, most, cross) for shape in shapes]
     head = el(
         "tr",
         el("th", el("span", "layer", class_="quiet"), scope="col"),
         *(el("th", i, scope="col") for i in range(most)),
-        el("th", "neurons", scope="col", class_="strip"),
+        *(el("th", f"X{i}", scope="col", title="cross-attention") for i in range(cross)),
+        el("th", "neurons", el("span", id="strip-legend"), scope="col", class_="strip"),
     )
     table = el(
         "table",
         el("thead", head),
         el("tbody", *rows),
-        class_=f"map {_density(most, len(shapes))}",
+        class_=f"map {_density(most + cross, len(shapes))}",
         id="map",
         data_heads=place.link("map", "heads", **_asked(facts)) if len(sheet.sections) > 1 else None,
         data_neurons=place.link("map", "neurons", neurons=facts["neurons"]),
@@ -163,7 +203,12 @@ def show_map(sheet: Sheet) -> Markup:
             class_="legend-bar",
         ),
         _form(place, facts) if facts["colour"] == "effect" else None,
-        el("div", el("p", id="map-legend", class_="map-legend"), class_="legend-line"),
+        el(
+            "div",
+            el("p", id="map-legend", class_="map-legend"),
+            copies(sheet.python, sheet.command, sheet.twin_link(query)),
+            class_="legend-line",
+        ),
         el("div", table, class_="scroll map-scroll"),
         el("div", id="map-found", class_="map-found"),
     )
@@ -190,7 +235,11 @@ def _form(place: Viewpoint, facts: dict[str, Any]) -> Markup:
                 required=True,
             ),
         ),
-        el("label", el("span", "Target (else the most probable)"), target_field(facts["target"])),
+        el(
+            "label",
+            el("span", AIM),
+            target_field(facts["target"]),
+        ),
         el("input", type="hidden", name="colour", value="effect"),
         el("input", type="hidden", name="neurons", value=facts["neurons"]),
         place.hidden,
@@ -223,12 +272,17 @@ def _describe(facts: Info) -> Markup:
     sizes = facts.sizes
     said = [
         facts.family,
-        f"{sizes['layers']} layers of {sizes['heads']} heads and {sizes['d_mlp']:,} neurons",
+        f"{_stacks(facts)} of {sizes['heads']} heads and {sizes['d_mlp']:,} neurons",
         f"{sizes['tokens']:,} tokens",
         f"{_large(facts.n_parameters)} parameters",
         show_bytes(facts.bytes),
     ]
     return el("p", " · ".join(said), class_="lead")
+
+
+def _stacks(facts: Info) -> str:
+    layers, encoder = facts.sizes["layers"], facts.sizes.get("encoder layers")
+    return f"{encoder} + {layers} layers (encoder + decoder)" if encoder else f"{layers} layers"
 
 
 def _large(n: int) -> str:
@@ -255,33 +309,32 @@ def _switch(
     return el("span", el("span", said, class_="quiet"), chosen, class_="choice")
 
 
-def _row(place: Viewpoint, index: int, shape: LayerShape) -> Markup:
-    heads = [
-        el(
-            "td",
-            el(
-                "a",
-                href=place.link(f"L{index}H{i}"),
-                aria_label=f"L{index}H{i}",
-                class_="cell",
-                data_head=f"L{index}H{i}",
-            ),
-        )
-        for i in range(shape.heads)
+def _row(place: Viewpoint, shape: LayerShape, most: int, cross: int) -> Markup:
+    """A layer: its heads, as many cells as the widest has, and its neurons."""
+    blank = el("td")
+    cells = [
+        *(_cell(place, head) for head in shape.heads),
+        *(blank for _ in range(most - len(shape.heads))),
+        *(_cell(place, head) for head in shape.cross),
+        *(blank for _ in range(cross - len(shape.cross))),
     ]
     total = sum(n for _, n in shape.neurons)
+    at = shape.address
     strip = el(
-        "td",
-        el(
-            "a",
-            el("canvas", width=max(1, total), height=1, aria_hidden="true"),
-            href=place.link(f"L{index}"),
-            aria_label=f"{total:,} neurons of layer {index}",
-            class_="strip",
-            data_layer=index,
-            data_groups=";".join(f"{prefix}:{n}" for prefix, n in shape.neurons[:2048]),
-        ),
+        "a",
+        el("canvas", width=max(1, total), height=1, aria_hidden="true"),
+        href=place.link(at),
+        aria_label=f"{total:,} neurons of {at}",
         class_="strip",
+        data_layer=at,
+        data_groups=";".join(f"{prefix}:{n}" for prefix, n in shape.neurons[:2048]),
     )
-    name_of = el("th", el("a", f"L{index}", href=place.link(f"L{index}")), scope="row")
-    return el("tr", name_of, *heads, strip)
+    name_of = el("th", el("a", at, href=place.link(at)), scope="row")
+    return el("tr", name_of, *cells, el("td", strip if total else None, class_="strip"))
+
+
+def _cell(place: Viewpoint, head: str) -> Markup:
+    return el(
+        "td",
+        el("a", href=place.link(head), aria_label=head, class_="cell", data_head=head),
+    )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from typing import get_args
 
-from lexray.address import Address, Subhead, Vector
+from lexray.address import Address, LayerVector, Subhead, Vector
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
+from lexray.model.layer import Layer
 from lexray.web.expression import name
 from lexray.web.library import Library
 from lexray.web.markup import Markup, el, join
 from lexray.web.query import Query
 from lexray.web.sheet import Section, Sheet, Viewpoint, other_name
 
-SHOWN, NEAR, LINKS, SNIPPETS = 24, 12, 8, 8
+SHOWN, NEAR, LINKS, SNIPPETS, PARTNERS = 24, 12, 8, 8, 5
 LARGE = 50_000
 """Vectors that are searched without asking."""
 
@@ -35,11 +38,15 @@ def read_vector(library: Library, place: Viewpoint, query: Query, at: Address) -
         vector = address
     if _is_stored(place, at, k):
         call = name("atlas").call("vector", address, k)
+    by = "By the words of key, gate and value" if vector != address else "By its words"
     sections = [
-        Section("readings", "As words", call, command, says),
+        Section(
+            "readings", "As words", call, command, says, width="half" if at.subhead else "whole"
+        ),
+        *_term(place, at, k),
         *_where(place, at),
         *_alike(place, at, vector),
-        *_elsewhere(library, place, at),
+        *(() if at.part or at.cross else elsewhere(library, place, address, by)),
     ]
     return Sheet(
         "neuron" if at.neuron is not None else "vector",
@@ -54,6 +61,31 @@ def read_vector(library: Library, place: Viewpoint, query: Query, at: Address) -
         others=tuple(library),
         facts=(("address", address),),
     )
+
+
+def _term(place: Viewpoint, at: Address, k: int) -> list[Section]:
+    """Of a subhead the other half of its rank-1 term: what is read by V12 is written by O12, what
+    Q12 has in common with K12 is looked at."""
+    if at.subhead is None:
+        return []
+    other: Subhead = OTHER_HALF[at.subhead]
+    half = replace(at, subhead=other)
+    address = str(half)
+    call = name("model").item(address).call("every", k)
+    if _is_stored(place, half, k):
+        call = name("atlas").call("vector", address, k)
+    says = f"{at.subhead}{at.index} and {other}{at.index} are one term of the head: {TERMS[other]}"
+    command = place.command("subhead", address, "-k", k)
+    return [Section("term", f"Its other half: {address}", call, command, says, width="half")]
+
+
+OTHER_HALF: dict[Subhead, Subhead] = {"Q": "K", "K": "Q", "V": "O", "O": "V"}
+TERMS: dict[Subhead, str] = {
+    "O": "where V sees its words, O writes these.",
+    "V": "where V sees these, O writes its words.",
+    "K": "a query with Q's words looks at keys with these.",
+    "Q": "a query with these looks at keys with K's words.",
+}
 
 
 def _say(model: Anatomy, at: Address) -> str:
@@ -143,29 +175,21 @@ def _is_large(place: Viewpoint) -> bool:
     return model.n_layers * (3 * model.d_mlp + 4 * model.n_heads * model.d_head) > LARGE
 
 
-def _elsewhere(library: Library, place: Viewpoint, at: Address) -> list[Section]:
-    """The most similar in each other model that is served."""
-    if at.neuron is None:
-        return []
-    address = str(replace(at, vector=None))
-    rows = []
-    for other in library:
-        if other is place.served:
-            continue
-        call = name("lx").call("partners", name("model"), address, name(other_name(other)), 5)
-        words = place.command("align", other.origin.source, "--of", address)
-        rows.append(
-            Section(
-                f"in-{other.slug}",
-                f"Most like it in {other.title}",
-                call,
-                words,
-                "By the words of key, gate and value over the tokens both have.",
-                "asked",
-                waits=f"Look for it in {other.title}",
-            )
+def elsewhere(library: Library, place: Viewpoint, address: str, by: str) -> list[Section]:
+    """The most similar in each other model that is served; `by` what they are compared."""
+    return [
+        Section(
+            f"in-{other.slug}",
+            f"Most like it in {other.title}",
+            name("lx").call("partners", name("model"), address, name(other_name(other)), PARTNERS),
+            place.command("align", other.origin.source, "--of", address, "-n", PARTNERS),
+            f"{by}, over the tokens that both models have.",
+            "asked",
+            waits=f"Look for it in {other.title}",
         )
-    return rows
+        for other in library
+        if other is not place.served
+    ]
 
 
 def _lead(place: Viewpoint, model: Anatomy, at: Address) -> Markup:
@@ -185,7 +209,8 @@ def _lead(place: Viewpoint, model: Anatomy, at: Address) -> Markup:
         names = [(str(replace(at, subhead=side)), f"{side}{at.index}") for side in sides]
         said = el("span", f"one of {n} rank-1 terms of the head", class_="note")
         return join(_tabs(place, names, str(at)), said)
-    return el("span", "a vector of the layer", class_="note")
+    parts = layer_vectors(model.stack_at(at).layers[at.layer])
+    return _tabs(place, [(str(replace(at, part=part)), part) for part in parts], str(at))
 
 
 def _tabs(place: Viewpoint, names: list[tuple[str, str]], here: str) -> Markup:
@@ -196,8 +221,24 @@ def _tabs(place: Viewpoint, names: list[tuple[str, str]], here: str) -> Markup:
     return el("span", *links, class_="switch")
 
 
+def layer_vectors(layer: Layer) -> list[LayerVector]:
+    """The biases and norms that a layer has."""
+    there: list[LayerVector] = []
+    for part in get_args(LayerVector):
+        with suppress(LexrayError):
+            layer.vector(part)
+            there.append(part)
+    return there
+
+
+def layer_link(place: Viewpoint, at: Address) -> tuple[str, str]:
+    """The layer that something is in: its name and its page."""
+    layer = Address(at.layer, encoder=at.encoder)
+    return f"{'encoder ' * at.encoder}layer {at.layer}", place.link(str(layer))
+
+
 def _trail(place: Viewpoint, at: Address) -> list[tuple[str, str]]:
-    trail = [(f"layer {at.layer}", place.link(f"L{at.layer}"))]
+    trail = [layer_link(place, at)]
     if at.head is not None and at.subhead is not None:
         head = str(Address(at.layer, head=at.head, cross=at.cross, encoder=at.encoder))
         trail.append((head, place.link(head)))
@@ -220,10 +261,8 @@ def _neighbours(model: Anatomy, place: Viewpoint, at: Address) -> tuple[str, str
         now = getattr(at, field)
         return None if now is None or now + by < 0 else replace(at, **{field: now + by})
 
-    across = "neuron" if at.neuron is not None else "index" if at.index is not None else "layer"
-    return (
-        there(step(across, -1)),
-        there(step(across, 1)),
-        there(step("layer", -1)),
-        there(step("layer", 1)),
-    )
+    up, down = there(step("layer", -1)), there(step("layer", 1))
+    if at.part is not None:
+        return up, down, "", ""
+    across = "neuron" if at.neuron is not None else "index"
+    return there(step(across, -1)), there(step(across, 1)), up, down

@@ -9,14 +9,14 @@ from lexray.compare.align.partnership import PartnerPart, Partners
 from lexray.compare.diff.changes import Change
 from lexray.compare.diff.result import Diff
 from lexray.result.format import show_percent
-from lexray.result.pairs import Pairs
+from lexray.result.pairs import Pair, Pairs
 from lexray.result.readings import Scored
 from lexray.web.markup import Markup, el, join
 from lexray.web.sheet import Viewpoint
 from lexray.web.show.results import figure, show
 from lexray.web.show.words import address_link, is_address, level, token_chip
 
-__all__ = ["show"]
+__all__ = ["show", "show_partners"]
 CHANGES = 40
 
 
@@ -73,16 +73,12 @@ def _words(listed: Sequence[Scored], place: Viewpoint) -> Markup:
 
 
 def _pairs(change: Change, place: Viewpoint) -> Markup:
-    items = [
-        el(
-            "li",
-            token_chip(p.row, place),
-            el("span", "→", class_="arrow"),
-            token_chip(p.col, place),
-        )
-        for p in change.pairs[:5]
-    ]
-    return el("ol", *items, class_="words")
+    return el("ol", *(_pair(pair, place) for pair in change.pairs[:5]), class_="words")
+
+
+def _pair(pair: Pair, place: Viewpoint) -> Markup:
+    arrow = el("span", "→", class_="arrow")
+    return el("li", token_chip(pair.row, place), arrow, token_chip(pair.col, place))
 
 
 @show.register
@@ -107,29 +103,28 @@ def _alignment(group: object, place: Viewpoint) -> Markup:
     return el("div", el("h3", title), _matrix(head, rows, f"{title}: layers by layers"))
 
 
-@show.register
-def _(result: Partners, place: Viewpoint) -> Markup:
+def show_partners(result: Partners, place: Viewpoint, there: Viewpoint) -> Markup:
+    """A part's own words, and below it those of the other model that are most like it."""
     own = el("div", *(_part(part, place, None) for part in result.target), class_="readings")
     items = [
         el(
             "li",
-            el("b", partner.address, class_="who"),
-            el("div", *(_part(part, place, part.name) for part in partner.parts)),
+            el("span", address_link(partner.address, there), class_="who"),
+            el("div", *(_part(part, there, part.name) for part in partner.parts), class_="parts"),
             figure(f"{partner.score:.2f}", partner.score, result.measure),
         )
         for partner in result.partners
     ]
-    return join(own, el("h3", f"In {result.b.model}"), el("ol", *items, class_="found"))
+    title = el("h3", "In ", el("a", there.served.title, href=there.link("map")))
+    return join(own, title, el("ol", *items, class_="found"))
 
 
 def _part(part: PartnerPart, place: Viewpoint, said: str | None) -> Markup:
-    """A part of a head or neuron as words; those of another model are no links."""
-    listed: list[str]
+    """A part of a head or neuron as words of its own model."""
     if isinstance(part.reading, Pairs):
-        listed = [f"{p.row.shown} → {p.col.shown}" for p in list(part.reading)[:6]]
+        words = el("ol", *(_pair(pair, place) for pair in list(part.reading)[:6]), class_="words")
     else:
         end = part.reading.top if part.similarity >= 0 else part.reading.bottom
-        listed = [s.token.shown for s in end[:8]]
+        words = _words(end[:8], place)
     head = el("h4", part.name if said is None else f"{said} {part.similarity:+.2f}")
-    words = el("ol", *(el("li", el("span", word, class_="tok")) for word in listed), class_="words")
     return el("div", head, words, class_="reading")

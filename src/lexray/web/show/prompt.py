@@ -64,12 +64,15 @@ def _spell(token: Token) -> str:
 
 
 def _grid(grid: Grid, lens: PackedLens, place: Viewpoint, query: dict[str, str]) -> Markup:
+    last = max(lens.positions, default=0)
+    chosen = int(query.get("position") or -1) % (last + 1)
     heads = [
         el(
             "th",
             el("a", name.partition(" ")[2], href=_with(place, query, position=at)),
             scope="col",
             title=f"position {at}",
+            class_="here" if at == chosen else None,
         )
         for name, at in zip(grid.columns, lens.positions, strict=True)
     ]
@@ -127,7 +130,7 @@ def _wrote(leaf: Leaf, place: Viewpoint) -> Markup:
 
 def ways(component: str, place: Viewpoint, query: dict[str, str]) -> Markup | None:
     """Ways to change a head or neuron in this run, as links to the run so changed."""
-    if not is_address(component) or not ("H" in component or "N" in component):
+    if not is_address(component) or not any(letter in component for letter in "HXN"):
         return None
     given = query.get("edits", "").strip().rstrip(";")
     edits = [("remove", f"ablate {component}"), ("× 2", f"scale {component} by 2")]
@@ -176,7 +179,7 @@ def _effect(effect: Effect, place: Viewpoint) -> Markup:
             "div",
             el("div", el("h3", "Rose"), _show_moved(effect.rose[:8], place)),
             el("div", el("h3", "Fell"), _show_moved(effect.fell[:8], place)),
-            class_="readings",
+            class_="moves",
         ),
         el("p", effect.note, class_="note") if effect.note else None,
     )

@@ -24,8 +24,10 @@ from lexray.web.show.words import (
     level,
     link_to,
     name_ends,
+    owner_of,
     scored_chips,
     show_reading,
+    show_readings,
     token_chip,
 )
 
@@ -59,7 +61,7 @@ def _(result: Reading, place: Viewpoint) -> Markup:
 
 @show.register
 def _(result: NamedReadings, place: Viewpoint) -> Markup:
-    return el("div", *(show_reading(each, place) for each in result), class_="readings")
+    return show_readings(result, place)
 
 
 @show.register
@@ -153,11 +155,12 @@ def _(result: Hits, place: Viewpoint) -> Markup:
     items = []
     for hit in result:
         end = hit.reading.bottom if hit.negative else hit.reading.top
+        side = "other-end" if hit.negative else None
         items.append(
             el(
                 "li",
                 el("span", address_link(hit.address, place), class_="who"),
-                el("div", scored_chips(end, place, marked=result.words)),
+                el("div", scored_chips(end, place, marked=result.words), class_=side),
                 figure(show_number(hit.score), hit.score / largest, _ranks(result, hit.ranks)),
             )
         )
@@ -170,17 +173,15 @@ def _ranks(result: Hits, ranks: tuple[int, ...]) -> str | None:
     return f"in its own list {', '.join(said)}" if said else None
 
 
-@show.register
-def _(result: Links, place: Viewpoint) -> Markup:
-    """The other end of each link: one end is the page's own."""
+def show_links(result: Links, place: Viewpoint, *, reads: bool) -> Markup:
+    """The other end of each link: one end is the page's own, the reader's or the writer's."""
     if not len(result):
         return el("p", "none: there is no layer on that side", class_="note")
     largest = max(abs(each.times) for each in result) or 1.0
-    reads = len({link_to(each.reader) for each in result}) == 1
     items = []
     for each in result:
         other, mine = (each.writer, each.reader) if reads else (each.reader, each.writer)
-        side = mine.partition(".")[2] if reads else ""
+        side = mine.removeprefix(owner_of(mine)).lstrip(".") if reads else ""
         said = (el("span", f" to its {side}", class_="quiet"),) if side else ()
         items.append(
             el(
@@ -204,12 +205,12 @@ def figure(text: str, share: float, title: str | None = None) -> Markup:
     return el("span", bar, el("span", text), class_="figure", title=title)
 
 
-def show_matrix(result: Pairs, place: Viewpoint) -> Markup:
-    """All pairs among some tokens as a heat map."""
+def show_matrix(result: Pairs, among: Sequence[int], place: Viewpoint) -> Markup:
+    """All pairs among some tokens as a heat map, in their order."""
     rows = {pair.row.id: pair.row for pair in result}
     cols = {pair.col.id: pair.col for pair in result}
     score = {(pair.row.id, pair.col.id): pair.score for pair in result}
-    order = [i for i in sorted(rows) if i in cols] + [i for i in sorted(cols) if i not in rows]
+    order = [i for i in among if i in rows and i in cols]
     largest = max(map(abs, score.values()), default=0.0) or 1.0
     head = el("tr", el("th"), *(el("th", token_chip(cols[i], place), scope="col") for i in order))
     body = []

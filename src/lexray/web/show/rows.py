@@ -20,7 +20,7 @@ from lexray.web.show.results import (
     show_role,
     show_snippets,
 )
-from lexray.web.show.words import address_link, link_to, show_reading, token_chip
+from lexray.web.show.words import address_link, link_to, show_readings, token_chip
 
 __all__ = ["show"]
 LISTS = ("first_ids", "value_ids")
@@ -110,7 +110,7 @@ def _readings(result: Rows, place: Viewpoint) -> Markup:
         )
         for row in rows
     ]
-    return el("div", *(show_reading(each, place) for each in readings), class_="readings")
+    return show_readings(readings, place)
 
 
 def _pairs(result: Rows, place: Viewpoint) -> Markup:

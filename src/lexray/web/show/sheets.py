@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lexray.compare.align.partnership import Partners
+from lexray.result.links import Links
 from lexray.result.pairs import Pairs
 from lexray.web.frame import copies, views
 from lexray.web.markup import Markup, el, join
-from lexray.web.sheet import Content, Section, Sheet, Viewpoint
-from lexray.web.show.compare import show
+from lexray.web.sheet import Content, Section, Sheet, Viewpoint, other_name
+from lexray.web.show.compare import show, show_partners
 from lexray.web.show.prompt import show_of_prompt
-from lexray.web.show.results import show_matrix
+from lexray.web.show.results import show_links, show_matrix
 
 
 def _knows_atlases(content: Content) -> bool:
@@ -29,16 +31,17 @@ def show_sheet(sheet: Sheet, read: Sequence[Content | None], query: dict[str, st
 
 def show_head(sheet: Sheet, query: dict[str, str]) -> Markup:
     place = sheet.place
+    slash = el("span", "/", aria_hidden="true")
     crumbs = [
         el("a", place.served.title, href=place.link("map")),
-        *(el("a", text, href=href) for text, href in sheet.trail),
+        *(join(slash, el("a", text, href=href)) for text, href in sheet.trail),
     ]
     kept = {key: value for key, value in query.items() if key != "view"}
     return el(
         "div",
         el(
             "nav",
-            *(join(el("span", "/") if i else None, c) for i, c in enumerate(crumbs)),
+            *crumbs,
             class_="trail",
             aria_label="where",
         ),
@@ -53,7 +56,7 @@ def show_head(sheet: Sheet, query: dict[str, str]) -> Markup:
             "div",
             sheet.lead,
             views(place, *sheet.path, **kept),
-            copies(sheet.python, sheet.command),
+            copies(sheet.python, sheet.command, sheet.twin_link(query)),
             class_="handles",
         ),
         class_="head",
@@ -107,7 +110,8 @@ def show_section(
     place: Viewpoint = sheet.place
     kept = {key: value for key, value in query.items() if key != "view"}
     here = place.link(*sheet.path, section.name, **kept)
-    body = _wait(section, here) if content is None else _show(sheet, section, content, place, kept)
+    twin = sheet.twin_link(query, section.name)
+    body = _wait(section, twin) if content is None else _show(sheet, section, content, place, kept)
     python = sheet.script(section)
     return el(
         "section",
@@ -136,15 +140,18 @@ def _show(
         from lexray.web.show.rows import show as show_rows
 
         return show_rows(content, place)
-    if section.shape == "matrix" and isinstance(content, Pairs):
-        return show_matrix(content, place)
+    if section.among and isinstance(content, Pairs):
+        return show_matrix(content, section.among, place)
+    if isinstance(content, Partners):
+        (other,) = (each for each in sheet.others if other_name(each) in section.call.names)
+        return show_partners(content, place, Viewpoint(other, place.view))
+    if isinstance(content, Links):
+        return show_links(content, place, reads=section.name == "writers")
     return show(content, place)
 
 
-def _wait(section: Section, here: str) -> Markup:
+def _wait(section: Section, twin: str) -> Markup:
     """What stands in for content: a button, or lines that fill by themselves."""
-    path, mark, query = here.partition("?")
-    twin = f"{path}.json{mark}{query}"
     still = el(
         "noscript",
         el("p", "It is worked out on demand; without scripts ", el("a", "as JSON", href=twin), "."),

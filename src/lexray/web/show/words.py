@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lexray.address import Address
 from lexray.errors import LexrayError
@@ -21,6 +21,15 @@ SAID = {
     "attended_by": ("as a key it is looked for by", "and avoided by"),
 }
 """What a reading's two ends are called, where its name alone would not tell."""
+NAMED = {
+    "b_O": "attention's bias",
+    "b_out": "the feed-forward's bias",
+    "attn_norm": "the gain of attention's norm",
+    "mlp_norm": "the gain of the feed-forward's norm",
+    "attn_norm_bias": "the bias of attention's norm",
+    "mlp_norm_bias": "the bias of the feed-forward's norm",
+}
+"""A layer's own vectors."""
 
 
 def level(share: float) -> str:
@@ -87,7 +96,17 @@ def is_address(text: str) -> bool:
 
 def link_to(address: str) -> str:
     """The page of a part's side: `L5H2.K` is a side of L5H2, `L7N12.gate` has a page itself."""
-    return address if is_address(address) else address.partition(".")[0]
+    return address if is_address(address) else owner_of(address)
+
+
+def owner_of(address: str) -> str:
+    """The head or neuron that a side or a vector belongs to.
+
+    >>> owner_of("L5H2.K"), owner_of("enc.L7N12.gate")
+    ('L5H2', 'enc.L7N12')
+    """
+    stack = "enc." * address.startswith("enc.")
+    return stack + address.removeprefix("enc.").partition(".")[0]
 
 
 def meter(value: float, said: str, most: float = 1.0) -> Markup:
@@ -120,7 +139,7 @@ def name_ends(reading: Reading) -> tuple[str, str]:
     said = reading.said
     name = reading.name.removesuffix(" expects") or "it"
     if said == "as tokens":
-        return name, "at the other end"
+        return NAMED.get(name, name), "at the other end"
     return f"{name} {said}", "at the other end"
 
 
@@ -137,6 +156,15 @@ def show_reading(reading: Reading, place: Viewpoint, heading: Child = None) -> M
         _scores(reading, place),
         class_="reading",
     )
+
+
+def show_readings(readings: Iterable[Reading], place: Viewpoint) -> Markup:
+    """Side by side; what one vector sees and what it expects stand in one column."""
+    columns: dict[str, list[Markup]] = {}
+    for each in readings:
+        shown = show_reading(each, place)
+        columns.setdefault(each.name.removesuffix(" expects"), []).append(shown)
+    return el("div", *(el("div", *column) for column in columns.values()), class_="readings")
 
 
 def _scores(reading: Reading, place: Viewpoint) -> Markup:

@@ -46,9 +46,17 @@ async function load(section) {
   }
 }
 
+// A grid that is wider than its frame begins where one looks.
+function reveal(section) {
+  const here = section.querySelector(".scroll .here");
+  const frame = here?.closest(".scroll");
+  if (frame) frame.scrollLeft = here.offsetLeft + here.offsetWidth - frame.clientWidth + 8;
+}
+
 function fill(root) {
   const found = root.matches?.("section") ? [root] : [...root.querySelectorAll("section")];
   for (const section of found) {
+    reveal(section);
     const when = section.dataset.when;
     if (when === "now" || when === "soon") load(section);
     const button = section.querySelector("[data-run]");
@@ -63,7 +71,7 @@ document.addEventListener("click", async (event) => {
   if (!button) return;
   try {
     await navigator.clipboard.writeText(button.dataset.copy);
-    tell(button.textContent.replace("copy", "copied"));
+    tell(button.title.replace("copy", "copied"));
   } catch {
     const box = document.createElement("textarea");
     box.value = button.dataset.copy;

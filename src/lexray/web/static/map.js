@@ -71,6 +71,9 @@ function paintFigures(figures, say = (value) => `${colour} ${value.toFixed(2)}`)
   legend.replaceChildren("0", make("span", { class: "ramp" }), most.toFixed(2));
 }
 
+const rowOf = (layer) =>
+  map.querySelector(`[data-layer="${CSS.escape(layer)}"]`)?.closest("tr") ??
+  [...map.querySelectorAll("tbody tr")].find((row) => row.textContent.trim() === layer);
 const simple = (name) => (name.startsWith("token ") ? "some tokens before" : name);
 
 // What an atlas has stored, in the form of what is worked out.
@@ -129,10 +132,12 @@ function paintHeads(given) {
     );
   } else {
     const figures = new Map();
-    for (const [layer, found] of Object.entries(content.layers))
+    for (const [layer, found] of Object.entries(content.layers)) {
+      const own = [...(rowOf(layer)?.querySelectorAll("[data-head]") ?? [])];
       found.forEach((value, i) => {
-        figures.set(`L${layer}H${i}`, value);
+        if (own[i]) figures.set(own[i].dataset.head, value);
       });
+    }
     paintFigures(figures);
   }
 }
@@ -172,6 +177,22 @@ function rgb(name) {
   return parts.map(Number);
 }
 
+// One scale for all layers, which grows as they come; the few largest of each do not stretch it.
+const range = { low: Infinity, high: -Infinity };
+
+function widenRange(found) {
+  const sorted = Float64Array.from(found).sort();
+  if (!sorted.length) return false;
+  const low = Math.min(range.low, sorted[Math.floor(0.02 * sorted.length)]);
+  const high = Math.max(range.high, sorted[Math.floor(0.995 * (sorted.length - 1))]);
+  if (low === range.low && high === range.high) return false;
+  Object.assign(range, { low, high });
+  const say = (value) => Number(value.toPrecision(2)).toString();
+  const scale = [say(low), make("span", { class: "ramp" }), say(high)];
+  document.getElementById("strip-legend").replaceChildren(...scale);
+  return true;
+}
+
 function paintStrip(strip) {
   const found = figures.get(strip);
   if (!found) return;
@@ -181,9 +202,7 @@ function paintStrip(strip) {
   canvas.width = columns;
   canvas.height = Math.min(ROWS, found.length);
   const image = new ImageData(columns, canvas.height);
-  const sorted = [...found].sort((a, b) => a - b);
-  const low = sorted[Math.floor(0.02 * sorted.length)];
-  const high = sorted[Math.floor(0.995 * (sorted.length - 1))];
+  const { low, high } = range;
   found.forEach((value, i) => {
     const share = Math.min(1, Math.max(0, (value - low) / (high - low || 1))) ** 1.25;
     const at = 4 * ((i % ROWS) * columns + Math.floor(i / ROWS));
@@ -201,8 +220,9 @@ async function readNeurons() {
         withEnding(`${address}layer=${strip.dataset.layer}`, "json"),
       );
       const found = content.rows?.map((row) => row.figure ?? 0);
-      figures.set(strip, found ?? content.layers[strip.dataset.layer]);
-      paintStrip(strip);
+      figures.set(strip, found ?? Object.values(content.layers)[0]);
+      const wider = widenRange(figures.get(strip));
+      for (const each of wider ? strips : [strip]) paintStrip(each);
     } catch (error) {
       strip.title = error.message;
     }

@@ -14,8 +14,8 @@ function offer(section, address) {
   const line = document.getElementById(`${section}-chosen`);
   if (!line) return;
   line.replaceChildren();
-  const whole = address.split(".")[0];
-  if (!/^L\d+(E\d+|S)?[HN]\d+$/.test(whole)) return;
+  const whole = address.match(/^(enc\.)?L\d+(E\d+|S)?[HXN]\d+/)?.[0];
+  if (!whole) return;
   const base = location.pathname.split("/")[1];
   const name = document.createElement("a");
   name.className = "addr";
@@ -46,6 +46,7 @@ function keep(key, value) {
 async function draw(element) {
   if (element.dataset.drawn) return;
   element.dataset.drawn = "yes";
+  const section = element.closest("section").id;
   try {
     const data = await askJson(element.dataset.from);
     if (element.dataset.draw === "attention") {
@@ -56,14 +57,14 @@ async function draw(element) {
         onHead: (name) => {
           if (!first) keep("head", name);
           first = false;
-          offer("attention", name);
+          offer(section, name);
         },
       });
     } else {
       const addresses = new Map(data.graph.nodes.map((node) => [node.id, node.address ?? ""]));
       showFlow(element, data, {
         hash: true,
-        onSelect: (id) => offer("flow", addresses.get(id) ?? ""),
+        onSelect: (id) => offer(section, addresses.get(id) ?? ""),
       });
     }
   } catch (error) {
