@@ -240,12 +240,17 @@ def unembedding(module: PreTrainedModel, live: Model, model: Model) -> None:
     last = (a.final_norm and a.final_norm.module) or (a.head and a.head.dense.module)
     if last is None and a.project_out is not None:
         last = a.project_out.module
+    behind = last is None and a.blocks[-1].ff.sum_norm is not None  # nothing is left to be normed
+    if behind:
+        last = a.blocks[-1].ff.sum_norm.module
     if last is None:  # a norm without parameters has no tensor to be found by
         names = [name for name, _ in module.named_modules()]
         last = next(n for n in names if n in ("model.norm", "model.decoder.final_layer_norm"))
     with recorded(module, last) as seen:
         logits = run(module, IDS).logits[0]
-    close(model.logits(seen.at(last, -1)[0]), logits)  # nanochat norms embeddings by it too
+    close(
+        model.logits(seen.at(last, -1)[int(behind)]), logits
+    )  # nanochat norms embeddings by it too
 
 
 def folding(module: PreTrainedModel, live: Model, model: Model) -> None:

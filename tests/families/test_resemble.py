@@ -63,3 +63,34 @@ def test_what_is_missing_and_left_is_named() -> None:
 def test_nothing_is_near() -> None:
     assert explain({"model_type": "odd"}, ["a.weight", "b.weight"]) == ""
     assert explain({"model_type": "odd"}, []) == ""
+
+
+def test_what_is_near_is_said_before_the_long_list(tmp_path: Path) -> None:
+    build("llama").save_pretrained(tmp_path)
+    rename(tmp_path, "brand_new")
+    with pytest.raises(LexrayError, match=r"'brand_new'\. It resembles .*Try family=.*; known: af"):
+        Model.from_pretrained(tmp_path)
+
+
+def test_what_a_family_leaves_out_is_not_run_without(tmp_path: Path) -> None:
+    """Read by Qwen3's relative without norms of queries and keys, which take part in its passes."""
+    build("qwen3").save_pretrained(tmp_path)
+    rename(tmp_path, "brand_new")
+    model = Model.from_pretrained(tmp_path, family="llama")
+    assert model["L0H1"].W_Q.shape == (24, 10)
+    with pytest.raises(LexrayError, match=r"no place for model\.layers\.0\.self_attn\.k_norm"):
+        model.trace([5, 11, 3])
+
+
+def test_what_is_refused_by_name_is_not_said_to_resemble(tmp_path: Path) -> None:
+    build("llama").save_pretrained(tmp_path)
+    rename(tmp_path, "diffllama")
+    with pytest.raises(LexrayError, match="difference of two softmaxes") as error:
+        Model.from_pretrained(tmp_path)
+    assert "resembles" not in str(error.value)
+
+
+def rename(folder: Path, model_type: str) -> None:
+    """The checkpoint there, said to be of another type."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": model_type}))

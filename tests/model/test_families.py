@@ -35,7 +35,7 @@ def llama_by_another_name(saved: Path, folder: Path, **changes: Any) -> Path:
 
 def test_by_the_rules_of_another_family(saved: Path, llama: Model, tmp_path: Path) -> None:
     folder = llama_by_another_name(saved, tmp_path / "m", model_type="my_llama")
-    with pytest.raises(lx.LexrayError, match=r"unknown model type 'my_llama'; known: .*family="):
+    with pytest.raises(lx.LexrayError, match=r"unknown model type 'my_llama'.*; known: .*family="):
         Model.from_pretrained(folder).view("raw")
     model = Model.from_pretrained(folder, family="llama").view("raw")
     assert model["L1H3"].W_K.equal(llama["L1H3"].W_K)
@@ -120,7 +120,7 @@ def test_the_last_registered_family_wins(saved: Path, monkeypatch: pytest.Monkey
     [
         ({"model_type": "mamba"}, "'mamba' are recognised but not supported: a state-space model"),
         ({"model_type": "led"}, "'led' are recognised but not supported: an encoder–decoder"),
-        ({"model_type": "hal9000"}, "unknown model type 'hal9000'; known: .*llama"),
+        ({"model_type": "hal9000"}, "unknown model type 'hal9000'.*; known: .*llama"),
         ({"model_type": None}, "no model_type; pass family="),
         ({"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm, .*original"),
         (

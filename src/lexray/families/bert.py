@@ -19,13 +19,16 @@ DEFAULTS = {
 }
 
 
+@family("ernie", title="ERNIE", defaults=DEFAULTS)
 @family("bert", title="BERT", defaults=DEFAULTS)
 def describe_bert(c: Config, t: Names) -> Architecture:
+    if c.get("use_task_id"):
+        raise ValueError("use_task_id: embeddings of tasks stand beside those of tokens")
     head = "cls.predictions."
     return encoder(
         c,
         t,
-        t.prefix("embeddings.word_embeddings.weight", "bert.", ""),
+        t.prefix("embeddings.word_embeddings.weight", "bert.", "ernie.", ""),
         unembed=f"{head}decoder.weight",
         biases=(f"{head}bias", f"{head}decoder.bias"),
         head=lm_head(c, t, f"{head}transform.dense", f"{head}transform.LayerNorm", c["hidden_act"]),
@@ -33,13 +36,18 @@ def describe_bert(c: Config, t: Names) -> Architecture:
 
 
 @family(
-    "roberta", "xlm-roberta", "camembert", title="RoBERTa", defaults=DEFAULTS | {"pad_token_id": 1}
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "data2vec-text",
+    title="RoBERTa",
+    defaults=DEFAULTS | {"pad_token_id": 1},
 )
 def describe_roberta(c: Config, t: Names) -> Architecture:
     return encoder(
         c,
         t,
-        t.prefix("embeddings.word_embeddings.weight", "roberta.", ""),
+        t.prefix("embeddings.word_embeddings.weight", "roberta.", "data2vec_text.", ""),
         unembed="lm_head.decoder.weight",
         biases=("lm_head.bias", "lm_head.decoder.bias"),
         head=lm_head(c, t, "lm_head.dense", "lm_head.layer_norm", "gelu"),
@@ -94,8 +102,7 @@ def block(
         attention(
             projections(t, f"{stem}attention.", s, names),
             s,
-            sum_norm=t.norm("layer", f"{stem}attention.{norm}", eps),
-            **changed,
+            **{"sum_norm": t.norm("layer", f"{stem}attention.{norm}", eps)} | changed,
         ),
         FeedForward(
             w_in=t.linear(f"{stem}intermediate.dense"),

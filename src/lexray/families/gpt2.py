@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lexray.families.gguf import names as gguf
 from lexray.families.parts import Sizes, attention, fused, gpt_sizes, unembedding
 from lexray.families.registry import Config, Names, family
@@ -25,6 +27,30 @@ def describe(c: Config, t: Names) -> Architecture:
         final_norm=t.norm("layer", f"{body}ln_f", c["layer_norm_epsilon"]),
         positions=f"{body}wpe.weight",
         **unembedding(c, t, f"{body}wte.weight", "lm_head.weight"),
+    )
+
+
+@family("openai-gpt", title="GPT", defaults=DEFAULTS | {"afn": "gelu", "n_positions": 512})
+def describe_first(c: Config, t: Names) -> Architecture:
+    """The first GPT norms sums, and nothing behind the last."""
+    body, s = t.prefix("tokens_embed.weight", "transformer.", ""), gpt_sizes(c)
+    c = c.with_entries(activation_function={"gelu": "gelu_new"}.get(c["afn"], c["afn"]))
+    blocks = (block(c, t, s, body, n) for n in range(c["n_layer"]))
+    return Architecture(
+        **s,
+        blocks=tuple(norm_sums(x) for x in blocks),
+        positions=f"{body}positions_embed.weight",
+        **unembedding(c, t, f"{body}tokens_embed.weight", "lm_head.weight"),
+    )
+
+
+def norm_sums(block: Block) -> Block:
+    """The same block with each norm behind its sum, not before what its sub-block reads."""
+    heads, ff = block.attention, block.ff
+    return replace(
+        block,
+        attention=replace(heads, pre_norm=None, sum_norm=heads.pre_norm),
+        ff=replace(ff, pre_norm=None, sum_norm=ff.pre_norm),
     )
 
 

@@ -5,6 +5,8 @@ OPT-350m is post-norm, has no final norm, and projects between embedding and mod
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lexray.families.linear import Norm
 from lexray.families.parts import Sizes, attention, projections, unembedding
 from lexray.families.registry import Config, Names, family
@@ -20,9 +22,30 @@ NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
 EPS = 1e-5
 
 
+BIOGPT = DEFAULTS | {
+    "activation_function": "gelu",
+    "max_position_embeddings": 1024,
+    "scale_embedding": True,
+}
+
+
+@family("biogpt", title="BioGPT", defaults=BIOGPT)
+def describe_biogpt(c: Config, t: Names) -> Architecture:
+    """OPT under other names, with scaled embeddings."""
+    body = t.prefix("embed_tokens.weight", "biogpt.", "")
+    c = c.with_entries(ffn_dim=c["intermediate_size"], activation_function=c.get("hidden_act"))
+    names = t.pick("output_projection.weight") or "lm_head.weight"
+    whole = describe_under(c, t, body, f"{body}layer_norm", names)
+    return replace(whole, embed_scale=c["hidden_size"] ** 0.5 if c["scale_embedding"] else 1.0)
+
+
 @family("opt", title="OPT", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
     body = t.prefix("embed_tokens.weight", "model.decoder.", "decoder.", "")
+    return describe_under(c, t, body, f"{body}final_layer_norm", "lm_head.weight")
+
+
+def describe_under(c: Config, t: Names, body: str, last: str, unembed: str) -> Architecture:
     s: Sizes = {
         "d_model": c["hidden_size"],
         "n_heads": c["num_attention_heads"],
@@ -40,12 +63,12 @@ def describe(c: Config, t: Names) -> Architecture:
         blocks=tuple(
             block(c, t, s, f"{body}layers.{n}.", pre) for n in range(c["num_hidden_layers"])
         ),
-        final_norm=norm(c, t, f"{body}final_layer_norm") if final else None,
+        final_norm=norm(c, t, last) if final else None,
         positions=f"{body}embed_positions.weight",
         position_offset=2,
         project_in=t.linear(f"{body}project_in") if projected else None,
         project_out=t.linear(f"{body}project_out") if projected else None,
-        **unembedding(c, t, f"{body}embed_tokens.weight", "lm_head.weight"),
+        **unembedding(c, t, f"{body}embed_tokens.weight", unembed),
     )
 
 

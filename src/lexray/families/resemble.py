@@ -82,7 +82,9 @@ def explain(config: Mapping[str, Any], names: Collection[str]) -> str:
     if likeness is None:
         return ""
     name = likeness.family.name
+    besides = "; what it leaves is not read, and the model is not run without it"
     return (
         f". It resembles {likeness.family.title}: {likeness}. Try family={name!r} (--family {name})"
         " and hold a few readings against what you know of the model before you rely on them"
+        f"{besides if likeness.unread else ''}"
     )

@@ -21,6 +21,7 @@ from lexray.errors import LexrayError, Unknown
 from lexray.families import Architecture, Family, Linear, Norm, find_family
 from lexray.families.complete import check_complete
 from lexray.families.linear import ALL
+from lexray.families.registry import UNSUPPORTED
 from lexray.families.resemble import explain
 from lexray.families.shapes import Shapes, block_shapes, check
 from lexray.finite import all_finite, require_finite
@@ -78,8 +79,11 @@ class Weights:
         try:
             return find_family(self.config, name)
         except LexrayError as error:
-            hint = "" if name else explain(self.config, self.checkpoint.names())
-            raise LexrayError(f"{error}{hint}") from error
+            if name or self.config.get("model_type") in UNSUPPORTED:  # what is near is said there
+                raise
+            hint = explain(self.config, self.checkpoint.names())
+            first, known, types = str(error).partition("; known: ")  # a long list, and so the last
+            raise LexrayError(f"{first}{hint}{known}{types}") from error
 
     def view(
         self: Same,

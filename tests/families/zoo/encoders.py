@@ -29,6 +29,11 @@ ENCODERS = [
         },
         masked=True,
     ),
+    Variant("data2vec", "data2vec-text", BERT | {"pad_token_id": 1}, masked=True),
+    Variant("ernie-encoder", "ernie", BERT, masked=True),
+    Variant("roberta-prenorm", "roberta-prelayernorm", BERT | {"pad_token_id": 1}, masked=True),
+    Variant("xlm-roberta-xl", "xlm-roberta-xl", BERT | {"pad_token_id": 1}, masked=True),
+    Variant("megatron-bert", "megatron-bert", BERT, masked=True),
     Variant("mpnet", "mpnet", BERT | {"pad_token_id": 1}, masked=True),
     Variant(
         "deberta-v2",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from tests.families.zoo.options import (
+    BERT,
     DBRX,
     DEEPSEEK,
     GEMMA4,
+    GPT2,
     GRANITE,
     LATENT,
     LLAMA,
@@ -139,6 +141,8 @@ LATEST = [
         num_local_experts=5,
         shared_intermediate_size=9,
     ),
+    Variant("gpt1", "openai-gpt", GPT2),
+    Variant("biogpt", "biogpt", BERT | {"pad_token_id": 1, "hidden_act": "gelu"}),
     llama_like("hunyuan3", "hy_v3", **MOE, head_dim=8, num_shared_experts=2),
     llama_like("minicpm3", "minicpm3", **LATENT, scale_depth=1.1, dim_model_base=11),
     llama_like(

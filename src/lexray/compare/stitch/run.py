@@ -57,7 +57,7 @@ class CutRunner:
             for layer in after:
 
                 def keep(_: Any, __: Any, out: Any, layer: int = layer) -> None:
-                    states[layer] = (out[0] if isinstance(out, tuple) else out).clone()
+                    states[layer] = (out[0] if isinstance(out, tuple | list) else out).clone()
                     if len(states) == len(after):
                         raise EnoughError
 

@@ -110,7 +110,7 @@ class Editor:
         def hook(_: nn.Module, __: Any, out: Any) -> Any:
             if not self.active:
                 return None
-            return (change(out[0]), *out[1:]) if isinstance(out, tuple) else change(out)
+            return (change(out[0]), *out[1:]) if isinstance(out, tuple | list) else change(out)
 
         undo.callback(self.modules[name].register_forward_hook(hook).remove)
 

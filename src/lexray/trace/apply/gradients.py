@@ -323,9 +323,9 @@ def _catch(
     else:
 
         def look(_: nn.Module, __: Any, out: Any) -> Any:
-            x: Tensor = out[0] if isinstance(out, tuple) else out
+            x: Tensor = out[0] if isinstance(out, tuple | list) else out
             caught[n, name] = x  # and on goes a copy: some blocks add to it in place
-            return (x.clone(), *out[1:]) if isinstance(out, tuple) else x.clone()
+            return (x.clone(), *out[1:]) if isinstance(out, tuple | list) else x.clone()
 
         handle = modules[after[name]].register_forward_hook(look)
     undo.callback(handle.remove)

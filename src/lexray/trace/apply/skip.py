@@ -55,7 +55,7 @@ def count_outputs(module: nn.Module, block: nn.Module, given: Mapping[str, Tenso
     seen: list[int | None] = []
 
     def look(_: nn.Module, __: Any, out: Any) -> None:
-        seen.append(len(out) if isinstance(out, tuple) else None)
+        seen.append(len(out) if isinstance(out, tuple | list) else None)
         raise EnoughError
 
     handle = block.register_forward_hook(look)

@@ -254,7 +254,7 @@ class Recorder(Keeper):
         if (n, "pattern") in self.kept[0]:
             return
         full = (self.shape[0], len(spec.q.starts), self.shape[1], self.shape[1])
-        for part in out if isinstance(out, tuple) else ():
+        for part in out if isinstance(out, tuple | list) else ():
             if isinstance(part, Tensor) and part.shape == full:
                 self.keep_weights(n, part)
         for s, kept in enumerate(self.kept):
@@ -339,7 +339,7 @@ def _as_it_is(see: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _first(out: Any) -> Tensor:
-    first: Tensor = out[0] if isinstance(out, tuple) else out
+    first: Tensor = out[0] if isinstance(out, tuple | list) else out
     return first
 
 

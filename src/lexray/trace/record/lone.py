@@ -155,7 +155,7 @@ def _watch(first: Weights, module: nn.Module, entering: bool) -> Iterator[list[T
         raise EnoughError
 
     def see_output(_: nn.Module, __: Any, out: Any) -> None:
-        seen.append(out[0] if isinstance(out, tuple) else out)
+        seen.append(out[0] if isinstance(out, tuple | list) else out)
         raise EnoughError
 
     with RECORDING, ExitStack() as undo:

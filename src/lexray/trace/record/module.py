@@ -222,7 +222,27 @@ def fill(
         raise LexrayError(
             f"{model.name} cannot be run as {cls.__name__}, which has no place for {_some(left)}"
         )
+    if more := _left_over(model, module):
+        raise LexrayError(
+            f"{model.name} cannot be run as {cls.__name__}, which has no place for {_some(more)}: "
+            f"a model of type {model.config.get('model_type')!r} is no {model.family.title} to the "
+            "letter, and its passes are not told; its weights are read"
+        )
     return module
+
+
+BUFFERS = ("inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids")
+"""How names of tensors end that old files keep, and that are calculated."""
+
+
+def _left_over(model: Weights, module: PreTrainedModel) -> list[str]:
+    """Tensors of the layers that a family by which a model of another type is read leaves out."""
+    if model.config.get("model_type") in model.family.model_types:
+        return []
+    layers = {block.module.rpartition(".")[0] + "." for block in model.architecture.blocks}
+    placed = module_names(model, module)
+    inside = (n for n in text_names(model).values() if n.startswith(tuple(layers)))
+    return sorted(n for n in inside if n not in placed and not n.endswith(BUFFERS))
 
 
 def _some(names: list[str]) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lexray.errors import LexrayError
-from lexray.families import Attention, Experts, FeedForward
+from lexray.families import Architecture, Attention, Experts, FeedForward
 from lexray.model.anatomy import Anatomy
 from lexray.result.format import show_bytes
 
@@ -78,7 +78,7 @@ def kept_bytes(model: Anatomy, plan: RecordPlan, itemsize: int) -> int:
     """How much a trace takes."""
     a, total = model.architecture, 0
     for n, rows in zip(plan.lengths, map(len, plan.positions), strict=True):
-        numbers = 3 * rows * a.d_model
+        numbers = _count_ends(a) * rows * a.d_model
         if "logits" in plan.what:
             numbers += rows * a.d_vocab * (2 if a.logit_cap is not None else 1)
         for layer in plan.layers:
@@ -99,6 +99,15 @@ def kept_bytes(model: Anatomy, plan: RecordPlan, itemsize: int) -> int:
                 numbers += rows * _count_mlp(block.ff)
         total += numbers * itemsize
     return total
+
+
+def _count_ends(a: Architecture) -> int:
+    """The stream before and behind all blocks, behind the final norm, and the embedding's parts."""
+    beside = (a.positions, a.sinusoids, a.token_types)
+    parts = sum(part is not None for part in beside)
+    if (parts or a.embed_norm) and a.embedder != "":
+        parts += 1
+    return 2 + (a.final_norm is not None) + parts
 
 
 def _count_attention(spec: Attention, n: int, rows: int) -> int:

@@ -94,8 +94,8 @@ def _by_module(
 def _subtract(
     removals: Sequence[Removal], rows: Sequence[int], ends: Tensor, _: nn.Module, __: Any, out: Any
 ) -> Any:
-    x: Tensor = (out[0] if isinstance(out, tuple) else out).clone()
+    x: Tensor = (out[0] if isinstance(out, tuple | list) else out).clone()
     whole = x.view(len(removals), -1, x.shape[-1])
     for row in rows:
         whole[row, ends[row]] -= removals[row].vector.to(whole)
-    return (x, *out[1:]) if isinstance(out, tuple) else x
+    return (x, *out[1:]) if isinstance(out, tuple | list) else x

@@ -184,7 +184,7 @@ class Runner:
             recorder.editor = self.editor(recorder, [shift(actions, known)])
             with recorder.listening():
                 out = self._step(ids, cache, keep=keeps)
-            cache = out.past_key_values if keeps else None
+            cache = getattr(out, "past_key_values", None) if keeps else None
             ids.append(int(out.logits[0, -1].argmax()))
             if ids[-1] in ends:
                 break
@@ -223,7 +223,7 @@ class Runner:
         with RECORDING, evaluating(self.module), configure(self.module, EXPERTS, "eager"):
             for _ in range(new_tokens):
                 out = self._step(ids, cache)
-                cache = out.past_key_values
+                cache = getattr(out, "past_key_values", None)  # the first GPT keeps none
                 ids.append(int(out.logits[0, -1].argmax()))
                 if ids[-1] in ends:
                     break
