@@ -243,7 +243,6 @@ def test_what_runs_one_stack_is_refused_with_words(name: str) -> None:
     for ask in (
         lambda: stitch(model, model, after=1, last=1),
         lambda: model.evidence("L0X1"),
-        lambda: model.trace([5, 11], target=[3]).save("nowhere.safetensors"),
     ):
         with pytest.raises(LexrayError, match="encoder–decoder"):
             ask()

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import lexray as lx
 from lexray import edits
 from lexray.trace.keep import ABOUT
+from tests.families.test_pairs import worded_pair
 from tests.families.zoo import build, find, make
 
 MODEL = lx.Model.from_pretrained("demo")
@@ -45,6 +46,40 @@ def test_other_families(name: str, tmp_path: Path) -> None:
     assert again.lens().to_dict() == trace.lens().to_dict()
     with pytest.raises(lx.LexrayError, match="from where its model"):
         lx.Trace.load(path)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart", "t5gemma", "t5gemma2"])
+def test_both_stacks_of_a_pair(name: str, tmp_path: Path) -> None:
+    model, path = worded_pair(name), tmp_path / "x.safetensors"
+    changes = ["ablate L1X1", "ablate enc.L0H1"]
+    trace = model.trace([5, 11, 3, 29], target=[14, 9], edits=changes)
+    again = lx.Trace.load(trace.save(path), model)
+    for ours, theirs in ((again, trace), (again.encoder, trace.encoder)):
+        assert list(ours.parts) == list(theirs.parts)
+        assert all(torch.equal(x, theirs.parts[key]) for key, x in ours.parts.items())
+        assert (ours.edits, ours.positions) == (theirs.edits, theirs.positions)
+        assert ours.lens().to_dict() == theirs.lens().to_dict()
+    parts = zip(again.contributions(9), trace.contributions(9), strict=True)
+    assert all(one.contribution == pytest.approx(two.contribution, abs=1e-5) for one, two in parts)
+    effects = [run.effect("ablate enc.L1H0", 9).change for run in (again, trace)]
+    assert effects[0] == pytest.approx(effects[1], abs=1e-5)
+    some = model.trace([5, 11, 3, 29], target=[14, 9], positions=[-1, 1], layers=[1])
+    assert lx.Trace.load(some.save(path), model).positions == (1, 2)
+    trace.save(path)
+    with pytest.raises(lx.LexrayError, match="trace of a source and a target"):
+        lx.Trace.load(path, MODEL)
+    tensors = load_file(path)
+    for key in ("source/0/z", "1/cross_k"):
+        save_file(tensors | {key: torch.zeros(9, 9)}, path)
+        with pytest.raises(lx.LexrayError, match="has the shape"):
+            lx.Trace.load(path, model)
+    alone = model.encoder.trace([5, 11, 3])
+    for given in (model, model.encoder):
+        found = lx.Trace.load(alone.save(path), given)
+        assert found.model.decoder is not None
+        assert found.lens().to_dict() == alone.lens().to_dict()
+    with pytest.raises(lx.LexrayError, match="no encoder beside it"):
+        lx.Trace.load(path, MODEL)
 
 
 def test_what_cannot_be_kept_or_read_is_refused(tmp_path: Path) -> None:

@@ -22,46 +22,66 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.origin import Origin
 from lexray.trace.record.plan import choose_what
 from lexray.trace.record.prompt import len_embedding
-from lexray.trace.record.refuse import refuse_pair
+from lexray.trace.record.refuse import refuse_streams
 from lexray.trace.recording import Recording
 from lexray.view import RAW, View
 
 ABOUT = "lexray.trace"
 """The tensor whose bytes are the JSON."""
 VERSION = 1
+SOURCE = "source/"
+"""Before the names of what belongs to the source of an encoder–decoder's pass."""
 
 
 def save_recording(recording: Recording, path: str | Path) -> Path:
     """Writes a pass whole or not at all."""
-    target = Path(path)
-    model = recording.model
-    refuse_pair(model)
-    origin = getattr(model, "origin", None)
-    texts = [str(edit) for edit in recording.edits]
-    _refuse_edits(recording, texts)
+    target, model = Path(path), recording.model
+    refuse_streams(model)
+    origin, source = getattr(model, "origin", None), recording.source
     about: dict[str, Any] = {
         "version": VERSION,
         "model": model.name,
         "revision": model.checkpoint.revision,
         "origin": None if origin is None else asdict(origin),
         "view": asdict(model.options),
-        "sizes": _sizes(model),
+        "of_encoder": model.decoder is not None,
+        **_describe(recording),
+    }
+    parts = _name_parts(recording)
+    if source is not None:
+        about["source"] = _describe(source)
+        parts |= _name_parts(source, SOURCE)
+    raw = torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)
+    with writing(target) as part:
+        save_file({ABOUT: raw, **parts}, part)
+    return target
+
+
+def _describe(recording: Recording) -> dict[str, Any]:
+    """What one stack's pass was of, and what is kept of it, in the order in which it adds up."""
+    texts = [str(edit) for edit in recording.edits]
+    _refuse_edits(recording, texts)
+    return {
+        "sizes": _sizes(recording.model),
         "ids": recording.ids.tolist(),
         "n_prompt": recording.n_prompt,
         "layers": list(recording.layers),
         "positions": list(recording.positions),
         "what": sorted(recording.what),
         "edits": texts,
+        "parts": [_name_part(*key) for key in recording.parts],
     }
-    parts = {
-        f"{'model' if layer is None else layer}/{name}": x.detach().cpu().contiguous().clone()
-        for (layer, name), x in recording.parts.items()
+
+
+def _name_part(layer: int | None, name: str) -> str:
+    return f"{'model' if layer is None else layer}/{name}"
+
+
+def _name_parts(recording: Recording, stem: str = "") -> dict[str, Tensor]:
+    return {
+        f"{stem}{_name_part(*key)}": x.detach().cpu().contiguous().clone()
+        for key, x in recording.parts.items()
     }
-    about["parts"] = list(parts)  # in the order in which they add up
-    raw = torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)
-    with writing(target) as part:
-        save_file({ABOUT: raw, **parts}, part)
-    return target
 
 
 def _refuse_edits(recording: Recording, texts: list[str]) -> None:
@@ -107,10 +127,39 @@ def load_recording(
     path: str | Path, file: SafetensorsFile, about: Fields, model: Anatomy
 ) -> Recording:
     """The pass again, with its model."""
+    if about.get("of_encoder") is True and model.decoder is None:
+        model = model.encoder
+    beside = about.object("source") if about.get("source") is not None else None
+    if (beside is None) != (model.architecture.encoder is None):
+        raise LexrayError(
+            f"{path} is a trace of {'one stack' if beside is None else 'a source and a target'}, "
+            f"and {model.name} is not: open the model that made it"
+        )
+    names = _texts(about, "parts", path)
+    if beside is None:
+        _refuse_other_parts(file, names, path)
+        return _load_stack(path, file, about, model)
+    inner = Fields(beside, str(path))
+    theirs = [f"{SOURCE}{name}" for name in _texts(inner, "parts", path)]
+    _refuse_other_parts(file, [*names, *theirs], path)
+    source = _load_stack(path, file, inner, model.encoder, stem=SOURCE)
+    return _load_stack(path, file, about, model, source)
+
+
+def _load_stack(
+    path: str | Path,
+    file: SafetensorsFile,
+    about: Fields,
+    model: Anatomy,
+    source: Recording | None = None,
+    *,
+    stem: str = "",
+) -> Recording:
+    """The pass of one stack: of the whole model, or of either of two."""
     sizes = _sizes(model)
     if about.get("sizes") != sizes:
         raise LexrayError(
-            f"{path} is a trace of {about.get('model')} with {about.get('sizes')}, and "
+            f"{path} is a trace of a model with {about.get('sizes')}, and "
             f"{model.name} has {sizes}: open the model that made it"
         )
     ids, layers, positions = (
@@ -126,6 +175,8 @@ def load_recording(
     n_prompt = about.get("n_prompt")
     if not sound or not isinstance(n_prompt, int) or not 0 < n_prompt <= n:
         raise LexrayError(f"{path} is damaged: its tokens, layers or positions are not the model's")
+    lengths = {len(positions), n} if source is None else {len(positions), n, len(source)}
+    names = _texts(about, "parts", path)
     return Recording(
         model=model,
         weights=model.with_view(RAW),
@@ -134,8 +185,9 @@ def load_recording(
         layers=tuple(layers),
         positions=tuple(positions),
         what=choose_what(_texts(about, "what", path)),
-        parts=dict(_parts(file, _texts(about, "parts", path), path, len(positions), n)),
+        parts=dict(_parts(file, names, path, lengths, stem)),
         edits=read_edits(_texts(about, "edits", path)),
+        source=source,
     )
 
 
@@ -159,18 +211,22 @@ def _texts(about: Fields, name: str, path: str | Path) -> list[str]:
     return texts
 
 
-def _parts(
-    file: SafetensorsFile, names: list[str], path: str | Path, p: int, n: int
-) -> Iterator[tuple[tuple[int | None, str], Tensor]]:
-    """The tensors by layer and name; each has a row for every kept position, or every token."""
+def _refuse_other_parts(file: SafetensorsFile, names: list[str], path: str | Path) -> None:
     if {*names, ABOUT} != file.entries.keys():
         raise LexrayError(f"{path} is damaged: it does not hold the parts that it names")
+
+
+def _parts(
+    file: SafetensorsFile, names: list[str], path: str | Path, lengths: set[int], stem: str
+) -> Iterator[tuple[tuple[int | None, str], Tensor]]:
+    """The tensors by layer and name; each has a row for every kept position, or every token."""
     for key in names:
-        entry = file.entries[key]
+        entry = file.entries[f"{stem}{key}"]
         layer, _, name = key.partition("/")
         whole: tuple[tuple[int, int], ...] = tuple((0, size) for size in entry.shape)
         if not name or not (layer == "model" or layer.isdecimal()):
             raise LexrayError(f"{path} is damaged: {key[:100]!r} is no part of a pass")
-        if not {p, n} & set(entry.shape[:2]):
+        if not lengths & set(entry.shape[:2]):
             raise LexrayError(f"{path} is damaged: {key[:100]} has the shape {entry.shape}")
-        yield (None if layer == "model" else int(layer), name), file.read(key, whole)
+        place = None if layer == "model" else int(layer)
+        yield (place, name), file.read(f"{stem}{key}", whole)
