@@ -95,6 +95,9 @@ PAIRS = [
     Variant("mbart", "mbart", BART),
     Variant("marian", "marian", BART | {"decoder_vocab_size": 37}),
     Variant("pegasus", "pegasus", BART | {"scale_embedding": True}),
+    Variant("plbart", "plbart", BART | {"pad_token_id": 1, "bos_token_id": 0}),
+    Variant("m2m", "m2m_100", BART | {"pad_token_id": 1, "bos_token_id": 0}),
+    Variant("blenderbot", "blenderbot", BART),
     Variant(
         "t5gemma", "t5gemma", START | {"encoder": WIDE, "decoder": STACK | CAPS, "vocab_size": 37}
     ),

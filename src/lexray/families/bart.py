@@ -1,6 +1,7 @@
-"""BART, mBART, Marian and Pegasus: encoder and decoder with learned or fixed positions.
+"""BART, PLBart, mBART, Marian, Pegasus, M2M-100 (NLLB) and Blenderbot: encoder and decoder with
+learned or fixed positions.
 
-BART and Marian norm sums; mBART and Pegasus norm what sub-blocks read, and the end of each stack.
+BART, PLBart and Marian norm sums; the others norm what sub-blocks read, and the end of each stack.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
 EPS = 1e-5
 
 
+M2M = DEFAULTS | {"scale_embedding": True, "activation_function": "relu"}
+
+
+@family("blenderbot", title="Blenderbot", defaults=DEFAULTS | {"max_position_embeddings": 128})
+@family("m2m_100", title="M2M-100, NLLB", defaults=M2M)
+@family("plbart", title="PLBart", defaults=DEFAULTS | {"scale_embedding": True})
 @family("pegasus", title="Pegasus", defaults=DEFAULTS | {"activation_function": "relu"})
 @family("marian", title="Marian", defaults=DEFAULTS)
 @family("mbart", title="mBART", defaults=DEFAULTS)
@@ -66,15 +73,16 @@ def stack(c: Config, t: Names, stem: str, source: Architecture | None, **ends: A
     pre = f"{stem}layer_norm.weight" in t
     layer = partial(block, c, t, s, pre, source)
     normed = f"{stem}layernorm_embedding.weight" in t
+    learned = normed or c.get("model_type") == "blenderbot"
     return Architecture(
         **s,
         blocks=tuple(layer(f"{stem}layers.{n}.") for n in range(c[f"{side}_layers"])),
         final_norm=norm(f"{stem}layer_norm") if pre else None,
         embed_norm=norm(f"{stem}layernorm_embedding") if normed else None,
         embedder=f"{stem}embed_tokens" if normed else "",
-        positions=f"{stem}embed_positions.weight" if normed else None,
+        positions=f"{stem}embed_positions.weight" if learned else None,
         position_offset=2 if normed else 0,
-        sinusoids=None if normed else f"{stem}embed_positions",
+        sinusoids=None if learned else f"{stem}embed_positions",
         causal=source is not None,
         **ends,
     )

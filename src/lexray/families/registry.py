@@ -250,8 +250,7 @@ UNSUPPORTED = {
     "qwen3_vl_moe_text": "its experts lie transposed in some files and not in others",
     "longt5": "an encoder–decoder with attention of its own",
     "switch_transformers": "an encoder–decoder with experts",
-    "m2m_100": "an encoder–decoder with calculated positions",
-    "blenderbot": "an encoder–decoder; bart, marian and pegasus are near",
+    "blenderbot-small": "an encoder–decoder whose decoder norms embeddings before their positions",
     "led": "an encoder–decoder with windows and global tokens",
     "whisper": "a speech model",
 }
