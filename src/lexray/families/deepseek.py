@@ -24,7 +24,7 @@ from lexray.families.llama import temperature
 from lexray.families.parts import Projections, Sizes, attention, decoder
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import Rotary, rope_parameters, rotary
-from lexray.families.spec import Architecture, Block
+from lexray.families.spec import Architecture, Attention, Block
 
 DEFAULTS = DEEPSEEK | {
     "tie_word_embeddings": False,
@@ -93,21 +93,22 @@ def describe(c: Config, t: Names) -> Architecture:
 
 
 def block(c: Config, t: Names, stem: str, n: int) -> Block:
-    norm = partial(t.norm, "rms", eps=c["rms_norm_eps"])
+    norm = t.norm("rms", f"{stem}post_attention_layernorm", c["rms_norm_eps"])
+    return Block(attend(c, t, stem, n), deepseek_feed_forward(c, t, stem, n, norm, **routing(c)))
+
+
+def attend(c: Config, t: Names, stem: str, n: int) -> Attention:
     width = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
     s: Sizes = {"d_head": width}  # type: ignore[typeddict-item]  # all that is asked for
-    return Block(
-        attention(
-            heads(c, t, f"{stem}self_attn."),
-            s,
-            turns(c),
-            scale=width**-0.5 * stretch(c),
-            pre_norm=norm(f"{stem}input_layernorm"),
-            temperature=temperature(c),
-            others=indexer(t, stem),
-            chosen_by=chooser(c, t, stem, n),
-        ),
-        deepseek_feed_forward(c, t, stem, n, norm(f"{stem}post_attention_layernorm"), **routing(c)),
+    return attention(
+        heads(c, t, f"{stem}self_attn."),
+        s,
+        turns(c),
+        scale=width**-0.5 * stretch(c),
+        pre_norm=t.norm("rms", f"{stem}input_layernorm", c["rms_norm_eps"]),
+        temperature=temperature(c),
+        others=indexer(t, stem),
+        chosen_by=chooser(c, t, stem, n),
     )
 
 

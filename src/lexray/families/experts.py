@@ -81,15 +81,25 @@ DEEPSEEK = {
 
 
 def deepseek_feed_forward(
-    c: Config, t: Names, stem: str, n: int, norm: Norm, **routing: Any
+    c: Config,
+    t: Names,
+    stem: str,
+    n: int,
+    norm: Norm,
+    *,
+    inside: str = "mlp.",
+    names: tuple[str, str, str] = GATE_UP_DOWN,
+    **routing: Any,
 ) -> FeedForward | Experts:
     """DeepSeek's, as many have it: the first layers dense, then experts chosen from the best
-    groups by their sigmoids, beside shared ones that are one feed-forward."""
-    if n < c["first_k_dense_replace"] and f"{stem}mlp.gate.weight" not in t:
-        return gated(t, f"{stem}mlp.", c["intermediate_size"], c["hidden_act"], pre_norm=norm)
+    groups by their sigmoids, beside shared ones that are one feed-forward. `inside`: where a layer
+    has them, by `names`."""
+    moe = stem + inside
+    if n < c["first_k_dense_replace"] and f"{moe}gate.weight" not in t:
+        return gated(t, moe, c["intermediate_size"], c["hidden_act"], pre_norm=norm)
     width = c["moe_intermediate_size"]
     shared = c.get("n_shared_experts", c.get("num_shared_experts")) or 0
-    places = (f"{stem}mlp.gate.", f"{stem}mlp.")
+    places = (f"{moe}gate.", moe)
     how = {
         "score": "sigmoid",
         "correction": t.pick(*(f"{place}e_score_correction_bias" for place in places)),
@@ -99,14 +109,15 @@ def deepseek_feed_forward(
     }
     return mixture(
         t,
-        f"{stem}mlp.",
+        moe,
         c.first("n_routed_experts", "num_local_experts", "num_experts"),
         width,
         c["hidden_act"],
+        names,
         top_k=c["num_experts_per_tok"],
         normalise=c["norm_topk_prob"],
         routing=Routing(**how | routing),
-        shared=gated(t, f"{stem}mlp.shared_experts.", width * shared, c["hidden_act"])
+        shared=gated(t, f"{moe}shared_experts.", width * shared, c["hidden_act"])
         if shared
         else None,
         pre_norm=norm,

@@ -238,7 +238,6 @@ UNSUPPORTED = {
     "recurrent_gemma": "a hybrid of attention and recurrent layers",
     "rwkv": "a recurrent model",
     "xlstm": "a recurrent model",
-    "kimi_linear": "a hybrid of latent attention and linear-attention layers",
     "minimax": "its stream is replaced by its norm before each sub-block, beside linear attention",
     "bitnet": "a norm over all heads, and one over all neurons, stand before what they write",
     "diffllama": "each head's weights are the difference of two softmaxes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.families.zoo.options import (
     GRANITE,
+    LATENT,
     MAMBA2,
     MOE,
     QWEN_NEXT,
@@ -89,5 +90,19 @@ HYBRIDS = [
         "olmo-hybrid",
         "olmo_hybrid",
         **{k: v for k, v in QWEN_NEXT.items() if k != "head_dim"},
+    ),
+    llama_like(
+        "kimi-linear",
+        "kimi_linear",
+        **LATENT | {"q_lora_rank": None},
+        num_hidden_layers=3,
+        layer_types=["full_attention", "linear_attention", "full_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        linear_head_dim=5,
+        linear_num_heads=3,
+        num_local_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=12,
+        n_shared_experts=2,
     ),
 ]

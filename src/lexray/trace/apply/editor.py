@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lexray.checkpoint import Checkpoint
-from lexray.families import Architecture, Experts, FeedForward, Heads, Mixer
+from lexray.families import Architecture, Experts, FeedForward, Heads, Latent, Mixer
 from lexray.trace.apply.actions import ATTENTION, EXPERTS, STREAM, Action, Point
 from lexray.trace.record.attention import only_first, weights_of
 
@@ -244,10 +244,10 @@ class Editor:
     def _outside(self, n: int) -> bool:
         """Whether queries, keys and values are changed as they leave their linear maps: where an
         architecture has its own attention code, or where nothing turns, clips or norms them
-        behind (OPT scales its queries there)."""
+        behind (OPT scales its queries there), and nothing is put beside them (latent keys)."""
         spec = self.architecture.blocks[n].attention
         plain = (spec.rotary, spec.q_norm, spec.k_norm, spec.v_norm, spec.clip) == (None,) * 5
-        return plain or not self.interface
+        return (plain and not isinstance(spec.k.linear, Latent)) or not self.interface
 
     def _hook_projections(self, undo: ExitStack, n: int) -> None:
         spec = self.architecture.blocks[n].attention
