@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 from lexray.families.experts import mixture
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
 from lexray.families.linear import in_order
 from lexray.families.parts import attention, decoder, gated, projections, qk_norms, sizes
 from lexray.families.registry import Config, Names, family
@@ -85,3 +87,38 @@ def feed_forward(c: Config, t: Names, stem: str, n: int) -> FeedForward | Expert
         shared=gated(t, f"{stem}mlp.shared_experts.", beside, act) if beside else None,
         **norms,
     )
+
+
+def gguf_names(m: gguf.Keys) -> gguf.Naming:
+    """Which layers have windows and that embeddings are scaled is no metadata: llama.cpp knows."""
+    names = {
+        **gguf.EMBEDDINGS,
+        **gguf.ATTENTION,
+        **gguf.QK_NORMS,
+        **gguf.MLP,
+        f"{gguf.LAYER}self_attn.gate_proj": "blk.{n}.attn_gate",
+        f"{gguf.LAYER}input_layernorm": "blk.{n}.attn_norm",
+        f"{gguf.LAYER}post_attention_layernorm": "blk.{n}.post_attention_norm",
+        f"{gguf.LAYER}pre_mlp_layernorm": "blk.{n}.ffn_norm",
+        f"{gguf.LAYER}post_mlp_layernorm": "blk.{n}.post_ffw_norm",
+        **layouts.name_experts(m, router="router.gate"),
+        **layouts.name_shared(f"{layouts.MLP}shared_experts"),
+        **layouts.name_correction(f"{layouts.MLP}expert_bias"),
+    }
+    return gguf.Naming("afmoe", names, gguf_config)
+
+
+def gguf_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    experts = layouts.deepseek_experts(m, c)
+    return {
+        "moe_intermediate_size": experts["moe_intermediate_size"],
+        "num_shared_experts": experts["n_shared_experts"],
+        "num_dense_layers": experts["first_k_dense_replace"],
+        "route_scale": experts["routed_scaling_factor"],
+        "global_attn_every_n_layers": 4,
+        "mup_enabled": True,
+        **layouts.windows(m, c),
+    }
+
+
+gguf.declare("afmoe", gguf_names)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lexray.families.gguf import names as gguf
 from lexray.families.parts import Sizes, attention, projections, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.spec import Architecture, Block, FeedForward, HeadTransform
@@ -166,3 +167,82 @@ def distil_block(c: Config, t: Names, s: Sizes, stem: str) -> Block:
             sum_norm=t.norm("layer", f"{stem}output_layer_norm", eps),
         ),
     )
+
+
+def bert_layer(layer: str, names: dict[str, str]) -> gguf.Names:
+    """What llama.cpp calls the parts of a layer, by what a family does."""
+    theirs = {
+        **{x: f"attn_{x}" for x in "qkv"},
+        "o": "attn_output",
+        "o_norm": "attn_output_norm",
+        "up": "ffn_up",
+        "down": "ffn_down",
+        "norm": "layer_output_norm",
+    }
+    return {layer + ours: f"blk.{{n}}.{theirs[part]}" for part, ours in names.items()}
+
+
+EMBEDDED: gguf.Names = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.LayerNorm": "token_embd_norm",
+}
+LAYERED = bert_layer(
+    "encoder.layer.{n}.",
+    {
+        "q": "attention.self.query",
+        "k": "attention.self.key",
+        "v": "attention.self.value",
+        "o": "attention.output.dense",
+        "o_norm": "attention.output.LayerNorm",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+        "norm": "output.LayerNorm",
+    },
+)
+DISTILLED = bert_layer(
+    "transformer.layer.{n}.",
+    {
+        **{x: f"attention.{x}_lin" for x in "qkv"},
+        "o": "attention.out_lin",
+        "o_norm": "sa_layer_norm",
+        "up": "ffn.lin1",
+        "down": "ffn.lin2",
+        "norm": "output_layer_norm",
+    },
+)
+
+
+def gguf_names(m: gguf.Keys) -> gguf.Naming:
+    """llama.cpp keeps the encoder alone, and calls BERT what is BERT, RoBERTa or DistilBERT: the
+    last has no types of tokens, and of a RoBERTa's positions the first ones, which no token has,
+    are left out, so that it is read as BERT."""
+    types = {"embeddings.token_type_embeddings": "token_types"}
+    if "token_types.weight" in m.file.names():
+        return gguf.Naming("bert", {**EMBEDDED, **types, **LAYERED}, gguf_config)
+    return gguf.Naming("distilbert", {**EMBEDDED, **DISTILLED}, distil_config)
+
+
+def gguf_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    types, positions = (
+        m.file.info(f"{name}.weight").shape for name in ("token_types", "position_embd")
+    )
+    return {
+        "max_position_embeddings": positions[0],
+        "type_vocab_size": types[0],
+        "architectures": ["BertModel"],
+    }
+
+
+def distil_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "dim": c["hidden_size"],
+        "n_heads": c["num_attention_heads"],
+        "n_layers": c["num_hidden_layers"],
+        "hidden_dim": c["intermediate_size"],
+        "max_position_embeddings": m.file.info("position_embd.weight").shape[0],
+        "architectures": ["DistilBertModel"],
+    }
+
+
+gguf.declare("bert", gguf_names)

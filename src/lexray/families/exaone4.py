@@ -92,3 +92,23 @@ def all_seeing(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
 
 
 gguf.declare("exaone4", gguf_names)
+
+
+def moe_gguf(m: gguf.Keys) -> gguf.Naming:
+    names = {
+        **gguf.LLAMA,
+        **gguf.QK_NORMS,
+        **layouts.name_experts(m),
+        **layouts.name_shared(f"{layouts.MLP}shared_experts"),
+        **layouts.name_correction(f"{layouts.MLP}e_score_correction_bias"),
+    }
+    return gguf.Naming("exaone_moe", names, moe_config)
+
+
+def moe_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    experts = layouts.deepseek_experts(m, c)
+    shared = experts.pop("n_shared_experts", None)
+    return {**experts, "num_shared_experts": shared, **layouts.windows(m, c)}
+
+
+gguf.declare("exaone-moe", moe_gguf)

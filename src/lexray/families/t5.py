@@ -9,6 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from lexray.errors import LexrayError
+from lexray.families.gguf import names as gguf
+from lexray.families.gguf.config import MOST_ROWS, expect
 from lexray.families.linear import Norm
 from lexray.families.parts import Sizes, attention, projections
 from lexray.families.registry import Config, Names, family
@@ -122,3 +125,62 @@ def feed_forward(c: Config, t: Names, stem: str, norm: Norm) -> FeedForward:
         d_mlp=c["d_ff"],
         pre_norm=norm,
     )
+
+
+def gguf_names(m: gguf.Keys) -> gguf.Naming:
+    """mT5 is written as T5 is; UMT5 has biases by distance in every layer."""
+    kind = "umt5" if "enc.blk.1.attn_rel_b.weight" in m.file.names() else "t5"
+    names: dict[str, gguf.Stored] = {"shared": "token_embd", "lm_head": "output"}
+    for side, ours, ff in (("enc", "encoder", 1), ("dec", "decoder", 2)):
+        layer, theirs = f"{ours}.block.{{n}}.layer.", f"{side}.blk.{{n}}."
+        names[f"{ours}.final_layer_norm"] = f"{side}.output_norm"
+        parts = [(0, "SelfAttention", "attn")]
+        parts += [(1, "EncDecAttention", "cross_attn")] if side == "dec" else []
+        for i, module, name in parts:
+            names[f"{layer}{i}.layer_norm"] = f"{theirs}{name}_norm"
+            names |= {f"{layer}{i}.{module}.{x}": f"{theirs}{name}_{x}" for x in "qkvo"}
+        names[f"{layer}0.SelfAttention.relative_attention_bias"] = f"{theirs}attn_rel_b"
+        names[f"{layer}{ff}.layer_norm"] = f"{theirs}ffn_norm"
+        gated = f"{theirs}ffn_gate".format(n=0) + ".weight" in m.file.names()
+        dense = f"{layer}{ff}.DenseReluDense."
+        names[dense + ("wi_1" if gated else "wi")] = f"{theirs}ffn_up"
+        names[f"{dense}wi_0"] = f"{theirs}ffn_gate"
+        names[f"{dense}wo"] = f"{theirs}ffn_down"
+    return gguf.Naming(kind, names, common=gguf_config, layers=count_layers)
+
+
+def count_layers(c: dict[str, Any]) -> int:
+    return max(int(c["num_layers"]), int(c["num_decoder_layers"]))
+
+
+def gguf_config(m: gguf.Keys, model_type: str) -> dict[str, Any]:
+    """The words of T5's config. Which activation stands in a feed-forward, and from which distance
+    on all are alike, llama.cpp knows without being told."""
+    names, layers = m.file.names(), m.size("block_count")
+    d_model, heads, width = (
+        m.size(x) for x in ("embedding_length", "attention.head_count", "attention.key_length")
+    )
+    expect(m, "enc.blk.0.attn_o.weight", (d_model, heads * width))
+    decoding = m.size("decoder_block_count", layers)
+    if max(layers, decoding) > len(names) or heads * width > MOST_ROWS:
+        raise LexrayError(f"{m.file.name}: the sizes in its metadata do not fit together")
+    return {
+        "model_type": model_type,
+        "vocab_size": m.file.info("token_embd.weight").shape[0],
+        "d_model": d_model,
+        "d_kv": width,
+        "d_ff": m.file.info("enc.blk.0.ffn_down.weight").shape[-1],
+        "num_layers": layers,
+        "num_decoder_layers": decoding,
+        "num_heads": heads,
+        "layer_norm_epsilon": m.need("attention.layer_norm_rms_epsilon"),
+        "relative_attention_num_buckets": m.size("attention.relative_buckets_count"),
+        "feed_forward_proj": "gated-gelu" if "enc.blk.0.ffn_gate.weight" in names else "relu",
+        "tie_word_embeddings": "output.weight" not in names,
+        "decoder_start_token_id": m.get("decoder_start_token_id") or 0,
+        "pad_token_id": m.file.metadata.get("tokenizer.ggml.padding_token_id"),
+        "eos_token_id": m.file.metadata.get("tokenizer.ggml.eos_token_id"),
+    }
+
+
+gguf.declare("t5", gguf_names)

@@ -32,6 +32,8 @@ def n_layers(c: Config) -> int:
     kinds = c.get("layers_block_type")
     if c["model_type"] == "nemotron_h" and kinds:
         return len(kinds)
+    if "num_decoder_layers" in c:
+        return max(c["num_layers"], c["num_decoder_layers"])
     return int(next(c[k] for k in ("num_hidden_layers", "n_layer", "n_layers") if c.get(k)))
 
 
@@ -334,7 +336,83 @@ def nemotron_h_keys(c: Config) -> Metadata:
     return keys | {Keys.LLM.LEADING_DENSE_BLOCK_COUNT: None, Keys.Rope.FREQ_BASE: None}
 
 
+def exaone_moe_keys(c: Config) -> Metadata:
+    shared = c["moe_intermediate_size"] * c["num_shared_experts"]
+    return (
+        base(c)
+        | windows(c)
+        | {
+            Keys.LLM.EXPERT_FEED_FORWARD_LENGTH: c["moe_intermediate_size"],
+            Keys.LLM.EXPERT_SHARED_COUNT: c["num_shared_experts"],
+            Keys.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH: shared,
+            Keys.LLM.EXPERT_WEIGHTS_SCALE: c["routed_scaling_factor"],
+            Keys.LLM.EXPERT_WEIGHTS_NORM: c["norm_topk_prob"],
+            Keys.LLM.LEADING_DENSE_BLOCK_COUNT: c.get("first_k_dense_replace", 0),
+            Keys.Rope.SCALING_TYPE: NONE,
+        }
+    )
+
+
+def afmoe_keys(c: Config) -> Metadata:
+    """Not which layers look through windows: llama.cpp takes every fourth for one that does not."""
+    return llama_keys(c) | {
+        Keys.LLM.EXPERT_SHARED_COUNT: c["num_shared_experts"],
+        Keys.LLM.EXPERT_FEED_FORWARD_LENGTH: c["moe_intermediate_size"],
+        Keys.LLM.LEADING_DENSE_BLOCK_COUNT: c["num_dense_layers"],
+        Keys.LLM.EXPERT_WEIGHTS_NORM: True,
+        Keys.LLM.EXPERT_WEIGHTS_SCALE: c["route_scale"],
+        Keys.Attention.SLIDING_WINDOW: c["sliding_window"],
+    }
+
+
+def bert_keys(c: Config) -> Metadata:
+    chopped = c["pad_token_id"] + 1 if c["model_type"] == "roberta" else 0
+    return base(c) | {
+        Keys.LLM.CONTEXT_LENGTH: c["max_position_embeddings"] - chopped,
+        Keys.Attention.CAUSAL: False,
+        "tokenizer.ggml.token_type_count": c["type_vocab_size"],
+    }
+
+
+def distilbert_keys(c: Config) -> Metadata:
+    return {
+        Keys.LLM.BLOCK_COUNT: c["n_layers"],
+        Keys.LLM.CONTEXT_LENGTH: c["max_position_embeddings"],
+        Keys.LLM.EMBEDDING_LENGTH: c["dim"],
+        Keys.LLM.FEED_FORWARD_LENGTH: c["hidden_dim"],
+        Keys.Attention.HEAD_COUNT: c["n_heads"],
+        Keys.Attention.LAYERNORM_EPS: 1e-12,
+        Keys.Attention.CAUSAL: False,
+        "tokenizer.ggml.token_type_count": 1,
+    }
+
+
+def t5_keys(c: Config) -> Metadata:
+    return {
+        Keys.LLM.CONTEXT_LENGTH: 512,
+        Keys.LLM.EMBEDDING_LENGTH: c["d_model"],
+        Keys.LLM.FEED_FORWARD_LENGTH: c["d_ff"],
+        Keys.LLM.BLOCK_COUNT: c["num_layers"],
+        Keys.LLM.DECODER_BLOCK_COUNT: c["num_decoder_layers"],
+        Keys.Attention.HEAD_COUNT: c["num_heads"],
+        Keys.Attention.KEY_LENGTH: c["d_kv"],
+        Keys.Attention.VALUE_LENGTH: c["d_kv"],
+        Keys.Attention.LAYERNORM_EPS: c["layer_norm_epsilon"],
+        Keys.Attention.REL_BUCKETS_COUNT: c["relative_attention_num_buckets"],
+        Keys.Attention.LAYERNORM_RMS_EPS: c["layer_norm_epsilon"],
+        Keys.LLM.DECODER_START_TOKEN_ID: c["decoder_start_token_id"],
+    }
+
+
 METADATA: dict[str, Callable[[Config], Metadata]] = {
+    "exaone_moe": exaone_moe_keys,
+    "afmoe": afmoe_keys,
+    "bert": bert_keys,
+    "roberta": bert_keys,
+    "distilbert": distilbert_keys,
+    "t5": t5_keys,
+    "mt5": t5_keys,
+    "umt5": t5_keys,
     "ministral3": ministral_keys,
     "minimax_m2": minimax_keys,
     "phimoe": phimoe_keys,

@@ -237,6 +237,22 @@ def apertus(state: State, c: Config) -> Tensors:
     yield from ((name, tensor) for name, tensor in state.items() if ".act_fn." not in name)
 
 
+def bert(state: State, c: Config) -> Tensors:
+    """The encoder alone; RoBERTa's first positions, up to the padding's, stand for nothing."""
+    for name, tensor in state.items():
+        if name.startswith("pooler."):
+            continue
+        if c["model_type"] == "roberta" and "position_embeddings" in name:
+            tensor = tensor[c["pad_token_id"] + 1 :]
+        yield name, tensor
+
+
+def t5(state: State, c: Config) -> Tensors:
+    """The embedding once, whatever it is called."""
+    again = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    yield from ((name, tensor) for name, tensor in state.items() if name not in again)
+
+
 TENSORS: dict[str, Callable[[State, Config], Tensors]] = {
     "seed_oss": stacked,
     "ministral3": turned,
@@ -275,4 +291,12 @@ TENSORS: dict[str, Callable[[State, Config], Tensors]] = {
     "lfm2": lfm2,
     "lfm2_moe": lfm2,
     "nemotron_h": nemotron_h,
+    "exaone_moe": stacked,
+    "afmoe": stacked,
+    "bert": bert,
+    "roberta": bert,
+    "distilbert": bert,
+    "t5": t5,
+    "mt5": t5,
+    "umt5": t5,
 }

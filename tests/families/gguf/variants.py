@@ -139,6 +139,8 @@ VARIANTS = [
     stored("lfm2"),
     stored("lfm2-moe"),
     stored("nemotron-h", head_dim=8),
+    stored("exaone-moe"),
+    stored("afmoe", num_hidden_layers=5, global_attn_every_n_layers=4),
 ]
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 

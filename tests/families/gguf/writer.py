@@ -89,6 +89,14 @@ ARCHITECTURES = {
     "lfm2": MODEL_ARCH.LFM2,
     "lfm2_moe": MODEL_ARCH.LFM2MOE,
     "nemotron_h": MODEL_ARCH.NEMOTRON_H_MOE,
+    "exaone_moe": MODEL_ARCH.EXAONE_MOE,
+    "afmoe": MODEL_ARCH.AFMOE,
+    "bert": MODEL_ARCH.BERT,
+    "roberta": MODEL_ARCH.BERT,
+    "distilbert": MODEL_ARCH.BERT,
+    "t5": MODEL_ARCH.T5,
+    "mt5": MODEL_ARCH.T5,
+    "umt5": MODEL_ARCH.T5,
 }
 
 
@@ -168,7 +176,7 @@ def renamed(module: PreTrainedModel, arch: MODEL_ARCH, c: Config) -> Iterator[tu
     new = tensors.TENSORS.get(c["model_type"])
     changed = new or TENSORS.get(c["model_type"], unchanged)
     state = module.state_dict() if new is None else tensors.on_disk(module)
-    if c["tie_word_embeddings"]:
+    if c["tie_word_embeddings"] and not c.get("is_encoder_decoder"):  # T5's configs always say so
         state = {k: v for k, v in state.items() if k not in ("lm_head.weight", "embed_out.weight")}
     for ours, tensor in changed(state, c):
         own = ours if ours.startswith("blk.") else None

@@ -39,6 +39,7 @@ __all__ = [
     "GGUFValue",
     "Keys",
     "Naming",
+    "Stored",
     "declare",
     "hf_named",
     "share",
@@ -57,6 +58,10 @@ class Naming:
     """What the family adds to the common config; None stands for the family's own default."""
     without: tuple[str, ...] = ()
     """Entries that are null, whatever the family's default is."""
+    common: Callable[[Keys, str], Config] = common_config
+    """What metadata say that all architectures have, in the words of the family's config."""
+    layers: Callable[[Config], int] = lambda c: int(c["num_hidden_layers"])
+    """How many layers names may count."""
 
 
 ARCHITECTURES: dict[str, Callable[[Keys], Naming]] = {}
@@ -95,11 +100,11 @@ class GGUFModel(Checkpoint):
         self.name, self.revision, self.notes = file.name, file.revision, file.notes
         keys = Keys(file)
         naming = find_naming(keys, family)
-        config = common_config(keys, naming.model_type)
+        config = naming.common(keys, naming.model_type)
         config |= own_config(keys, naming, config)
         self._config = {key: value for key, value in config.items() if value is not None}
         self._config |= dict.fromkeys(naming.without)
-        n_layers = self._config["num_hidden_layers"]
+        n_layers = naming.layers(self._config)
         self._side = GGUFSide(file, self._config)
         self._pieces = {
             name: piece
@@ -220,9 +225,14 @@ def explain_names(keys: Keys) -> str:
     )
 
 
-PASSED_OVER = (".attn_rot_embd.", ".input_scale")
-"""In names of what says nothing of the weights: frequencies that follow from the metadata, and what
-llama.cpp rounds activations by where it multiplies in four bits."""
+PASSED_OVER = (".attn_rot_embd.", ".input_scale", ".cross_attn_rel_b.")
+"""In names of what says nothing of the weights: frequencies that follow from the metadata, what
+llama.cpp rounds activations by where it multiplies in four bits, and biases by distance that the
+first T5 has between its stacks and does not use."""
+
+
+BLOCKS = ("blk.", "enc.blk.", "dec.blk.")
+"""How the names of what lies in layers begin."""
 
 
 def refuse_unread(file: GGUFCheckpoint, known: set[str], beyond: range) -> None:
@@ -232,7 +242,7 @@ def refuse_unread(file: GGUFCheckpoint, known: set[str], beyond: range) -> None:
     unread = [
         name
         for name in file.names()
-        if name.startswith("blk.") and name not in known and not any(p in name for p in passed)
+        if name.startswith(BLOCKS) and name not in known and not any(p in name for p in passed)
     ]
     if unread:
         more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""

@@ -213,7 +213,7 @@ def fill(
         raise
     except Exception as error:  # each class checks its config and its tensors in its own way
         raise LexrayError(f"{model.name} does not fit {cls.__name__}: {error}") from error
-    if missing := sorted(report["missing_keys"]):
+    if missing := sorted(name for name in report["missing_keys"] if BESIDE not in f".{name}"):
         raise LexrayError(
             f"{model.name} cannot be run as {cls.__name__}: it has no tensor for {_some(missing)}; "
             "its config's architectures should name the class it was saved from"
@@ -230,6 +230,10 @@ def fill(
         )
     return module
 
+
+BESIDE = ".pooler."
+"""In names of what reads the last layer and is read by nothing that is recorded: GGUF files and
+models that embed texts leave BERT's out."""
 
 BUFFERS = ("inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids")
 """How names of tensors end that old files keep, and that are calculated."""
