@@ -34,6 +34,7 @@ ENCODERS = [
     Variant("roberta-prenorm", "roberta-prelayernorm", BERT | {"pad_token_id": 1}, masked=True),
     Variant("xlm-roberta-xl", "xlm-roberta-xl", BERT | {"pad_token_id": 1}, masked=True),
     Variant("megatron-bert", "megatron-bert", BERT, masked=True),
+    Variant("nomic-bert", "nomic_bert", BERT | {"hidden_act": "silu"}, masked=True),
     Variant("mpnet", "mpnet", BERT | {"pad_token_id": 1}, masked=True),
     Variant(
         "deberta-v2",
