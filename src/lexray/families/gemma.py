@@ -144,6 +144,12 @@ def gemma3_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def embedding_gguf(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """EmbeddingGemma: Gemma 3 that sees both ways, without a head."""
+    own = {"use_bidirectional_attention": True, "architectures": ["Gemma3TextModel"]}
+    return gemma3_gguf(m, c) | own
+
+
 def plus_one(names: gguf.Names) -> gguf.Names:
     return {ours: gguf.GGUFSource(str(theirs), added=1.0) for ours, theirs in names.items()}
 
@@ -166,3 +172,6 @@ GEMMA3_GGUF: gguf.Names = {**GEMMA2_GGUF, **plus_one(gguf.QK_NORMS)}
 gguf.declare("gemma", gguf.Naming("gemma", GEMMA_GGUF))
 gguf.declare("gemma2", gguf.Naming("gemma2", GEMMA2_GGUF, gemma2_gguf))
 gguf.declare("gemma3", gguf.Naming("gemma3_text", GEMMA3_GGUF, gemma3_gguf))
+gguf.declare(
+    "gemma-embedding", gguf.Naming("gemma3_text", gguf.name_body(GEMMA3_GGUF), embedding_gguf)
+)

@@ -410,6 +410,7 @@ METADATA: dict[str, Callable[[Config], Metadata]] = {
     "bert": bert_keys,
     "roberta": bert_keys,
     "distilbert": distilbert_keys,
+    "eurobert": lambda c: base(c) | {Keys.Attention.CAUSAL: False, Keys.Rope.SCALING_TYPE: NONE},
     "t5": t5_keys,
     "mt5": t5_keys,
     "umt5": t5_keys,

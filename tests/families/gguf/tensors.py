@@ -296,6 +296,7 @@ TENSORS: dict[str, Callable[[State, Config], Tensors]] = {
     "bert": bert,
     "roberta": bert,
     "distilbert": bert,
+    "eurobert": stacked,
     "t5": t5,
     "mt5": t5,
     "umt5": t5,

@@ -65,7 +65,7 @@ def test_tensors_are_those_of_the_saved_folder(
         torch.testing.assert_close(checkpoint.read(name), tensor, atol=1e-6, rtol=0)
 
 
-ALSO = {"qwen2vl", "qwen3vl", "nemotron_h", "bert", "t5"}
+ALSO = {"qwen2vl", "qwen3vl", "nemotron_h", "bert", "eurobert", "gemma-embedding", "t5"}
 """Written as others are, and read as these: tested below; or of stacks, tested in test_stacks."""
 
 

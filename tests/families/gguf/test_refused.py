@@ -75,7 +75,7 @@ def test_unknown_architectures_are_refused_by_name(architecture: str, path: Path
     with pytest.raises(LexrayError) as error:
         opened(path)
     assert repr(architecture) in str(error.value)
-    assert "falcon, falcon-h1, gemma, gemma2" in str(error.value)
+    assert "falcon, falcon-h1, gemma, gemma-embedding, gemma2" in str(error.value)
     assert "Try the model's safetensors" in str(error.value)
 
 

@@ -21,14 +21,30 @@ from tests.families.gguf.writer import convert
 from tests.families.oracles import close
 from tests.families.pairs import PAIRS, make_pair
 
-BODIES = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel"}
+BODIES = {
+    "bert": "BertModel",
+    "roberta": "RobertaModel",
+    "distilbert": "DistilBertModel",
+    "eurobert": "EuroBertModel",
+    "gemma3": "Gemma3TextModel",
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "gemma3": {  # EmbeddingGemma
+        "use_bidirectional_attention": True,
+        "query_pre_attn_scalar": 10,
+        "num_hidden_layers": 7,
+        "layer_types": None,
+    }
+}
 IDS = [5, 11, 3, 29, 36, 7]
 SOURCE, TARGET = [5, 11, 3, 29, 36, 7, 20, 8], [14, 9, 31, 6]
 
 
 def body(name: str) -> PreTrainedModel:
     """The zoo's variant without a head, as it is converted."""
-    return zoo.make(replace(zoo.find(name), unlisted=BODIES[name]))
+    variant = zoo.find(name)
+    options = variant.options | OPTIONS.get(name, {})
+    return zoo.make(replace(variant, unlisted=BODIES[name], options=options))
 
 
 def open_file(module: PreTrainedModel, folder: Path) -> Model:
@@ -54,7 +70,7 @@ def test_bodies_of_encoders(name: str, tmp_path: Path) -> None:
         out = module(input_ids=torch.tensor([IDS]), output_hidden_states=True)
     trace = model.trace(IDS)
     for layer, theirs in enumerate(out.hidden_states):
-        ours = trace.final if layer == model.n_layers else trace[layer].resid_pre
+        ours = trace.normed if layer == model.n_layers else trace[layer].resid_pre
         close(ours, theirs[0])
 
 

@@ -94,6 +94,7 @@ ARCHITECTURES = {
     "bert": MODEL_ARCH.BERT,
     "roberta": MODEL_ARCH.BERT,
     "distilbert": MODEL_ARCH.BERT,
+    "eurobert": MODEL_ARCH.EUROBERT,
     "t5": MODEL_ARCH.T5,
     "mt5": MODEL_ARCH.T5,
     "umt5": MODEL_ARCH.T5,
@@ -151,6 +152,8 @@ def convert(module: PreTrainedModel) -> Converted:
     """A model as llama.cpp's converter would write it."""
     config = module.config.to_dict()
     arch = ARCHITECTURES[config["model_type"]]
+    if config.get("use_bidirectional_attention"):
+        arch = MODEL_ARCH.GEMMA_EMBEDDING
     name = gguf.MODEL_ARCH_NAMES[arch]
     keys = (METADATA | newer.METADATA).get(config["model_type"], base)(config)
     if config["model_type"] == "apertus":

@@ -42,6 +42,7 @@ __all__ = [
     "Stored",
     "declare",
     "hf_named",
+    "name_body",
     "share",
 ]
 
@@ -309,3 +310,9 @@ QK_NORMS: Names = {
     f"{LAYER}self_attn.q_norm": "blk.{n}.attn_q_norm",
     f"{LAYER}self_attn.k_norm": "blk.{n}.attn_k_norm",
 }
+
+
+def name_body(names: Names) -> Names:
+    """The same as a model without a head has them."""
+    inner = {ours: theirs for ours, theirs in names.items() if ours.startswith("model.")}
+    return {ours.removeprefix("model."): theirs for ours, theirs in inner.items()}
