@@ -17,6 +17,7 @@ from tests.cli.running import lexray
 
 EXPECTED = {
     *("info", "head", "heads", "neuron", "subhead", "vector", "feature", "svd"),
+    *("overview", "layer", "token"),
     *("lookup", "related", "nearest", "relations", "wires", "path"),
     *("describe", "catalogue", "atlas", "demo"),
     *("diff", "align", "stitch", "lens", "contributions", "flow", "study", "ground"),

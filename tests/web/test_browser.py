@@ -36,7 +36,9 @@ PAGES = {
     "/demo/map?colour=effect&text=This+movie+was": "#map[data-ready=listed]",
     "/demo/L2H1?of=%C2%B7film&tokens=he,she,his": f"{READY}#card",
     "/demo/L3N17": f"{READY}#nearest",
-    "/demo/L3H2.V12": f"{READY}#readings",
+    "/demo/L3H2.V12": f"{READY}#term",
+    "/demo/L2.mlp_norm": f"{READY}#readings",
+    "/demo/L3": f"{READY}#neurons",
     "/demo/token/500": f"{READY}#writers",
     "/demo/search?q=actor": f"{READY}#found",
     "/demo/prompt?text=This+movie+was": ".lexray-flow",
@@ -245,6 +247,51 @@ def test_printing_hides_what_cannot_be_pressed(show: Opener) -> None:
     assert not page.is_visible("header.bar")
     assert not page.is_visible("section#evidence")
     assert page.is_visible("section#readings")
+
+
+def test_paper_is_light(show: Opener) -> None:
+    """Who reads in the dark prints on white, strips of neurons too."""
+    page = show("/demo/map", "#map[data-ready=listed]", color_scheme="dark")
+    total = """() => {
+        const context = new OffscreenCanvas(9, 8).getContext("2d", { willReadFrequently: true });
+        context.drawImage(document.querySelector("canvas"), 0, 0);
+        return context.getImageData(0, 0, 9, 8).data.reduce((a, b) => a + b);
+    }"""
+    dark = page.evaluate(total)
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(18, 23, 28)"
+    page.wait_for_timeout(300)
+    assert page.evaluate(total) > dark
+    assert not page.is_visible(".legend-bar")
+
+
+def test_an_offset_is_turned_by_keys(browser: Any, tmp_path: Path) -> None:
+    """The address follows, the slider keeps the keys, and a reload shows the same."""
+    library = hostile_library(tmp_path)
+    server, address, _ = serve(library, Prompt(library))
+    page = browser.new_page()
+    try:
+        page.goto(address.replace("/?", "/hostile/L1H1?"), timeout=PATIENCE)
+        page.wait_for_selector(f"{READY}#qk .pairs", timeout=PATIENCE)
+        page.focus("[data-offset]")
+        page.keyboard.press("ArrowRight")
+        page.wait_for_url("**/hostile/L1H1?offset=-1", timeout=PATIENCE)
+        page.wait_for_selector("section#qk[data-part$='offset=-1']:not([data-when])")
+        assert page.evaluate("document.activeElement.dataset.offset") == "L1H1"
+        shown = page.inner_text("section#qk .pairs")
+        page.reload()
+        page.wait_for_selector(f"{READY}#qk .pairs", timeout=PATIENCE)
+        assert page.inner_text("section#qk output") == "1 before"
+        assert page.inner_text("section#qk .pairs") == shown
+    finally:
+        page.close()
+        server.should_exit = True
+
+
+def test_partners_lead_to_the_other_model(show: Opener) -> None:
+    page = show("/demo/compare/demo-sentiment?of=L3N17", f"{READY}#partners")
+    page.click("section#partners .found .addr >> nth=0")
+    page.wait_for_url("**/demo-sentiment/L*")
 
 
 def test_a_vocabulary_of_markup_runs_nothing(browser: Any, tmp_path: Path) -> None:

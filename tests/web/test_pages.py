@@ -181,6 +181,13 @@ def test_the_shelf_says_what_each_model_is(tmp_path: Path) -> None:
         (PAGES[7], "against"),
         (PAGES[0], "directions"),
         (PAGES[0], "card"),
+        (PAGES[7], "token"),
+        (PAGES[8], "neurons"),
+        (PAGES[9], "found"),
+        ("/demo/map?colour=norm", "heads"),
+        ("/demo/map?neurons=norm&layer=2", "neurons"),
+        (PAGES[10], "next"),
+        (PAGES[10], "changed"),
         (PAGES[10], "lens"),
         (PAGES[10], "attention"),
     ],
@@ -189,7 +196,12 @@ def test_the_command_gives_what_is_shown(client: TestClient, path: str, name: st
     section = dict(sections(client, path))[name]
     ran = lexray(*shlex.split(section["command"])[1:], "--format", "json")
     assert ran.code == 0, ran.err
-    if name in ("lens", "attention"):  # in half precision near ties fall either way
+    if name in (
+        "lens",
+        "attention",
+        "next",
+        "changed",
+    ):  # in half precision near ties fall either way
         assert ran.json["tokens"] == section["content"]["tokens"]
         return
     assert ran.json == section["content"]
@@ -341,3 +353,17 @@ def test_hostile_tokens_stay_text(tmp_path: Path) -> None:
     wrong = client.get("/hostile/L0H1", params={"of": "<script>alert(1)</script>"})
     assert wrong.status_code == 400
     assert "<script>alert" not in wrong.text
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/demo/map", "/demo/map?colour=norm"])
+def test_every_page_has_a_command(client: TestClient, path: str) -> None:
+    assert read(client, twin_of(path))["command"].startswith("lexray ")
+    assert 'aria-label="copy as command"' in client.get(path).text
+
+
+def test_tokens_of_every_word_are_listed(client: TestClient) -> None:
+    found = read(client, "/demo/search.json?q=actor+·film")["sections"]
+    assert [found[key]["title"] for key in found if key.startswith("tokens")] == [
+        "Tokens with “actor” in them",
+        "Tokens with “film” in them",
+    ]

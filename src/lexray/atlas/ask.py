@@ -38,7 +38,11 @@ class _Where:
         self.parts: list[str] = []
         self.values: list[Any] = []
         for name, value in equal.items():
-            self.add(f'"{name}" = ?', value)
+            if isinstance(value, tuple):  # one of these
+                self.parts.append(f'"{name}" IN ({", ".join("?" * len(value))})')
+                self.values += value
+            else:
+                self.add(f'"{name}" = ?', value)
 
     def add(self, text: str, value: Any) -> _Where:
         if value is not None:
@@ -187,7 +191,7 @@ def find_like(
     WITH own(token, weight) AS (VALUES {rows}),
     hits AS (
         SELECT kind, side, layer, owner, number, sum(CASE "end" WHEN 'top' THEN own.weight
-            ELSE -own.weight END / log2(1 + rank)) AS total, list((index.token, rank)) AS shared
+            ELSE -own.weight END / log2(1 + rank)) AS total, list(index.token) AS shared
         FROM index JOIN own ON index.token = own.token
         WHERE index.token IN ({_list([token for token, _, _ in own])}) AND {where}
         GROUP BY ALL ORDER BY abs(total) DESC LIMIT {n + 50}
@@ -198,7 +202,7 @@ def find_like(
     )
     SELECT address, best.kind, best.side, best.layer, alike,
         CAST(len(shared) AS INTEGER) AS shared,
-        list_transform(list_sort(shared, 'ASC'), lambda x: CAST(x[1] AS INTEGER)) AS shared_ids,
+        list_transform(list_sort(shared, 'ASC'), lambda x: CAST(x AS INTEGER)) AS shared_ids,
         CASE WHEN alike < 0 THEN last_ids ELSE first_ids END AS first_ids
     FROM best {_known("best")} ORDER BY abs(alike) DESC, address, best.side"""
     return Question(sql, [*where.values, *not_itself.values, view])
@@ -211,7 +215,8 @@ def place_of(address: str) -> dict[str, Any]:
     """A vector's place, by which files and rows that cannot hold it are passed over; a neuron's is
     that of all its vectors."""
     if neuron := re.fullmatch(r"((?:enc\.)?L(\d+).*)N(\d+)", address):
-        return {"layer": int(neuron[2]), "owner": neuron[1], "number": int(neuron[3])}
+        place = {"layer": int(neuron[2]), "owner": neuron[1], "number": int(neuron[3])}
+        return {"kind": ("key", "gate", "value"), **place}
     layer = re.match(r"(?:enc\.)?L(\d+)", address)
     kind = re.search(r"\.(?:(key|gate|value)|([QKVO])\d+)$", address)
     return {

@@ -158,6 +158,10 @@ class Database:
                 timer.cancel()
             cursor.close()
 
+    def warm_up(self) -> None:
+        """Reads what most questions need into memory, so that the first is as quick as the next."""
+        self._remember()
+
     def _remember(self) -> None:
         with self._lock:
             if not self._remembers:

@@ -10,7 +10,7 @@ import typer
 from lexray.cli.groups import expand, option
 from lexray.cli.options import AddressArg, Among, K, Limit, ReadingOptions, TokenOptions
 from lexray.cli.output import OutputOptions
-from lexray.cli.parse import names
+from lexray.cli.parse import names, numbers
 
 
 def register(app: typer.Typer) -> None:
@@ -42,6 +42,8 @@ def lookup(
         Path | None,
         option("Search a dictionary's features instead: a SAELens folder or .safetensors file."),
     ] = None,
+    layers: Annotated[str | None, option("Only those of these layers: 3, 20-29 or 0,5,-1.")] = None,
+    legible: Annotated[float | None, option("Only lists at least so legible.", max=1)] = None,
     limit: Limit = 10,
     k: K = 10,
 ) -> None:
@@ -56,7 +58,9 @@ def lookup(
     features = None if dictionary is None else Dictionary.open(dictionary, opened)
     searched = None if features is None else features.choose_groups(groups)
     result = find(opened, words, groups, by=by, suppressed=suppressed, groups=searched)
-    output.show(result.top(limit, tokens=k, filter=tokens.filter()))
+    only = numbers("--layers", layers)
+    hits = result.top(limit, tokens=k, filter=tokens.filter(), layers=only, legible=legible)
+    output.show(hits)
 
 
 def related(

@@ -112,7 +112,7 @@ def style_sheet() -> str:
     fonts = f"--lx-sans:{SANS};--lx-mono:{MONOSPACE};"
     return (
         f".{SCOPE}{{color-scheme:light dark;{fonts}{light}}}\n"
-        f"@media (prefers-color-scheme:dark){{.{SCOPE}{{{dark}}}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{.{SCOPE}{{{dark}}}}}\n"
         f'[data-jp-theme-light="true"] .{SCOPE}{{color-scheme:light;{light}}}\n'
         f'[data-jp-theme-light="false"] .{SCOPE}{{color-scheme:dark;{dark}}}\n'
         + read_asset("lexray.result", "static/theme.css")

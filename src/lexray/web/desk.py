@@ -189,8 +189,8 @@ class Desk:
             if self._pipe.poll(TICK):
                 kind, _, payload = self._pipe.recv()
                 self._hear(run, kind, payload)
-            elif not self._process.is_alive():
-                raise EOFError
+            elif (process := self._process) is None or not process.is_alive():
+                raise EOFError  # it died, or the app is being closed
             if self._stop.is_set() and not run.ended.is_set():
                 asked = asked or monotonic()
                 if monotonic() - asked > GRACE:

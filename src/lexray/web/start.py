@@ -50,13 +50,24 @@ def start(models: Sequence[Origin], *, host: str, port: int, browser: bool) -> N
     )
     if browser:
         webbrowser.open(door.address)
-    # what takes seconds to import and nearly every page of a model needs, before it is asked for
-    threading.Thread(target=import_module, args=["lexray.trace.record.lone"], daemon=True).start()
+    threading.Thread(target=warm_up, args=[library], daemon=True).start()
     try:
         with suppress(KeyboardInterrupt):  # which is how it ends
             uvicorn.Server(config).run(sockets=[listening])
     finally:
         listening.close()
+
+
+def warm_up(library: Library) -> None:
+    """What takes a moment and nearly every page needs, before it is asked for: what an atlas keeps
+    in memory, and transformers, which the first standard reading imports."""
+    for served in library:
+        with suppress(LexrayError):  # which the page that needs it says
+            atlas = served.see_atlas("standard")
+            if atlas is not None:
+                atlas.database.warm_up()
+                atlas.shown  # noqa: B018
+    import_module("lexray.trace.record.lone")
 
 
 def bind(host: str, port: int) -> socket.socket:

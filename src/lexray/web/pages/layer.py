@@ -31,7 +31,8 @@ def read_layer(library: Library, place: Viewpoint, query: Query, at: Address) ->
     if at == Address(at.layer) and place.stores("vectors", kind="value", layer=at.layer):
         call, when = name("atlas").call("neurons", at.layer, STORED), "now"
         says = "What each neuron writes; those that read best come first."
-    sections = [Section("neurons", "Its neurons", call, "", says, when)]
+    command = place.command("layer", address, "-k", EACH)
+    sections = [Section("neurons", "Its neurons", call, command, says, when)]
     return Sheet(
         "layer",
         address if at.expert is not None or at.shared else layer_link(place, at)[0].capitalize(),

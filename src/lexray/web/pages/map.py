@@ -58,7 +58,13 @@ def read_map(library: Library, place: Viewpoint, query: Query) -> Sheet:
     strip = _strip(place, by, layer)
     sections = (
         *_heads_section(place, colour, prompt),
-        Section("neurons", f"Neurons of {layer}", strip, when=_when(strip)),
+        Section(
+            "neurons",
+            f"Neurons of {layer}",
+            strip,
+            "" if layer.encoder else _overview(place, by, "neurons", "--layers", layer.layer),
+            when=_when(strip),
+        ),
     )
     facts = info(model)
     return Sheet(
@@ -137,7 +143,12 @@ def _heads(place: Viewpoint, colour: str) -> tuple[Expression, str]:
         return call, place.command("catalogue", "--static")
     if colour == "relation":
         return name("model").call("relations"), place.command("relations")
-    return name("lx").call("overview", name("model"), colour, "heads"), ""
+    call = name("lx").call("overview", name("model"), colour, "heads")
+    return call, _overview(place, colour, "heads")
+
+
+def _overview(place: Viewpoint, by: str, of: str, *more: str | int) -> str:
+    return place.command("overview", "--by", by, "--of", of, *more)
 
 
 @dataclass(frozen=True)

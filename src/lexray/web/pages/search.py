@@ -79,13 +79,16 @@ HINT = (
 def _sections(
     place: Viewpoint, model: Anatomy, query: Query, among: str, words: list[str]
 ) -> list[Section]:
+    parts = list(dict.fromkeys(word.strip() for word in words))
     sections = [
         Section(
-            "tokens",
-            "Tokens",
-            name("lx").call("find_tokens", name("model"), words[0].strip(), TOKENS),
-            says=f"Those with “{words[0].strip()}” in them; each has a page.",
+            f"tokens-{i}" if i else "tokens",
+            f"Tokens with “{part}” in them",
+            name("lx").call("find_tokens", name("model"), part, TOKENS),
+            says="Each has a page.",
+            width="whole" if len(parts) == 1 else "half",
         )
+        for i, part in enumerate(parts)
     ]
     known, unknown = [], []
     for word in words:
@@ -124,17 +127,24 @@ def _lookup(
     if least:
         options["legible"] = float(least)
     call: Expression = name("model").call("lookup", known, groups).call("top", FOUND, **options)
-    plain = layers is None and not least
-    command = place.command(
-        "lookup", *map(str, known), "--among", ",".join(groups), "-n", FOUND, "-k", WORDS
-    )
+    only = [] if layers is None else ["--layers", ",".join(map(str, layers))]
+    only += ["--legible", least] if least else []
+    words: list[str | int] = [
+        *map(str, known),
+        "--among",
+        ",".join(groups),
+        "-n",
+        FOUND,
+        "-k",
+        WORDS,
+    ]
+    command = place.command("lookup", *words, *only)
     left = f" No single token: {', '.join(unknown)}." if unknown else ""
     title = "What writes them" if set(groups) <= {"values", "O"} else "What reads them"
     says = f"Parameters in whose own lists these words stand out most.{left}"
     stored = place.stores("vectors", kind=kind_of(groups[0]))
     when: When = "asked" if stored else "soon"
-    shown = command if plain else ""
-    return Section("found", title, call, shown, says, when, waits="Look through all parameters")
+    return Section("found", title, call, command, says, when, waits="Look through all parameters")
 
 
 def read_layers(text: str) -> list[int] | None:

@@ -25,7 +25,7 @@ def read_token(library: Library, place: Viewpoint, query: Query, token_id: int) 
             "token",
             "In the embedding",
             name("lx").call("read_token", name("model"), spelled),
-            "",
+            place.command("token", str(spelled)),
             "How long its embedding is, whether training has touched it, and what lies near.",
         ),
         *(_read_stored(place, spelled) or _live(place, spelled, readers)),

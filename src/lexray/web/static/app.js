@@ -12,13 +12,15 @@ function tell(words) {
 
 // ------------------------------------------------------------ sections
 
-async function swap(section, address = section.dataset.part) {
+async function swap(section, address = section.dataset.part, isWanted = () => true) {
   const text = await ask(withEnding(address, "part"));
   const next = new DOMParser().parseFromString(text, "text/html").querySelector("section");
   if (!next) throw new Error("the section is empty");
+  if (!isWanted()) return;
+  const turned = section.contains(document.activeElement) && "[data-offset]";
   section.replaceWith(next);
+  if (turned) next.querySelector(turned)?.focus();
   fill(next);
-  return next;
 }
 
 async function load(section) {
@@ -126,15 +128,21 @@ for (const form of document.querySelectorAll("[data-live]")) {
   form.addEventListener("input", turn);
 }
 
+let turns = 0;
 const turnOffset = later(async (input) => {
+  turns += 1;
+  const mine = turns; // an answer that comes late does not undo a later turn
   const value = Number(input.value);
   const address = addressWith({ offset: value === 0 ? "" : String(value) });
   history.replaceState(null, "", address);
-  const section = input.closest("section");
+  const section = document.getElementById(input.closest("section").id);
   const [path] = section.dataset.part.split("?");
   const query = address.split("?")[1];
-  const next = await swap(section, path + (query ? `?${query}` : ""));
-  next.querySelector("[data-offset]")?.focus();
+  try {
+    await swap(section, path + (query ? `?${query}` : ""), () => mine === turns);
+  } catch (error) {
+    tell(error.message);
+  }
 }, 200);
 
 document.addEventListener("input", (event) => {

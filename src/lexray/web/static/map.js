@@ -393,8 +393,9 @@ for (const strip of strips) {
     location.href = `/${base}/${found.address}${tail}`;
   });
 }
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  for (const strip of strips) paintStrip(strip);
-});
+for (const query of ["(prefers-color-scheme: dark)", "print"])
+  matchMedia(query).addEventListener("change", () => {
+    for (const strip of strips) paintStrip(strip);
+  });
 await readHeads();
 readNeurons();

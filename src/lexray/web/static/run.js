@@ -59,7 +59,7 @@ export function waitingLine(controller) {
   line.append(bar, words, stop);
   const see = (state) => {
     if (state.state === "waiting") {
-      words.textContent = state.ahead ? `${state.ahead} before it` : "about to begin";
+      words.textContent = state.ahead ? `waiting: ${state.ahead} before it` : "about to begin";
       bar.removeAttribute("value");
     } else if (state.total) {
       words.textContent = `${state.what} (${state.done} of ${state.total})`;
