@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from lexray.flow.graph import NodeKind
 from lexray.model.model import Model
 from lexray.trace.trace import Trace
 from tests.families.oracles import close, run
-from tests.families.zoo import find, make
+from tests.families.zoo import build, find, make
 from tests.vocabulary.vocabularies import vocabulary
 
 IDS = [5, 11, 3, 29, 36, 7, 20]
@@ -155,3 +156,18 @@ def test_experts_in_a_latent_are_refused() -> None:
     module = make(replace(variant, options=variant.options | {"moe_latent_size": 8}))
     with pytest.raises(LexrayError, match="latent of 8 dimensions"):
         Model.from_module(module)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"linear_attn_config": {"head_dim": "x"}},
+        {"linear_attn_config": [1]},
+        {"linear_head_dim": "a"},
+        {"moe_renormalize": "perhaps"},
+    ],
+    ids=str,
+)
+def test_spoiled_sizes_of_linear_attention_are_refused(entries: dict[str, Any]) -> None:
+    with pytest.raises(LexrayError):
+        Model.from_module(build("kimi-linear"), config=entries).info()

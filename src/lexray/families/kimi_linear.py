@@ -63,7 +63,7 @@ def block(c: Config, t: Names, stem: str, n: int) -> Block:
 def linear(c: Config, t: Names, stem: str, norm: Norm) -> Mixer:
     """Queries, keys, values, what is written at all, and the narrow beginnings of what is forgotten
     and of the gate on what is read."""
-    said = c.get("linear_attn_config") or {}
+    said = Config(c.get("linear_attn_config") or {})  # whose entries are looked at as all are
     width = said.get("head_dim") or c.get("linear_head_dim") or WIDTH
     count = said.get("num_heads") or c.get("linear_num_heads") or HEADS
     forget = "f_a_proj" if f"{stem}f_a_proj.weight" in t else "forget_gate.f_a_proj"

@@ -35,7 +35,7 @@ _WHOLE = """
     kv_n_heads moe_top_k top_k_experts
     global_head_dim num_global_key_value_heads num_kv_shared_layers
     hidden_size_per_layer_input vocab_size_per_layer_input
-    dim_model_base
+    dim_model_base linear_head_dim linear_num_heads
     num_dense_layers block_multiple_of block_ff_dim
     sliding_window_pattern _sliding_window_pattern global_attn_every_n_layers no_rope_layer_interval
 """
@@ -80,7 +80,7 @@ KINDS: dict[str, Kind] = {
         (flag, _FLAG),
         (text, _TEXT),
         (listing, _LIST),
-        (mapping, "rope_parameters rope_scaling attn_config encoder decoder"),
+        (mapping, "rope_parameters rope_scaling attn_config linear_attn_config encoder decoder"),
     )
     for name in names.split()
 }

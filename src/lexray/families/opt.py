@@ -46,6 +46,7 @@ def describe(c: Config, t: Names) -> Architecture:
 
 
 def describe_under(c: Config, t: Names, body: str, last: str, unembed: str) -> Architecture:
+    """All of it under `body`, with the final norm and the output embedding by their names."""
     s: Sizes = {
         "d_model": c["hidden_size"],
         "n_heads": c["num_attention_heads"],

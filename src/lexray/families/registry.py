@@ -265,7 +265,9 @@ def family(
 ) -> Callable[[Describe], Describe]:
     """Registers the decorated function as the family of these `model_type`s.
 
-    The function makes an `Architecture` of the config and the names of the tensors:
+    The function makes an `Architecture` of the config and the names of the tensors. `defaults` are
+    the entries that a config may leave out; `runs_as` is the type whose class of transformers runs
+    it, where that is another.
 
     >>> @lx.family("my_model")                          # doctest: +SKIP
     ... def describe(c, t): ...
