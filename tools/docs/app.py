@@ -29,6 +29,7 @@ PAGES = {
     "prompt": ("/demo/prompt?text=This+movie+was+a+very&edits=ablate+L3H2", ".lexray-flow"),
     "compare": ("/demo/compare/demo-sentiment?of=L3N496", f"{DONE}#partners"),
     "layer": ("/demo/L3", DONE),
+    "subhead": ("/demo/L3H2.V12", f"{DONE}#term"),
 }
 """By the picture's name: the page, and what is there when it is whole."""
 PATIENCE = 300_000
