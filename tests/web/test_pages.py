@@ -157,7 +157,13 @@ def test_another_model_is_read_as_this_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_shelf_says_what_each_model_is(tmp_path: Path) -> None:
     """And why one cannot be opened, without keeping the others from being seen."""
-    page = open_client(demo_library("demo", str(tmp_path / "gone"))).get("/").text
+    client = open_client(demo_library("demo", str(tmp_path / "gone")))
+    page = client.get("/").text
+    assert 'href="/index.json"' in page
+    here, gone = read(client, "/index.json")["models"]
+    assert here["info"]["sizes"]["heads"] == 5
+    assert here["map"] == "/demo/map.json"
+    assert "gone" in gone["error"]
     assert "4 layers of 5 heads and 640 neurons" in page
     assert 'href="/demo/map"' in page
     assert 'href="/gone/map"' in page

@@ -21,7 +21,7 @@ else:
     Atlas = Any
 
 Stamp = tuple[int, int] | None
-TAKEN = frozenset({"static", "runs", "favicon.ico"})
+TAKEN = frozenset({"static", "runs", "favicon.ico", "index.json"})
 """Names that pages of the app have."""
 
 

@@ -26,7 +26,7 @@ from lexray.web.library import Library, NotServedError, Stamp
 from lexray.web.markup import el
 from lexray.web.packed import Drawing
 from lexray.web.pages.book import NoPageError, open_sheet
-from lexray.web.pages.map import show_map, show_shelf
+from lexray.web.pages.map import list_shelf, show_map, show_shelf
 from lexray.web.pages.search import address_in
 from lexray.web.printed import Press, Printed
 from lexray.web.query import Query
@@ -65,6 +65,9 @@ class App:
             return RedirectResponse(f"/{self.library.served[0].slug}/map", 302)
         main = await run_in_threadpool(show_shelf, self.library)
         return HTMLResponse(whole_page("Models", main, library=self.library))
+
+    async def shelf(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(list_shelf, self.library))
 
     async def model(self, request: Request) -> Response:
         self.library[request.path_params["slug"]]
@@ -306,6 +309,7 @@ def make_app(library: Library, door: Door, *, desk: Desk | None = None) -> Guard
 
     routes = [
         Route("/", app.home),
+        Route("/index.json", app.shelf),
         Route("/static/{name}", static_file),
         Route("/runs/{run}", app.look),
         Route("/runs/{run}/cancel", app.cancel, methods=["POST"]),

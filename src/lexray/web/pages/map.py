@@ -261,6 +261,18 @@ def _form(place: Viewpoint, facts: dict[str, Any]) -> Markup:
     )
 
 
+def list_shelf(library: Library) -> dict[str, Any]:
+    """The twin of the shelf."""
+    models: list[dict[str, Any]] = []
+    for each in library:
+        said: dict[str, Any] = {"title": each.title, "map": f"/{each.slug}/map.json"}
+        try:
+            models.append({**said, "info": info(each.model).to_dict()})
+        except LexrayError as error:
+            models.append({**said, "error": str(error)})
+    return {"page": "models", "models": models}
+
+
 def show_shelf(library: Library) -> Markup:
     """All that is served, each with what it is, or why it cannot be opened."""
     cards = []
@@ -271,7 +283,14 @@ def show_shelf(library: Library) -> Markup:
             said = el("p", str(error), class_="note")
         name_of = el("a", each.title, href=f"/{each.slug}/map")
         cards.append(el("li", el("h2", name_of), said))
-    return el("div", el("h1", "Models"), el("ul", *cards, class_="shelf"), class_="hero")
+    twin = el("a", "JSON", href="/index.json", title="the same content for programs")
+    return el(
+        "div",
+        el("h1", "Models"),
+        el("ul", *cards, class_="shelf"),
+        el("span", twin, class_="copies"),
+        class_="hero",
+    )
 
 
 def _density(heads: int, layers: int) -> str:
