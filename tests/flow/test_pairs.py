@@ -16,7 +16,9 @@ from lexray.flow.options import BlockOptions
 from lexray.flow.schema import from_json, to_json
 from lexray.flow.summary import summarise
 from lexray.trace.attribute.moment import Moment
+from lexray.trace.attribute.step import Step
 from lexray.trace.attribute.walk import Logit
+from lexray.trace.read.vectors import key_readers
 from lexray.trace.trace import Trace
 from tests.families.oracles import close
 from tests.families.pairs import PAIRS
@@ -161,3 +163,21 @@ def test_a_position_of_the_source_is_no_flow() -> None:
         from_json(
             data.replace('"n_source":8', '"n_source":99').replace('"n_source": 8', '"n_source": 99')
         )
+
+
+def test_a_source_s_keys_are_not_turned() -> None:
+    """T5Gemma 2: a key meets a query that is turned by its own position, whatever the key's."""
+    trace = run("t5gemma2")
+    graph = trace.flow(target=WORD, layers=[1], memories=3, rotary=True)
+    step = Step.of(Moment.of(trace, -1), 1)
+    head = step.cross.own_heads[2]
+    keys = [node for node in graph.of_kind(NodeKind.KEY) if node.crosses and node.head == 2]
+    assert keys
+    for node in keys:
+        assert node.position is not None
+        k = step.cross.k[[node.position], head.kv_index]
+        reader = key_readers(head, k, torch.tensor([-step.position]), norm=True)[0]
+        assert node.norm == pytest.approx(float(reader.norm()), rel=1e-4)
+    turned, bare = trace[1].cross.q_rotated[-1, 2], trace[1].cross.q[-1, 2]
+    assert head.spec.rotary is not None
+    close(turned, head.spec.rotary.turn(bare[None, None], torch.tensor([step.position]))[0, 0])

@@ -94,18 +94,19 @@ def lone_of(model: Anatomy, ids: Int[Tensor, "n"], *, first: bool) -> Float[Tens
 def pattern(
     head: Head,
     x: Float[Tensor, "n d_model"],
-    y: Float[Tensor, "n d_model"] | None = None,
+    y: Float[Tensor, "n d_source"] | None = None,
     *,
     causal: bool,
 ) -> Float[Tensor, "n n"]:
     """A head's attention weights on such states, `y` of what it looks at, if that is another text;
-    `head` of a model whose norms are folded."""
+    `head` of a model whose norms are folded. Where one softmax weighs a target and its source
+    (T5Gemma 2), among the ones or the others alone."""
     spec, at = head.spec, torch.arange(len(x))
     y = x if y is None else y
     q, k = head.queries(x.to(head.W_Q)).double(), head.keys(y.to(head.W_K)).double()
     if spec.rotary is not None:
         q = spec.rotary.turn(q[:, None], at)[:, 0]
-        k = spec.rotary.turn(k[:, None], at)[:, 0]
+        k = k if spec.crosses else spec.rotary.turn(k[:, None], at)[:, 0]
     if (gains := head.turned_gains) is not None:
         q = q * gains.double()
     distance = (at[None] - at[:, None]).double()

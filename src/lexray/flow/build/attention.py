@@ -88,7 +88,8 @@ class AttentionDrawing:
         step, at = self.step, f"{self.at}.{self.letter}{head}"
         part = step.own_heads[head]
         q, k = step.q[head], step.k[list(positions), part.kv_index]
-        actual = torch.tensor(positions, dtype=torch.long, device=q.device) - step.position
+        places = torch.tensor(positions, dtype=torch.long, device=q.device)
+        actual = self._turned_places(places) - step.position
         offsets = actual if self.options.rotary else torch.zeros_like(actual)
         best = max(zip(weights, offsets.tolist(), strict=True), default=(0.0, 0))[1]
         norm = self.options.norm
@@ -105,6 +106,10 @@ class AttentionDrawing:
             nodes[position] = self._node(id, NodeKind.KEY, token, reader, side="reading", **place)
             self.draft.link(query, id, EdgeKind.ATTENTION, score=weight)
         return nodes
+
+    def _turned_places(self, positions: Tensor) -> Tensor:
+        """By which positions a rotary embedding turns the keys of these."""
+        return positions
 
     def _token(self, place: int) -> str:
         return show_place(self.tokens, place)
@@ -186,3 +191,6 @@ class CrossAttentionDrawing(AttentionDrawing):
 
     letter, stem = "X", "cross_"
     out = ("cross_out", NodeKind.CROSS_OUT, "cross-att.")
+
+    def _turned_places(self, positions: Tensor) -> Tensor:
+        return torch.zeros_like(positions)  # nothing turns a source's keys (T5Gemma 2)

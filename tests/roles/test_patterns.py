@@ -1,0 +1,26 @@
+"""Where heads look by their weights alone, against a recorded pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from lexray.roles.patterns import pattern
+from tests.families.oracles import close
+from tests.families.pairs import PAIRS
+from tests.families.test_pairs import worded_pair
+
+SOURCE, TARGET = [5, 11, 3, 29, 36, 7, 20, 8], [14, 9, 31, 6, 12, 30, 4]
+
+
+@pytest.mark.parametrize("name", [v.name for v in PAIRS])
+def test_looks_at_a_source_are_those_of_the_pass(name: str) -> None:
+    """On what the pass read; of one softmax over target and source, the source's part."""
+    model = worded_pair(name).view("raw")
+    trace = model.trace(SOURCE, target=TARGET)
+    given = trace.encoder.normed
+    for layer in model.layers:
+        recorded = trace[layer.index].cross
+        for head in layer.cross_heads:
+            theirs = recorded.pattern[head.index].double()
+            ours = pattern(head, recorded.read, given, causal=False)
+            close(ours, theirs / theirs.sum(1, keepdim=True))
