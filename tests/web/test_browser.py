@@ -207,9 +207,9 @@ def test_the_map_reads_under_the_pointer_and_opens(show: Opener) -> None:
     page.hover("[data-head=L2H1]")
     page.wait_for_selector("#tip .tok >> nth=3", timeout=PATIENCE)
     assert "L2H1" in page.inner_text("#tip")
-    page.hover("a.strip[data-layer='3']", position={"x": 200, "y": 10})
+    page.hover("a.strip[data-layer='L3']", position={"x": 200, "y": 10})
     page.wait_for_selector("#tip:has-text('L3N')")
-    page.click("a.strip[data-layer='3']", position={"x": 200, "y": 10})
+    page.click("a.strip[data-layer='L3']", position={"x": 200, "y": 10})
     page.wait_for_url("**/demo/L3N*")
 
 
