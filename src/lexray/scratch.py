@@ -13,6 +13,7 @@ the disk is taken before it is used, so that a full disk is no more than a reaso
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import tempfile
@@ -38,10 +39,15 @@ _MAPS: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
 _LET_GO: int | None = getattr(mmap, "MADV_DONTNEED", None)
 
 
+def is_held(size: int) -> bool:
+    """Whether rows of so many bytes are held in memory on a processor."""
+    return size <= HELD or _LET_GO is None
+
+
 def empty_rows(shape: tuple[int, ...], like: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """Room for rows of this shape, in `like`'s dtype and on its device."""
     size = prod(shape) * like.dtype.itemsize
-    if size <= HELD or like.device.type != "cpu" or _LET_GO is None:
+    if is_held(size) or like.device.type != "cpu":
         return like.new_empty(shape)
     try:
         room = _map_file(size)
@@ -84,6 +90,13 @@ def let_go(X: Shaped[Tensor, "..."]) -> None:
     room.madvise(_LET_GO, start, stop - start)
 
 
+def give_back() -> None:
+    """After much work: what was freed, and is kept by the allocator for later, goes back to the
+    system, where that can be asked for (glibc)."""
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def each_part(X: Shaped[Tensor, "_ ..."]) -> Iterator[Shaped[Tensor, "_ ..."]]:
     """All rows in order: together if they are held, else some at a time."""
     if _map_of(X) is None:
@@ -94,8 +107,13 @@ def each_part(X: Shaped[Tensor, "_ ..."]) -> Iterator[Shaped[Tensor, "_ ..."]]:
         let_go(part)
 
 
+def rows_at_once(size: int) -> int:
+    """How many rows of so many bytes are looked at together."""
+    return max(1, PART // max(1, size))
+
+
 def _rows_at_once(X: Shaped[Tensor, "n ..."]) -> int:
-    return max(1, PART // max(1, X.dtype.itemsize * prod(X.shape[1:])))
+    return rows_at_once(X.dtype.itemsize * prod(X.shape[1:]))
 
 
 def join_rows(n: int, parts: Iterable[Shaped[Tensor, "_ ..."]]) -> Shaped[Tensor, "n ..."]:

@@ -16,6 +16,7 @@ from torch.nn import functional
 from lexray.checkpoint import mapped
 from lexray.checkpoint.mapped import Mapped, MappedTensor
 from lexray.errors import LexrayError
+from tests.test_scratch import in_memory, linux
 
 ROWS, WIDTH = 300, 64
 SHIFT = 4 * WIDTH
@@ -104,6 +105,14 @@ def test_views_share_the_file_and_large_slices_too(
         assert type(view) is MappedTensor
         assert view.untyped_storage().data_ptr() == start
     assert type(W[:10]) is Tensor
+
+
+@linux
+def test_what_was_let_go_of_is_found_again(path: Path) -> None:
+    W, whole = lying(path)
+    W.file.let_go(SHIFT, path.stat().st_size)
+    assert in_memory(W) == 0
+    assert torch.equal(W, whole)
 
 
 def test_a_disk_that_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from lexray import scratch
 from lexray.space import kernels
 from lexray.space import side as embedding
-from lexray.space.kernels import gram, invert, moments
+from lexray.space.kernels import gram, invert, moments, root
 from lexray.space.side import Side
 
 e, width, d = 29, 7, 5
@@ -165,6 +167,46 @@ def test_calibrated(side: Side) -> None:
     close(torch.cat(list(side.calibrate(S).columns())), E / sigma[:, None])
     sizes = (X @ torch.cat(list(side.calibrate(S).columns())).double().T).square().mean(0)
     close(sizes, torch.ones_like(sizes))  # which is what σ is for
+
+
+@every
+def test_calibrated_around_a_mean(side: Side) -> None:
+    side = replace(side, sigma=None)
+    E = columns(side)
+    X = random(13, E.shape[1], seed=8).double() + 0.5
+    sigma = side.calibrate(X.T @ X / 13, around=X.mean(0)).sigma
+    assert sigma is not None
+    close(sigma, (X @ E.T).std(0, unbiased=False))
+
+
+@pytest.mark.parametrize("rank", [24, 5, 0])
+def test_roots_in_files_are_those_that_are_held(
+    rank: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By another way of LAPACK, which is written over what is given."""
+    X = random(24, rank).double()
+    own = X @ X.T
+    held, values = root(own.clone())
+    monkeypatch.setattr(scratch, "HELD", 0)
+    monkeypatch.setenv("LEXRAY_CACHE", str(tmp_path))
+    for given in (own.clone(), own.T.clone().T):
+        L, same = root(given)
+        assert L.shape == held.shape == (24, rank)
+        torch.testing.assert_close(same, values)
+        torch.testing.assert_close(L @ L.T, own)
+        torch.testing.assert_close((L / same).T @ L, torch.eye(rank).double(), rtol=0, atol=1e-9)
+
+
+@every
+@pytest.mark.parametrize("centred", [False, True])
+def test_gram_in_files(
+    side: Side, centred: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = replace(side, rows=random(e, side.rows.shape[1], seed=7))
+    held = gram(side, other, centred=centred)
+    monkeypatch.setattr(scratch, "HELD", 0)
+    monkeypatch.setenv("LEXRAY_CACHE", str(tmp_path))
+    torch.testing.assert_close(gram(side, other, centred=centred), held, rtol=1e-12, atol=1e-9)
 
 
 def test_the_floor_of_sigma() -> None:

@@ -61,6 +61,13 @@ class Mapped:
         self.refuse_shorter(stop)
         return _watch(self._bytes[start:stop], self, stop)
 
+    def let_go(self, start: int, stop: int) -> None:
+        """These bytes need not be in memory any more; whoever looks at them finds them again."""
+        advice = getattr(mmap, "MADV_DONTNEED", None)
+        first = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        if advice is not None:
+            self.buffer.madvise(advice, first, stop - first)
+
     def read(self, start: int, stop: int) -> Tensor:
         """A copy of the bytes from `start` up to `stop`."""
         if not hasattr(os, "preadv"):  # Windows, which lets nobody shorten what is mapped

@@ -235,10 +235,13 @@ class SafetensorsFile:
         part = self._open().part(entry.start, entry.stop)
         if aligned:
             inside = part.view(entry.dtype).view(shape)[_slices(box)]
-            return inside.clone(memory_format=torch.contiguous_format)
-        # Misaligned in the file, where torch can only view bytes: one more axis, until copied.
-        copied = part.view(*shape, size)[_slices(box)].clone(memory_format=torch.contiguous_format)
-        return copied.view(entry.dtype).squeeze(-1)
+            copied = inside.clone(memory_format=torch.contiguous_format)
+        else:  # torch can only view bytes: one more axis, until copied
+            inside = part.view(*shape, size)[_slices(box)]
+            copied = inside.clone(memory_format=torch.contiguous_format)
+            copied = copied.view(entry.dtype).squeeze(-1)
+        self._open().let_go(entry.start, entry.stop)
+        return copied
 
     def _open(self) -> Mapped:
         if self._mapped is None:

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from lexray.families import Attention
 from lexray.families.walk import tensor_names
-from lexray.model.sweep import MOST_BYTES
+from lexray.model.need import plan_memory
 from lexray.model.weights import Weights
 from lexray.result.format import show_bytes, show_flop, show_time
 from lexray.result.table import Result, Table
-from lexray.scratch import HELD
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.rough import MOST, has_byte_products
 from lexray.space.topk.scan import Tiling
@@ -138,19 +137,17 @@ def plan_heads(weights: Weights, *, speed: Speed | None = None) -> SweepPlan:
             widest = max(widest, width)
     if standardised:
         factors += SPREADS * 2.0 * e * d * d
-    element = max(4, c.info(a.unembed).dtype.itemsize) if e * d < 2**28 else 2
-    sides = 1 if a.tied and weights.options.reading != "effective" else 2
-    one_head = 3 * min(e * widest * 4, HELD)
+    speed = speed or measure(d, widest, weights.device)
     return SweepPlan(
         weights.name,
         str(weights.options),
         2 * sum(len(spec.q.starts) for spec in attentions),
         sum(c.size(name) for name in names if name in c.names()),
-        sides * e * d * element + max(MOST_BYTES, one_head) + one_head // 3,
+        plan_memory(weights, attentions, e, speed.cores),
         factors,
         bounds,
         dense,
-        speed or measure(d, widest, weights.device),
+        speed,
         STANDARDISED if standardised else TYPICAL,
     )
 

@@ -104,9 +104,14 @@ def _batch(circuit: Circuit, filter: Filter | None) -> tuple[Address, range]:
     space, head = circuit.space, circuit.head
     ids = space.list_ids(filter)
     tokens = space.n_rows if ids is None else len(ids)
-    n = max(1, MOST_BYTES // max(1, 4 * tokens * head.d_head * 4))
+    n = heads_together(tokens, head.d_head)
     start = head.index // n * n
     return replace(head.address, head=0), range(start, min(start + n, len(head.spec.q.starts)))
+
+
+def heads_together(tokens: int, width: int) -> int:
+    """How many heads are multiplied together: as many as may be held, each with four factors."""
+    return max(1, MOST_BYTES // max(1, 4 * tokens * width * 4))
 
 
 def multiply(circuit: Circuit, heads: Iterable[int], filter: Filter | None) -> dict[int, Factors]:

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.model.fold import at_least_float32
-from lexray.space.kernels import Places, exactly, gram, root
+from lexray.scratch import give_back, is_held, join_rows, let_go
+from lexray.space.kernels import AT_ONCE, Places, exactly, gram, multiply, root
 from lexray.space.kinds import Kind
 from lexray.space.side import Side
 from lexray.space.space import EmbeddingSpace
@@ -147,17 +148,17 @@ class Kernels:
             )
         self._a, self._b = (a, ids_a), (b, ids_b)
         self._sides: dict[Hashable, tuple[Side, Places]] = {}
-        self._charts: dict[Hashable, tuple[Coordinates, Tensor]] = {}
+        self._charts: dict[Hashable, Chart] = {}
         self._made: dict[Hashable, Kernel] = {}
 
     def between(self, kind_a: Kind, kind_b: Kind) -> Kernel:
         """The kernel for vectors of one kind in A and of another in B."""
         a, b = self._key(*self._a, kind_a), self._key(*self._b, kind_b)
         if (a, b) not in self._made:
-            (left, inverse), (right, other) = self._chart(a), self._chart(b)
-            (one, some), (other_side, others) = self._sides[a], self._sides[b]
-            cross = gram(one, other_side, centred=True, among=(some, others))
-            self._made[a, b] = Kernel(left, right, inverse @ cross @ other.T)
+            left, right = self._chart(a), self._chart(b)
+            (one, some), (other, others) = self._sides[a], self._sides[b]
+            cross = gram(one, other, centred=True, among=(some, others))
+            self._made[a, b] = _join(left, right, cross)
         return self._made[a, b]
 
     def of(self, kind: Kind) -> Kernel:
@@ -174,23 +175,37 @@ class Kernels:
             self._sides[key] = side, None if ids is None else _some(side, ids)
         return key
 
-    def _chart(self, key: Hashable) -> tuple[Coordinates, Float[Tensor, "r d"]]:
+    def _chart(self, key: Hashable) -> Chart:
         if key not in self._charts:
             self._charts[key] = chart(*self._sides[key])
         return self._charts[key]
 
 
-def chart(side: Side, among: Places = None) -> tuple[Coordinates, Float[Tensor, "r d"]]:
-    """A side's chart, over all its tokens or those `among` them, and L⁺, which leads back."""
-    own = gram(side, side, centred=True, among=(among, among))
-    L, inverse = root(own)  # its columns are orthogonal
-    return Coordinates(L, float(L.norm(dim=0).max()) if L.numel() else 1.0), inverse
+Chart = tuple[Coordinates, Float[Tensor, "_"]]
+"""Coordinates, and the eigenvalues λ of L Lᵀ: L⁺ = (L / λ)ᵀ leads back."""
+
+
+def chart(side: Side, among: Places = None) -> Chart:
+    """A side's chart, over all its tokens or those `among` them."""
+    L, values = root(gram(side, side, centred=True, among=(among, among)))
+    L = join_rows(len(L), torch.split(L, AT_ONCE))
+    if not is_held(L.nbytes):
+        give_back()
+    return Coordinates(L, float(values.max().sqrt()) if len(values) else 1.0), values
 
 
 def kernel(a: Side, b: Side) -> Kernel:
     """From two sides' columns, token by token the same."""
-    (left, inverse), (right, other) = chart(a), chart(b)
-    return Kernel(left, right, inverse @ gram(a, b, centred=True) @ other.T)
+    return _join(chart(a), chart(b), gram(a, b, centred=True))
+
+
+def _join(a: Chart, b: Chart, cross: Float[Tensor, "d_a d_b"]) -> Kernel:
+    """L⁺ E C Fᵀ M⁺ᵀ between two charts."""
+    (left, ours), (right, theirs) = a, b
+    assert left.L is not None
+    assert right.L is not None
+    half = multiply(left.L.T, cross).div_(ours[:, None])
+    return Kernel(left, right, multiply(half, right.L).div_(theirs))
 
 
 def absolute_sum(U: Float[Tensor, "n r"], V: Float[Tensor, "m r"]) -> float:
@@ -204,6 +219,7 @@ def absolute_sum(U: Float[Tensor, "n r"], V: Float[Tensor, "m r"]) -> float:
                 tile = buffer[: len(u) * len(v)].view(len(u), len(v))
                 torch.mm(u, v.T, out=tile)
                 sums.append(tile.abs_().sum())
+            let_go(u)
     return float(torch.stack(sums).cpu().double().sum()) if sums else 0.0
 
 

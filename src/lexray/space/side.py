@@ -22,11 +22,16 @@ from torch import Tensor
 
 from lexray.finite import all_finite, require_finite
 from lexray.model.fold import at_least_float32
+from lexray.progress import track
 from lexray.scratch import empty_rows, join_rows, let_go
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.vectors import Columns, TopVectors, top_of_columns
 
 ROWS_AT_ONCE = 2048
+NUMBERS_AT_ONCE = 2**21
+"""Of as many rows as are taken at once, where they are wide."""
+LONG = 2**36
+"""Products of two numbers that take some seconds, in float64."""
 SIGMA_FLOOR = 1e-3
 """The least σ, as a share of its median."""
 
@@ -49,12 +54,17 @@ class Side:
         """How many columns there are, or how many of them are wanted."""
         return len(self.rows) if among is None else len(among)
 
+    @property
+    def rows_at_once(self) -> int:
+        """How many rows are taken at a time."""
+        return max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(1, self.rows.shape[1])))
+
     def blocks(
-        self, among: Int[Tensor, "some"] | None = None
+        self, among: Int[Tensor, "some"] | None = None, step: int | None = None
     ) -> Iterator[Float[Tensor, "_ width"]]:
-        """(w_j − μ) / σ_j in float32, some rows at a time; `among`: the places of those that are
-        wanted, of which no copy is made."""
-        for block, sigma in self._centred_blocks(among):
+        """(w_j − μ) / σ_j in float32, some rows (or `step`) at a time; `among`: the places of those
+        that are wanted, of which no copy is made."""
+        for block, sigma in self._centred_blocks(among, step):
             yield block if sigma is None else block / sigma[:, None]
 
     def columns(
@@ -97,12 +107,12 @@ class Side:
         return factors or [at_least_float32(turned).new_empty(0, width) for width in widths]
 
     def _centred_blocks(
-        self, among: Int[Tensor, "some"] | None
+        self, among: Int[Tensor, "some"] | None, step: int | None = None
     ) -> Iterator[tuple[Float[Tensor, "_ width"], Float[Tensor, "_"] | None]]:
         """w_j − μ in float32 and σ_j of the rows that are wanted, some at a time."""
-        at = None if among is None else among.to(self.rows.device)
-        for start in range(0, self.count(among), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
+        at, step = None if among is None else among.to(self.rows.device), step or self.rows_at_once
+        for start in range(0, self.count(among), step):
+            part = slice(start, start + step)
             index = part if at is None else at[part]
             block = at_least_float32(self.rows[index])
             block = block if self.mean is None else block - self.mean
@@ -176,14 +186,22 @@ class Side:
         return replace(self, rows=self.rows[at], sigma=sigma, ids=ids)
 
     def calibrate(
-        self, S: Float[Tensor, "d_model d_model"], tokens: Int[Tensor, "some"] | None = None
+        self,
+        S: Float[Tensor, "d_model d_model"],
+        tokens: Int[Tensor, "some"] | None = None,
+        around: Float[Tensor, "d_model"] | None = None,
     ) -> Side:
-        """Columns divided by σ_j = √(column_jᵀ S column_j), the typical size of their scores.
+        """Columns divided by σ_j = √(column_jᵀ S column_j), the typical size of their scores;
+        `around` a mean μ, of column_jᵀ (S − μ μᵀ) column_j.
 
         `tokens`: those whose median σ sets the floor.
         """
-        parts = (_quadratic(block, S) for block in self.columns())
-        squares = join_rows(len(self.rows), parts)
+        n = -(-len(self.rows) // self.rows_at_once)
+        blocks = self.columns()
+        if len(self.rows) * len(S) ** 2 > LONG:
+            blocks = iter(track(blocks, n, "how scores of tokens vary: made once, then kept"))
+        squares = join_rows(len(self.rows), (_quadratic(block, S, around) for block in blocks))
+        let_go(S)
         sigma = squares.clamp(min=0).sqrt()
         floor = SIGMA_FLOOR * (sigma if tokens is None else sigma[tokens.to(sigma.device)]).median()
         sigma = sigma.clamp(min=float(floor) or 1.0).to(torch.float32)
@@ -196,7 +214,10 @@ def _product(a: Float[Tensor, "n d"], b: Float[Tensor, "d r"]) -> Float[Tensor, 
 
 
 def _quadratic(
-    block: Float[Tensor, "n d_model"], S: Float[Tensor, "d_model d_model"]
+    block: Float[Tensor, "n d_model"],
+    S: Float[Tensor, "d_model d_model"],
+    around: Float[Tensor, "d_model"] | None,
 ) -> Float[Tensor, "n"]:
     exact = block.to(S)
-    return ((exact @ S) * exact).sum(1)
+    squares = (exact @ S).mul_(exact).sum(1)
+    return squares if around is None else squares - (exact @ around).square()

@@ -43,8 +43,8 @@ INVERSES: Drawer[tuple[str, bool, bool, str], Side] = Drawer(most=2)
 ADMITTED: Drawer[tuple[Filter | None, bool], Tensor | None] = Drawer(most=16)
 WORDS: Drawer[bool | None, WordColumns] = Drawer(most=3)
 """By how tokens are compared: as the first layer sees them or the others; None: as written."""
-UPCAST_BELOW = 2**27
-"""Embeddings of half precision with fewer elements are held in float32 (half a GB)."""
+UPCAST_BELOW = 2**25
+"""Embeddings of half precision with fewer elements are held in float32 (128 MB)."""
 
 
 def space_of(weights: Weights, layer: int | None = None) -> EmbeddingSpace:
@@ -93,7 +93,8 @@ class EmbeddingSpace:
         P = self._outwards()
         if options.folded and (a.final_norm is not None or a.logit_scale != 1):
             eye = torch.eye(a.d_model) if P is None else P
-            P = fold.reader(eye, a.final_norm, self.weights.checkpoint) * a.logit_scale
+            P = fold.reader(eye, a.final_norm, self.weights.checkpoint)
+            P = P if a.logit_scale == 1 else P * a.logit_scale
         return self._centre(Side(self._rows(a.unembed), self._place(P)))
 
     def _outwards(self) -> Float[Tensor, "d_model width"] | None:
@@ -163,7 +164,7 @@ class EmbeddingSpace:
         if not (options.calibrated or options.standardised) or kind in ("bias", "norm"):
             return side
         if not self._is_standard:
-            return side.calibrate(self._spread(kind), self.list_ids(None))
+            return replace(side, sigma=self._sigma(side, kind))
         name = f"sigma-{self._name_view(kind)}"
         kept = keep(self.weights, name, lambda: {"sigma": self._sigma(side, kind)})
         return replace(side, sigma=kept["sigma"].to(side.rows.device))
@@ -179,14 +180,12 @@ class EmbeddingSpace:
         return f"{kind}-{side}{'-first' * self._is_first(kind)}"
 
     def _sigma(self, side: Side, kind: Kind) -> Float[Tensor, "e"]:
-        sigma = side.calibrate(self._spread(kind), self.list_ids(None)).sigma
+        """By how the kind's vectors vary: around their mean, or around zero."""
+        mean, second = usual(self.weights, kind, first=self._is_first(kind))
+        around = mean if self.weights.options.standardised and bool(mean.any()) else None
+        sigma = side.calibrate(second, self.list_ids(None), around).sigma
         assert sigma is not None
         return sigma
-
-    def _spread(self, kind: Kind) -> Float[Tensor, "d_model d_model"]:
-        """How the kind's vectors vary: around their mean, or around zero."""
-        moments = usual(self.weights, kind, first=self._is_first(kind))
-        return moments.covariance if self.weights.options.standardised else moments.second
 
     def shift(self, X: Float[Tensor, "n d_model"], kind: Kind) -> Float[Tensor, "n d_model"]:
         """X less the mean vector of its kind, where the view standardises scores."""

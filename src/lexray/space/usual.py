@@ -24,6 +24,7 @@ from lexray.model.cache import Drawer
 from lexray.model.groups import Group, all_groups, layer_groups
 from lexray.model.weights import Weights
 from lexray.progress import track
+from lexray.scratch import let_go
 from lexray.space.kernels import moments
 from lexray.space.kinds import Kind
 
@@ -45,10 +46,7 @@ class Usual(NamedTuple):
     mean: Float[Tensor, "d_model"]
     """Zero for kinds that are not centred."""
     second: Float[Tensor, "d_model d_model"]
-
-    @property
-    def covariance(self) -> Float[Tensor, "d_model d_model"]:
-        return self.second - torch.outer(self.mean, self.mean)
+    """XᵀX / N, around nothing."""
 
 
 def usual(weights: Weights, kind: Kind, *, first: bool = False) -> Usual:
@@ -63,6 +61,7 @@ def _usual(weights: Weights, kind: Kind, first: bool) -> Usual:
     what = f"how all {kind} vectors vary: made once, then kept"
     blocks = (some for group in track(_blocks(groups, step), len(groups), what) for some in group)
     mean, second = moments(weights.d_model, blocks)
+    let_go(second)
     return Usual(mean if kind in CENTRED else torch.zeros_like(mean), second)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from lexray import scratch
 from lexray.compare.diff.diff import diff
 from lexray.compare.diff.stacks import GROUPS
 from lexray.result.format import show_percent
@@ -33,6 +35,29 @@ def test_a_model_and_itself(name: str) -> None:
 
 
 # ---------------------------------------------------------------------- against dense float64
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("view", ["raw", "standard"])
+def test_what_is_too_large_to_be_held_lies_in_files(
+    name: str, view: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And comes some vectors at a time: every figure is as if it were held."""
+    base, tuned = (model.view(view) for model in changed(name, shaken(0.05)))
+    held = diff(base, tuned, n=200).to_dict()
+    monkeypatch.setattr(scratch, "HELD", 100)
+    monkeypatch.setattr(scratch, "PART", 700)
+    monkeypatch.setenv("LEXRAY_CACHE", str(tmp_path))
+    assert diff(base, tuned, n=200).to_dict() == approximately(held)
+
+
+def approximately(value: Any) -> Any:
+    """The same to the last bits of numbers."""
+    if isinstance(value, dict):
+        return {key: approximately(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [approximately(each) for each in value]
+    return pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value
 
 
 DENSE = [(name, name in SOME) for name in dict.fromkeys([*STAND_INS, *SOME])] + [

@@ -64,6 +64,19 @@ def test_equals_the_reference_at_size(k: int) -> None:
     assert as_lists(top_vectors(X, E, k)) == reference(X, E, k)
 
 
+@pytest.mark.parametrize("most", [1, 50_000])
+def test_ties_are_settled_some_rows_at_a_time(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "_TIED_AT_ONCE", most)
+    X, E = integers(40, 8, 2, 1), integers(8, 5011, 2, 2)
+    assert as_lists(top_vectors(X, E, 7)) == reference(X, E, 7)
+
+
+def test_columns_are_converted_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "_BLOCK_NUMBERS", 100)
+    X, E = integers(40, 8, 9, 1), integers(8, 311, 9, 2).bfloat16()
+    assert as_lists(top_vectors(X, E, 7)) == reference(X, E.float(), 7)
+
+
 def test_values_without_ties_agree_with_float64() -> None:
     generator = torch.Generator().manual_seed(3)
     X, E = torch.randn(50, 64, generator=generator), torch.randn(64, 9001, generator=generator)

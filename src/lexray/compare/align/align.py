@@ -32,13 +32,14 @@ from lexray.model.layer import Layer
 from lexray.model.model import Model
 from lexray.model.vectors import blocks_of
 from lexray.progress import track
+from lexray.scratch import empty_rows, let_go
 from lexray.space.correlation import FEATURES, Kernel, Kernels, absolute_sum
 from lexray.space.kinds import GROUPS, Kind
 from lexray.vocabulary.filters import FilterLike, read_filter
 
 KINDS: tuple[Kind, ...] = ("key", "gate", "value", "Q", "K", "V", "O")
-HELD = 2**29
-"""Bytes of A's vectors that are kept while B's layers pass by."""
+HELD = 2**30
+"""Bytes of A's vectors that are kept, in files if a layer's are many, while B's layers pass by."""
 SPACES: tuple[Space, ...] = get_args(Space)
 
 
@@ -166,8 +167,9 @@ def _carry(layer: Layer, kind: Kind, kernels: Sequence[Kernel]) -> list[Tensor]:
     for X in blocks(layer, kind):
         for s, kernel in enumerate(kernels):
             units = kernel.carry(kernel.left.units(X))
-            kept[s] = kept[s] if start else units.new_empty(n, units.shape[1])
+            kept[s] = kept[s] if start else empty_rows((n, units.shape[1]), units)
             kept[s][start : start + len(units)] = units
+            let_go(kept[s][start : start + len(units)])
         start += len(X)
     return kept
 

@@ -16,12 +16,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.compare.diff.pair import Delta, Two
-from lexray.compare.diff.stacks import Stack
+from lexray.compare.diff.stacks import SUBHEADS, Stack
 from lexray.compare.diff.words import readable
 from lexray.model.circuits import Circuit
 from lexray.model.head import Head
 from lexray.model.model import Model
 from lexray.result.pairs import Pair
+from lexray.scratch import each_part
 from lexray.space.kinds import Kind
 from lexray.space.legibility import WINDOW
 from lexray.space.space import space_of
@@ -50,8 +51,17 @@ class Product:
 
 def product_norm(A: Float[Tensor, "n m"], B: Float[Tensor, "n2 m"]) -> float:
     """‖A Bᵀ‖, from m×m matrices, in float64 on the CPU."""
-    one, other = ((X.T.cpu().double() @ X.cpu().double()) for X in (A, B))
+    one, other = (_multiply_itself(X) for X in (A, B))
     return float((one * other).sum().clamp(min=0).sqrt())
+
+
+def _multiply_itself(X: Float[Tensor, "n m"]) -> Float[Tensor, "m m"]:
+    """Xᵀ X in float64, of rows that may lie in a file."""
+    total = torch.zeros(X.shape[1], X.shape[1], dtype=torch.float64)
+    for part in each_part(X):
+        exact = part.cpu().double()
+        total += exact.T @ exact
+    return total
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,18 @@ class HeadChanges:
     def __init__(self, two: Two, layer: int, stacks: dict[str, tuple[Stack, Stack]]) -> None:
         self.two, self.layer, self._stacks = two, layer, stacks
         self._read: dict[str, Delta | None] = {}
+
+    @property
+    def count(self) -> int:
+        """How many heads can be compared: none where the models have different numbers."""
+        numbers = {len(m.layers[self.layer].heads) for m in (self.two.base, self.two.tuned)}
+        return numbers.pop() if len(numbers) == 1 else 0
+
+    def keep_only(self, head: int) -> list[str]:
+        """The names of a head's subheads; those of others are no longer held."""
+        names = [self._name(head, side) for side in SUBHEADS]
+        self._read = {name: delta for name, delta in self._read.items() if name in names}
+        return names
 
     def subheads(self, name: str) -> Delta | None:
         """How a stack such as `L3H7.Q` moved, found once."""

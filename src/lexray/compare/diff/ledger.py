@@ -88,6 +88,7 @@ class Ledger:
             return
         best = moved.topk(min(self.keep, int((moved > 0).sum()))).indices
         rows, old = delta.rows(best), delta.before[best]
+        delta.let_go()
         candidates = [
             Candidate(
                 stack.address(i if tokens is None else int(tokens[i])),

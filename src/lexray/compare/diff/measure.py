@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.compare.diff.heads import HeadChanges
+from lexray.compare.diff.heads import HeadChanges, Matrix
 from lexray.compare.diff.ledger import Candidate, Ledger
-from lexray.compare.diff.pair import ROWS_AT_ONCE, Delta, Two
+from lexray.compare.diff.pair import NUMBERS_AT_ONCE, ROWS_AT_ONCE, Delta, Two
 from lexray.compare.diff.stacks import (
     CIRCUITS,
+    SUBHEADS,
     DiffGroup,
     Round,
     Stack,
@@ -55,25 +56,41 @@ def measure(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...]) -> None:
 
 
 def _measure_layer(two: Two, ledger: Ledger, groups: tuple[DiffGroup, ...], layer: int) -> None:
-    """One layer of both models: all that is held at a time."""
+    """One layer of both models, some of which is held at a time."""
     stacks = [layer_stacks(model, layer) for model in (two.base, two.tuned)]
     pairs = {b.name: (b, t) for b, t in two.match(*stacks)}
     heads = HeadChanges(two, layer, pairs)
-    for name, (b, t) in pairs.items():
-        if b.group in groups:
-            subhead = b.group in ("Q", "K", "V", "O")
-            _measure_stack(ledger, b, heads.subheads(name) if subhead else two.delta(b, t))
-    for matrix in CIRCUITS:
-        if matrix in groups:
-            number = len(two.base.layers[layer].heads)
-            if number == len(two.tuned.layers[layer].heads):
-                circuits = {
-                    f"L{layer}H{i}.{matrix}": (moved.product.size, moved.size_before)
-                    for i in range(number)
-                    if (moved := heads.measure(i, matrix)) is not None
-                }
-                ledger.add_circuits(matrix, layer, circuits, number)
+    waiting = {name: b for name, (b, _) in pairs.items() if b.group in groups}
+    for name, b in list(waiting.items()):
+        if b.group not in SUBHEADS:
+            _measure_stack(ledger, waiting.pop(name), two.delta(*pairs[name]))
+    _measure_heads(ledger, heads, layer, [m for m in CIRCUITS if m in groups], waiting)
+    for name, b in waiting.items():  # of attention that has no circuits of its own
+        _measure_stack(ledger, b, two.delta(*pairs[name]))
     ledger.close()
+
+
+def _measure_heads(
+    ledger: Ledger,
+    heads: HeadChanges,
+    layer: int,
+    matrices: list[Matrix],
+    waiting: dict[str, Stack],
+) -> None:
+    """Head by head: its subheads, which are taken out of those that wait, and its circuits."""
+    number = heads.count
+    circuits: dict[Matrix, dict[str, tuple[float, float]]] = {matrix: {} for matrix in matrices}
+    for i in range(number):
+        for name in heads.keep_only(i):
+            if name in waiting:
+                _measure_stack(ledger, waiting.pop(name), heads.subheads(name))
+        for matrix in matrices:
+            if (moved := heads.measure(i, matrix)) is not None:
+                sizes = moved.product.size, moved.size_before
+                circuits[matrix][f"L{layer}H{i}.{matrix}"] = sizes
+    if number:
+        for matrix in matrices:
+            ledger.add_circuits(matrix, layer, circuits[matrix], number)
 
 
 def _measure_stack(ledger: Ledger, stack: Stack, delta: Delta | None) -> None:
@@ -117,9 +134,11 @@ def _embedding_deltas(two: Two, b: Stack, t: Stack) -> Iterator[tuple[Int[Tensor
     partners = torch.full((b.n,), -1)
     known = two.partners[: b.n]
     partners[: len(known)] = torch.where(known < t.n, known, -1)
-    blocks = range(0, b.n, ROWS_AT_ONCE)
+    width = b.model.checkpoint.info(b.tensors[0]).shape[-1]
+    step = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(1, width)))
+    blocks = range(0, b.n, step)
     for start in track(blocks, len(blocks), f"comparing the {b.group} of {two.base.name}"):
-        ids = torch.arange(start, min(start + ROWS_AT_ONCE, b.n))
+        ids = torch.arange(start, min(start + step, b.n))
         ids = ids[partners[ids] >= 0]
         if not len(ids):
             continue

@@ -25,8 +25,11 @@ from lexray.finite import require_finite
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.result.format import show_percent
+from lexray.scratch import join_rows, let_go
 
 ROWS_AT_ONCE = 4096
+NUMBERS_AT_ONCE = 2**22
+"""Rows of an embedding that are compared together, and numbers in them: the fewer of both."""
 HALF = {"F16": torch.float16, "BF16": torch.bfloat16}
 """What files call the dtypes of half precision that are read as float32."""
 FEW = 8
@@ -67,6 +70,11 @@ class Delta:
         along = self.right @ direction
         return along if self.left is None else self.left @ along
 
+    def let_go(self) -> None:
+        """All has been looked at: what lies in files need not be in memory."""
+        let_go(self.before)
+        let_go(self.right)
+
     @cached_property
     def dense(self) -> Float[Tensor, "n width"]:
         return self.right if self.left is None else self.left @ self.right
@@ -97,17 +105,32 @@ class Two:
             return None
         factors = self.factors(t)
         round_b, round_t = self.rounding(b, t)
-        before = b.read(round_b)
         if factors is not None:
             left, right = factors
+            before = b.read(round_b)
             change = Delta(before, right.to(before), left.to(before))
+        elif len(parts := b.parts()) > 1 and b.n == t.n and len(others := t.parts()) == len(parts):
+            before = join_rows(b.n, (part.read(round_b) for part in parts))
+            change = self._subtract_parts(before, others, round_t)
         else:
-            after = t.read(round_t)
+            before, after = b.read(round_b), t.read(round_t)
             if not self._alike(before, after, b):
                 return None
             n = min(len(before), len(after))
             change = self.subtract(before[:n], after[:n], b.name)
         return change if bool(change.sizes.any()) else None
+
+    def _subtract_parts(self, before: Tensor, after: list[Stack], rounded: Round) -> Delta:
+        """The difference of a stack that is too large to be held: it lies in a file, as it was
+        before and what moved."""
+
+        def each_moved() -> Iterator[Tensor]:
+            sizes = [part.n for part in after]
+            for x, part in zip(torch.split(before, sizes), after, strict=True):
+                yield self.subtract(x, part.read(rounded), part.name).right
+                let_go(x)
+
+        return Delta(before, join_rows(len(before), each_moved()))
 
     def _alike(self, before: Tensor, after: Tensor, stack: Stack) -> bool:
         """Whether there is something to subtract; positions may be more or fewer."""

@@ -22,10 +22,11 @@ from lexray.families.spec import QKNorm
 from lexray.families.walk import linears
 from lexray.model import fold
 from lexray.model.feedforward import Mixture
-from lexray.model.groups import layer_groups
+from lexray.model.groups import AGAIN, layer_groups
 from lexray.model.layer import Layer
 from lexray.model.model import Model
 from lexray.model.weights import Weights
+from lexray.scratch import is_held, rows_at_once
 from lexray.space.kinds import GROUPS as NAMES
 from lexray.space.kinds import Kind
 
@@ -50,6 +51,7 @@ DiffGroup = Literal[
 ]
 GROUPS: tuple[DiffGroup, ...] = get_args(DiffGroup)
 CIRCUITS: tuple[Literal["VO", "QK"], ...] = ("VO", "QK")
+SUBHEADS: tuple[Literal["Q", "K", "V", "O"], ...] = ("Q", "K", "V", "O")
 VECTORS: dict[DiffGroup, Kind] = {group: NAMES[group] for group in GROUPS if group in NAMES}
 """The groups of vectors that `model.groups` finds, and their kinds."""
 Round = Callable[[Tensor], Tensor]
@@ -95,6 +97,21 @@ class Stack:
         """The vectors under the model's view, in float32 or better."""
         X = fold.at_least_float32(rounded(self.model.place(self.stored())))
         return self.fold(X)
+
+    def parts(self) -> list[Stack]:
+        """The same vectors in several stacks, if they are too many to be held; in one, where
+        reading some of them reads much of a tensor again."""
+        linear, checkpoint = self.linear, self.model.checkpoint
+        width = 4 * self.model.d_model
+        if linear is None or self.kind is None or is_held(self.n * width) or checkpoint.remote:
+            return [self]
+        first, step = (self.at or ALL).start or 0, rows_at_once(width)
+        slices = [slice(first + i, first + min(i + step, self.n)) for i in range(0, self.n, step)]
+        costs = [linear.cost(checkpoint, **_kept(self.writes, at)) for at in slices]
+        if sum(costs) > AGAIN * linear.cost(checkpoint, **_kept(self.writes, self.at or ALL)):
+            return [self]
+        about = self.model, self.group, self.layer, self.name, self.kind, linear
+        return [_linear(*about, at, self.norm) for at in slices]
 
     def fold(self, X: Float[Tensor, "n width"]) -> Float[Tensor, "n width"]:
         """Rows with the norm folded in, if the view is folded."""
@@ -193,9 +210,8 @@ def _linear(
     checkpoint = model.checkpoint
 
     def stored() -> Tensor:
-        if writes:
-            return linear.read(checkpoint, inputs=at)
-        return linear.read(checkpoint, outputs=at).T
+        W = linear.read(checkpoint, **_kept(writes, at))
+        return W if writes else W.T
 
     gain = (norm.gain,) if norm is not None and norm.gain and model.options.folded else ()
     return Stack(
@@ -205,6 +221,11 @@ def _linear(
         address_of=lambda i: f"{name}[{i}]",
         n=_number(model, linear, at, writes),
     )
+
+
+def _kept(writes: bool, at: slice) -> dict[str, slice]:
+    """What of a matrix some vectors are."""
+    return {"inputs": at} if writes else {"outputs": at}
 
 
 def _number(model: Weights, linear: Linear, at: slice, writes: bool) -> int:

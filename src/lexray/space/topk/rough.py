@@ -126,7 +126,7 @@ class Rough(NamedTuple):
         ]
 
 
-def _some(bins: Sequence[Int[Tensor, " bin"]], first: int) -> list[Int[Tensor, " bin"]]:
+def _some(bins: Sequence[Int[Tensor, " _"]], first: int) -> list[Int[Tensor, " _"]]:
     """Bins from the first on, of some thousand columns together."""
     taken = [bins[first]]
     for index in bins[first + 1 :]:

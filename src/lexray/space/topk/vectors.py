@@ -25,6 +25,11 @@ from lexray.space.topk.arithmetic import full_precision
 _SEGMENTS = (64, 8)
 _SCORES_AT_ONCE = 2**24
 _BLOCK_COLUMNS = 8192
+_BLOCK_NUMBERS = 2**23
+"""Of E that are converted at once, and columns: the fewer of both."""
+_TIED_AT_ONCE = 2**20
+"""Scores among which ties are looked for together: masks and counts of all are several times as
+much."""
 
 
 class TopVectors(NamedTuple):
@@ -170,7 +175,8 @@ def multiply(X: Float[Tensor, "n d"], columns: Columns, scores: Float[Tensor, "n
     for block in columns.blocks:
         alike = block.dtype == scores.dtype and block.device == scores.device
         alike = alike and columns.mean is None
-        step = max(1, block.shape[1]) if alike else _BLOCK_COLUMNS
+        few = min(_BLOCK_COLUMNS, _BLOCK_NUMBERS // max(1, block.shape[0]))
+        step = max(1, block.shape[1] if alike else few)
         for piece in torch.split(block, step, dim=1):
             stop = start + piece.shape[1]
             piece = piece.to(scores.device, scores.dtype)
@@ -192,9 +198,11 @@ def top_scores(
         raise LexrayError(f"the product of X and E overflows {scores.dtype}: scale X down")
     repeated = (values[:, 1:] == values[:, :-1]).any(1)
     tied: Bool[Tensor, " n"] = repeated | (values[:, -1:] == next_best).any(1)
-    if tied.any():
-        ids[tied] = _top_by_id(scores[tied], values[tied, -1:], k)
-        values[tied] = scores[tied].gather(1, ids[tied])
+    step = max(1, _TIED_AT_ONCE // max(1, scores.shape[1]))
+    for some in torch.split(tied.nonzero()[:, 0], step) if tied.any() else ():
+        own = scores[some]
+        chosen = _top_by_id(own, values[some, -1:], k)
+        ids[some], values[some] = chosen, own.gather(1, chosen)
     return values, ids
 
 

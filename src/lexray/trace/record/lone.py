@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lexray.model.need import STATES
 from lexray.model.weights import Weights
 from lexray.progress import track
-from lexray.scratch import join_rows
+from lexray.scratch import give_back, join_rows
 from lexray.trace.record.module import (
     MODULE,
     block_modules,
@@ -30,6 +31,8 @@ from lexray.trace.record.running import RECORDING, EnoughError, evaluating
 from lexray.trace.record.spread import entry_device
 
 TOKENS_AT_ONCE = 2048
+NUMBERS_AT_ONCE = STATES
+"""Of the widest thing that the block makes of its tokens, of which several exist at a time."""
 WHAT = "every token alone in the first block: made once, then kept"
 Finish = Callable[[Tensor], Tensor]
 
@@ -41,16 +44,21 @@ def lone_states(
     what is kept of so many of them, so that never all lie there in full precision."""
     first, module = _one_block(weights)
     n = module.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
-    starts = range(0, n, TOKENS_AT_ONCE)
+    give_back()  # what reading the block left behind
+    step = _tokens_at_once(first, module)
+    starts = range(0, n, step)
 
     def each_part() -> Iterator[Tensor]:
         for start in track(starts, len(starts), WHAT):
-            _run(module, torch.arange(start, min(n, start + TOKENS_AT_ONCE))[:, None], first)
+            _run(module, torch.arange(start, min(n, start + step))[:, None], first)
             part = seen.pop()[:, -1].float().cpu()
             yield part if finish is None else finish(part)
 
     with _watch(first, module, entering) as seen, _everywhere(first, module):
-        return join_rows(n, each_part())
+        joined = join_rows(n, each_part())
+    del module, seen
+    give_back()
+    return joined
 
 
 def placed_states(
@@ -76,6 +84,12 @@ def _one_block(weights: Weights) -> tuple[Weights, nn.Module]:
     if _is_of_pair(weights):
         return first, _stack_of(weights)
     return first, _ready(weights, first) or build_first_block(first)
+
+
+def _tokens_at_once(first: Weights, module: nn.Module) -> int:
+    weights = _first_of(first, module).parameters()
+    widest = max((max(w.shape[-2:]) for w in weights if w.ndim > 1), default=1)
+    return max(1, min(TOKENS_AT_ONCE, NUMBERS_AT_ONCE // widest))
 
 
 def _run(module: nn.Module, ids: Int[Tensor, "texts n"], first: Weights) -> None:

@@ -12,7 +12,6 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import reduce
 from threading import Lock
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +32,7 @@ from lexray.trace.record.config import (
     running_entries,
 )
 from lexray.trace.record.quiet import quiet
-from lexray.trace.record.rows import Absent, look_up
+from lexray.trace.record.rows import Absent, Filed, Lazy, let_go_after, look_up
 from lexray.trace.record.unroll import unroll
 
 INSIDE = ("language_model.", "text_model.", "thinker.")
@@ -74,24 +73,31 @@ def build_module(model: Weights) -> nn.Module:
 
 def build_first_block(model: Weights) -> nn.Module:
     """The same with one block alone, as `model` describes no more, which looks tokens up in the
-    embedding as it is stored; it has no output embedding. A live module as it is."""
+    embedding as it is stored; it has no output embedding, and its large weights lie in files. A
+    live module as it is."""
     if isinstance(model.checkpoint, ModuleCheckpoint):
         return model.checkpoint.module
     config, a = deepcopy(module_config(model)), model.architecture
     config.num_hidden_layers = 1
     for entry, value in a.alone:
         setattr(config, entry, value)
-    module = _fill(model, config, without=(a.embed, a.unembed))
+    module = _fill(model, config, without=(a.embed, a.unembed), lazy=Filed)
+    let_go_after(module)
     look_up(module.get_input_embeddings(), model.tensor(a.embed), module_dtype(model))
     placed: nn.Module = module.to(model.device)
     return placed.requires_grad_(False)
 
 
-def _fill(model: Weights, config: PreTrainedConfig, without: Sequence[str] = ()) -> PreTrainedModel:
+def _fill(
+    model: Weights,
+    config: PreTrainedConfig,
+    without: Sequence[str] = (),
+    lazy: type[Lazy] = Lazy,
+) -> PreTrainedModel:
     cls = module_class(model, config)
     if isinstance(file_beneath(model.checkpoint), GGUFModel):
         config = _with_biases(cls, config, model)
-    return fill(cls, config, model, without)
+    return fill(cls, config, model, without, lazy)
 
 
 def module_names(model: Weights, module: nn.Module) -> dict[str, str]:
@@ -142,27 +148,6 @@ def _misfits(cls: type[PreTrainedModel], config: PreTrainedConfig, model: Weight
     return len(model.checkpoint.names()) - len(placed) + len(empty)
 
 
-class Lazy:
-    """A tensor of a checkpoint, read when transformers takes its `[...]`."""
-
-    def __init__(self, model: Weights, name: str, lock: Lock) -> None:
-        self.model, self.name, self.lock = model, name, lock
-
-    def __getitem__(self, index: Any) -> Tensor:
-        with self.lock:
-            return self.model.tensor(self.name, *_own_part(self.model, self.name))
-
-
-def _own_part(model: Weights, name: str) -> tuple[slice, ...]:
-    """What of a tensor belongs to the layers that are described: of one that has a part for each
-    layer of the model (Gemma's second embedding) those of the first ones, else all."""
-    inputs, n = model.architecture.layer_inputs, len(model.architecture.blocks)
-    if inputs is None or name not in (inputs.table, inputs.project.weight):
-        return ()
-    own = slice(0, n * inputs.width)
-    return (slice(None), own) if name == inputs.table else (own,)
-
-
 def text_names(model: Weights) -> dict[str, str]:
     """The text model's tensors: their names in a model of text alone, and on disk."""
     names, a = model.checkpoint.names(), model.architecture
@@ -190,14 +175,15 @@ def fill(
     config: PreTrainedConfig,
     model: Weights,
     without: Sequence[str] = (),
+    lazy: type[Lazy] = Lazy,
 ) -> PreTrainedModel:
     """A module of this class with the checkpoint's tensors; none missing, none made up. Those that
     it is to be `without` take no memory and are no numbers."""
-    names, lock, info = text_names(model), Lock(), model.checkpoint.info
+    names, lock, info, dtype = text_names(model), Lock(), model.checkpoint.info, module_dtype(model)
     tensors = {
-        inner: Absent(info(name).shape, module_dtype(model))
+        inner: Absent(info(name).shape, dtype)
         if name in without
-        else Lazy(model, name, lock)
+        else lazy(model, name, lock, dtype)
         for inner, name in names.items()
     }
     try:
@@ -206,7 +192,7 @@ def fill(
                 None,
                 config=config,
                 state_dict=tensors,
-                dtype=module_dtype(model),
+                dtype=dtype,
                 output_loading_info=True,
             )
     except LexrayError:

@@ -1,15 +1,70 @@
-"""An embedding that stays as it is stored, of which a module is given the rows that it looks up.
+"""Tensors as transformers takes them, and what a module of one block need not hold of them.
 
-In full precision it would be most of what a module of one block holds, and of many a small model.
+In full precision a large model's embedding and its first block would be gigabytes. The embedding
+stays as it is stored, and the module is given the rows that it looks up; large weights lie in files
+(`lexray.scratch`), and each is let go of when it has been multiplied with.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import prod
+from threading import Lock
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from lexray.model.groups import AGAIN
+from lexray.model.weights import Weights
+from lexray.scratch import is_held, join_rows, let_go, rows_at_once
+
+
+class Lazy:
+    """A tensor of a checkpoint, read when transformers takes its `[...]`."""
+
+    def __init__(self, model: Weights, name: str, lock: Lock, dtype: torch.dtype) -> None:
+        self.model, self.name, self.lock, self.dtype = model, name, lock, dtype
+
+    def __getitem__(self, index: Any) -> Tensor:
+        with self.lock:
+            return self._read(_own_part(self.model, self.name))
+
+    def _read(self, part: tuple[slice, ...]) -> Tensor:
+        return self.model.tensor(self.name, *part)
+
+
+class Filed(Lazy):
+    """One that lies in a file in the module's precision, if it is large, from its first row on."""
+
+    def _read(self, part: tuple[slice, ...]) -> Tensor:
+        info = self.model.checkpoint.info(self.name)
+        size = prod(info.shape) * self.dtype.itemsize
+        usual = not part and info.dtype.is_floating_point and self.model.device.type == "cpu"
+        if not usual or len(info.shape) < 2 or is_held(size):
+            return super()._read(part)
+        step = rows_at_once(size // info.shape[0])
+        return join_rows(info.shape[0], self._parts(info.shape[0], step))
+
+    def _parts(self, n: int, step: int) -> Iterator[Tensor]:
+        """Some rows at a time, unless reading these reads much of the tensor again."""
+        tensor, cost = self.model.tensor, self.model.checkpoint.cost
+        slices = [slice(start, min(n, start + step)) for start in range(0, n, step)]
+        if sum(cost(self.name, rows) for rows in slices) > AGAIN * cost(self.name):
+            yield from (rows.to(self.dtype) for rows in torch.split(tensor(self.name), step))
+        else:
+            yield from (tensor(self.name, rows).to(self.dtype) for rows in slices)
+
+
+def _own_part(model: Weights, name: str) -> tuple[slice, ...]:
+    """What of a tensor belongs to the layers that are described: of one that has a part for each
+    layer of the model (Gemma's second embedding) those of the first ones, else all."""
+    inputs, n = model.architecture.layer_inputs, len(model.architecture.blocks)
+    if inputs is None or name not in (inputs.table, inputs.project.weight):
+        return ()
+    own = slice(0, n * inputs.width)
+    return (slice(None), own) if name == inputs.table else (own,)
 
 
 class Absent:
@@ -22,14 +77,34 @@ class Absent:
         return torch.full((), torch.nan, dtype=self.dtype).expand(self.shape)
 
 
+def let_go_after(module: nn.Module) -> None:
+    """From now on weights that lie in files are in memory only while their part runs."""
+
+    def leave(part: nn.Module, _: Any, __: Any) -> None:
+        for weight in part.parameters(recurse=False):
+            let_go(weight)
+
+    for part in module.modules():
+        if any(True for _ in part.parameters(recurse=False)):
+            part.register_forward_hook(leave)
+
+
 def look_up(embedding: nn.Module, rows: Float[Tensor, "e width"], dtype: torch.dtype) -> None:
     """From now on the module finds its tokens among these rows."""
 
     def fetch(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         ids, *more = args
-        some = rows[ids.flatten().to(rows.device)].to(ids.device, dtype)
+        some = _take(rows, ids.flatten()).to(ids.device, dtype)
         module.weight = nn.Parameter(some, requires_grad=False)
         return (torch.arange(ids.numel(), device=ids.device).view_as(ids), *more)
 
     embedding.padding_idx = None  # type: ignore[assignment]  # another row here; training's business
     embedding.register_forward_pre_hook(fetch)
+
+
+def _take(rows: Float[Tensor, "e width"], ids: Int[Tensor, "n"]) -> Float[Tensor, "n width"]:
+    """These rows; neighbours are read together, and nothing of what lies in a file is mapped."""
+    first, n = int(ids[0]) if len(ids) else 0, len(ids)
+    if bool((ids.cpu() == torch.arange(first, first + n)).all()):
+        return rows[first : first + n]
+    return rows[ids.to(rows.device)]
