@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lexray.roles.card import salient
 from lexray.roles.patterns import pattern
 from tests.families.oracles import close
 from tests.families.pairs import PAIRS
@@ -24,3 +25,14 @@ def test_looks_at_a_source_are_those_of_the_pass(name: str) -> None:
             theirs = recorded.pattern[head.index].double()
             ours = pattern(head, recorded.read, given, causal=False)
             close(ours, theirs / theirs.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("name", ["flan-t5", "t5gemma", "t5gemma2"])
+def test_tokens_that_move_a_cross_head_are_the_source_s(name: str) -> None:
+    model = worded_pair(name).view("raw")
+    head = model.head("L1X2")
+    sizes = (model.encoder.W_U.T.double() @ head.W_V.double() @ head.W_O.double()).norm(dim=1)
+    best = sizes.topk(3).indices.tolist()
+    assert [word for word, *_ in salient(head, 3)] == [model.vocabulary.shown(i) for i in best]
+    if name != "t5gemma":  # whose stacks have two widths
+        assert "L1X2" in str(head.describe())

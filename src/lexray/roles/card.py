@@ -132,7 +132,7 @@ def salient(head: Head, n: int = SALIENT) -> list[tuple[str, float, tuple[str, .
     """
     space = space_of(head.weights, head.layer)
     W_V, W_O = at_least_float32(head.W_V), at_least_float32(head.W_O)
-    plain = replace(space.side("V"), sigma=None)  # tokens at their own size
+    plain = replace(head.vo.space_of("V").side("V"), sigma=None)  # tokens at their own size
     A = plain.factor(W_V)
     R = torch.linalg.qr(W_O.T.double(), mode="r").R.to(A)
     sizes = (A @ R.T).norm(dim=1)

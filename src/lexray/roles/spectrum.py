@@ -56,7 +56,7 @@ def small_matrix(head: Head) -> Float[Tensor, "r r"]:
     return W_O @ K @ W_V
 
 
-def _kernel(head: Head) -> Float[Tensor, "d_model d_model"]:
+def _kernel(head: Head) -> Float[Tensor, "d_written d_read"]:
     """Σ w rᵀ over the tokens that lists may show."""
     read, written = head.vo.space_of("V"), head.vo.space
     key = head.weights.options, written.first, head.spec.crosses
