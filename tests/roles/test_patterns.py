@@ -34,5 +34,5 @@ def test_tokens_that_move_a_cross_head_are_the_source_s(name: str) -> None:
     sizes = (model.encoder.W_U.T.double() @ head.W_V.double() @ head.W_O.double()).norm(dim=1)
     best = sizes.topk(3).indices.tolist()
     assert [word for word, *_ in salient(head, 3)] == [model.vocabulary.shown(i) for i in best]
-    if name != "t5gemma":  # whose stacks have two widths
-        assert "L1X2" in str(head.describe())
+    assert "L1X2" in str(head.describe())
+    assert len(head.vo.svd(2)) == 2

@@ -13,6 +13,7 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.roles.composition import composition
+from lexray.roles.wiring import check_wanted
 from tests.dense import NAMES as DENSE
 from tests.dense import Dense, dense
 from tests.families.span import spanning
@@ -243,7 +244,9 @@ def test_paths_are_products() -> None:
 def test_mistakes() -> None:
     model = opened("llama")
     for ask, said in (
-        (lambda: model["L0N3"].readers(0), "at least 1"),
+        (lambda: model["L0N3"].readers(0), "from 1 on"),
+        (lambda: check_wanted("L1H2"), "readers"),
+        (lambda: model.composition(0), "from 1 on"),
         (lambda: model["L0N3"].readers(5, via="X"), "not by 'X'"),
         (lambda: model["L1N3"].writers(5, via="Q"), "reads by key, gate"),
         (lambda: model.wires(3, via=["Q"]), "key or gate"),

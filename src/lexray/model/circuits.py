@@ -333,8 +333,8 @@ class QK(Circuit):
 
 
 def factored_svd(
-    left: Float[Tensor, "d r"], right: Float[Tensor, "r d"]
-) -> tuple[Float[Tensor, "d r"], Float[Tensor, "r"], Float[Tensor, "d r"]]:
+    left: Float[Tensor, "d_row r"], right: Float[Tensor, "r d_col"]
+) -> tuple[Float[Tensor, "d_row r"], Float[Tensor, "r"], Float[Tensor, "d_col r"]]:
     """U, S, V of left @ right from r×r matrices, in float64, signs fixed by U's largest entry."""
     exact = (left.cpu().double(), right.cpu().double())
     Q1, R1 = torch.linalg.qr(exact[0])

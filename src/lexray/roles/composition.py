@@ -27,7 +27,7 @@ from lexray.result.readings import Source
 from lexray.result.table import Cell, Result, Table
 from lexray.roles.ends import HEAD_VIAS, End, end, strengths
 from lexray.roles.plots import compositions
-from lexray.roles.wiring import BareLink, with_words
+from lexray.roles.wiring import BareLink, check_wanted, with_words
 from lexray.space.kinds import Kind
 from lexray.space.space import space_of
 
@@ -113,6 +113,7 @@ class Composition(Result):
 
 def composition(weights: Weights, n: int = 100, *, via: Sequence[str] = HEAD_VIAS) -> Composition:
     """All pairs of heads, and the n strongest links among them with their words."""
+    check_wanted(n)
     if unknown := [each for each in via if each not in HEAD_VIAS]:
         raise LexrayError(f"heads read by Q, K and V, not by {', '.join(unknown)}")
     sides = tuple(each for each in HEAD_VIAS if each in via)

@@ -24,7 +24,7 @@ from lexray.progress import track
 from lexray.result.links import Links
 from lexray.roles.chance import cosine_tail, q_of_some
 from lexray.roles.ends import NEURON_VIAS, End, Via, end, end_kinds, spread_of
-from lexray.roles.wiring import BareLink, with_words
+from lexray.roles.wiring import BareLink, check_wanted, with_words
 from lexray.space.topk.pairs import top_pairs
 
 CHUNK = 2**26
@@ -36,8 +36,7 @@ def wires(weights: Weights, n: int = 100, *, via: Sequence[str] = NEURON_VIAS) -
 
     >>> wires(model, 20, via=["key"])
     """
-    if n < 1:
-        raise LexrayError(f"asked for {n} links; at least 1 has to be wanted")
+    check_wanted(n)
     if unknown := [each for each in via if each not in NEURON_VIAS]:
         raise LexrayError(f"neurons read by key or gate, not by {', '.join(unknown)}")
     chunks = list(_chunks(weights, tuple(each for each in NEURON_VIAS if each in via)))

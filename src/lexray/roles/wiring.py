@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -95,6 +96,15 @@ def _check_via(via: str) -> Via:
     raise LexrayError(f"parts read by key, gate, Q, K or V, not by {via!r}")
 
 
+def check_wanted(n: Any) -> None:
+    """Raises for what is no number of links, such as an address."""
+    if not isinstance(n, int) or n < 1:
+        raise LexrayError(
+            f"asked for {n!r} links; how many are wanted is a number from 1 on (those of one part "
+            'are model["L3H2"].readers() and .writers())'
+        )
+
+
 def _best(
     weights: Weights,
     own: Sequence[End],
@@ -105,8 +115,7 @@ def _best(
     forwards: bool,
 ) -> list[BareLink]:
     """The n strongest links between one part and all others, by their multiple of chance."""
-    if n < 1:
-        raise LexrayError(f"asked for {n} links; at least 1 has to be wanted")
+    check_wanted(n)
     best: list[BareLink] = []
     whole = [] if forwards else [_whole(weights, mine) for mine in own]
     for make in track(others, len(others), what):
