@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-import scipy.linalg
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -115,6 +114,8 @@ def _decompose(own: Float[Tensor, "d d"]) -> tuple[Float[Tensor, "d"], Float[Ten
     if own.device.type != "cpu" or is_held(own.nbytes):
         values, vectors = torch.linalg.eigh(own)
         return values, vectors
+    import scipy.linalg  # which starts slowly
+
     M = own.T.numpy() if own.is_contiguous() else own.numpy()  # symmetric; LAPACK's order
     try:
         found = scipy.linalg.eigh(M, overwrite_a=True, check_finite=False, driver="evr")

@@ -353,16 +353,12 @@ class LayerTrace:
 
     @property
     def _is_dense(self) -> bool:
-        return not self._is_mixture and not self.spec.ff.absent
-
-    @property
-    def _is_mixture(self) -> bool:
-        return isinstance(self.spec.ff, Experts)
+        return not isinstance(self.spec.ff, Experts) and not self.spec.ff.absent
 
     @property
     def experts(self) -> ExpertTrace | None:
         """What the experts did; None where the feed-forward is dense."""
-        if not self._is_mixture:
+        if not isinstance(self.spec.ff, Experts):
             return None
         if "mlp" not in self.trace.what:
             raise not_kept("experts", self.trace.what)
