@@ -27,7 +27,7 @@ from lexray.space import side, space, untrained, usual
 from lexray.space.topk import vectors as lists
 from tests.saved import words, write_tokenizer
 
-D, INNER, TOKENS = 96, 512, 9000
+D, INNER, TOKENS = 96, 256, 9000
 LAYER = 4 * D * INNER
 """The bytes of one layer's keys, gates or values in float32."""
 EMBEDDING = 2 * D * TOKENS

@@ -45,8 +45,7 @@ SANE = 2.5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("view", ["raw", "standard"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("view", "dtype"), [("raw", torch.float32), ("standard", torch.bfloat16)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_planned_memory_is_an_upper_bound(
     shape: str, dtype: torch.dtype, view: Any, tmp_path: Path

@@ -79,7 +79,7 @@ class Weights:
         try:
             return find_family(self.config, name)
         except LexrayError as error:
-            if name or self.config.get("model_type") in UNSUPPORTED:  # what is near is said there
+            if name or str(self.config.get("model_type")) in UNSUPPORTED:  # it says what is near
                 raise
             hint = explain(self.config, self.checkpoint.names())
             first, known, types = str(error).partition("; known: ")  # a long list, and so the last

@@ -90,7 +90,12 @@ def test_names_lead_to_the_same_numbers(variant: zoo.Variant, tmp_path: Path) ->
     assert names.keys() == set(checkpoint.names())
     for name, inner in names.items():
         if "experts" not in name and list(names.values()).count(inner) == 1:
-            torch.testing.assert_close(parameters[inner], checkpoint.read(name), rtol=0, atol=0)
+            stored, own = checkpoint.read(name), parameters[inner]
+            if (
+                variant.name == "nomic-bert" and "Wqkv" in name
+            ):  # three parameters, of which the first
+                stored = stored[: len(own)]
+            torch.testing.assert_close(own, stored, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("variant", gguf_files.VARIANTS, ids=str)

@@ -63,23 +63,28 @@ def save_lora(model: Weights, folder: str | Path) -> Path:
     checkpoint = model.checkpoint
     if not isinstance(checkpoint, OverlayCheckpoint):
         raise LexrayError(f"{model.name} has no edits to save; model.edited([…]) makes some")
-    target, names = new_folder(folder), module_names(model, stored_module(model))
+    target, module = new_folder(folder), stored_module(model)
+    names, parameters = module_names(model, module), module.state_dict()
     factors: dict[str, tuple[Tensor, Tensor]] = {}
     for name in sorted(checkpoint.touched()):
         own = checkpoint.factors(name)
-        if own is None or not names.get(name, "").endswith(".weight"):
+        inner = names.get(name, "")
+        held = parameters[inner].shape if inner in parameters else ()
+        split = tuple(held) != tuple(checkpoint.info(name).shape)
+        if own is None or not inner.endswith(".weight") or split:
             raise LexrayError(
                 f"the edit of {name} is no low-rank change of a linear map (a bias, a stack of "
-                "experts, or too much of a matrix); .save(folder) writes the whole model"
+                "experts, too much of a matrix, or one that the module has in parts); "
+                ".save(folder) writes the whole model"
             )
-        factors[names[name].removesuffix(".weight")] = own
+        factors[inner.removesuffix(".weight")] = own
     flipped = _is_flipped(model, checkpoint)
     rank = max(left.shape[1] for left, _ in factors.values())
     tensors = {}
-    for module, (left, right) in factors.items():
+    for part, (left, right) in factors.items():
         B, A = (right.T, left.T) if flipped else (left, right)  # PEFT: out×r, r×in
-        tensors[f"{PREFIX}{module}.lora_A.weight"] = _widen(A, 0, rank)
-        tensors[f"{PREFIX}{module}.lora_B.weight"] = _widen(B, 1, rank)
+        tensors[f"{PREFIX}{part}.lora_A.weight"] = _widen(A, 0, rank)
+        tensors[f"{PREFIX}{part}.lora_B.weight"] = _widen(B, 1, rank)
     with writing(target) as whole:
         whole.mkdir(exist_ok=True)
         save_file(tensors, whole / WEIGHTS[0])
