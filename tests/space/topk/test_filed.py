@@ -83,6 +83,7 @@ def test_plain_norms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @linux
 @pytest.mark.parametrize("kind", ["flat", "heavy", "mean"])
+@pytest.mark.slow
 def test_few_rows_are_in_memory(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looked at wherever tiles are multiplied, and at the end: of either factor, and of copies in
     another order."""
