@@ -133,3 +133,18 @@ def test_a_layer_of_its_own_without_heads(own: dict[str, int]) -> None:
     find_family(config).architecture(config, model.state_dict().keys())
     with pytest.raises(LexrayError, match="layer 1 has no heads"):
         find_family(config).architecture(spoiled, model.state_dict().keys())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "entry"),
+    [
+        ("t5", "num_decoder_layers"),
+        ("t5", "num_layers"),
+        ("bart", "encoder_layers"),
+        ("bart", "decoder_attention_heads"),
+    ],
+)
+def test_a_stack_without_end_is_refused_before_it_is_described(model_type: str, entry: str) -> None:
+    config = {"model_type": model_type, "d_model": 8, "vocab_size": 37, entry: 10**9}
+    with pytest.raises(LexrayError, match="no model"):
+        find_family(config).architecture(config, ["shared.weight"])

@@ -159,9 +159,15 @@ class Family:
             ) from error
 
 
-LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
-HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads", "num_key_value_heads")
-WIDTHS = ("hidden_size", "n_embd")
+LAYERS = (
+    *("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
+    *("num_decoder_layers", "encoder_layers", "decoder_layers"),
+)
+HEADS = (
+    *("num_attention_heads", "num_heads", "n_head", "n_heads", "num_key_value_heads"),
+    *("encoder_attention_heads", "decoder_attention_heads"),
+)
+WIDTHS = ("hidden_size", "n_embd", "d_model")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 PARTS = 500_000
 """Heads and experts in all layers: several times what the largest models have."""
