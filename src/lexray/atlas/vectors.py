@@ -137,11 +137,8 @@ def _if_there(make: Callable[[], Vector]) -> Iterator[Vector]:
 
 def _together(vectors: Sequence[Vector], k: int) -> pa.Table:
     """Vectors that are read alike."""
-    X, first, model = (
-        torch.stack([vector.tensor for vector in vectors]),
-        vectors[0],
-        vectors[0].weights,
-    )
+    X, first = torch.stack([vector.tensor for vector in vectors]), vectors[0]
+    model = first.weights
     addresses = [vector.address for vector in vectors]
     columns: Columns = {
         "address": addresses,

@@ -17,10 +17,10 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.model.cache import Drawer
 from lexray.model.model import Model
-from lexray.trace.apply.skip import begin_at, count_outputs, lowest_needed, skip
 from lexray.trace.record.module import block_modules, final_norm_path
 from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.record.running import EnoughError
+from lexray.trace.record.skip import begin_at, count_outputs, lowest_needed, skip
 
 States = Float[Tensor, "batch n d_model"]
 

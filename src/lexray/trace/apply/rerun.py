@@ -24,11 +24,11 @@ from lexray.model.cache import Drawer
 from lexray.trace.apply.actions import Action
 from lexray.trace.apply.choose import make_editor
 from lexray.trace.apply.editor import Editor
-from lexray.trace.apply.skip import begin_at, count_outputs, lowest_needed
 from lexray.trace.record.attention import watch_attention
 from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.module import module_of
 from lexray.trace.record.running import RECORDING, evaluating
+from lexray.trace.record.skip import begin_at, count_outputs, lowest_needed
 from lexray.trace.record.spread import entry_device
 from lexray.trace.recording import Recording, no_head
 

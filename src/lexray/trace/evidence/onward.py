@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from lexray.checkpoint.module import ModuleCheckpoint, modules_by_name
 from lexray.model.anatomy import Anatomy
 from lexray.model.cache import Drawer
-from lexray.trace.apply.skip import begin_at, count_outputs, lowest_needed
 from lexray.trace.record.pair import record_text
 from lexray.trace.record.run import Runner, runner_of
 from lexray.trace.record.running import RECORDING, evaluating
+from lexray.trace.record.skip import begin_at, count_outputs, lowest_needed
 from lexray.trace.recording import Recording
 
 MOST_BYTES = 1 << 30
