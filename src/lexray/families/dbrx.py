@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lexray.families.experts import each_expert
+from lexray.families.gguf import names as gguf
+from lexray.families.gguf.config import rope_parameters
 from lexray.families.linear import Linear
 from lexray.families.parts import Sizes, attention, fused, unembedding
 from lexray.families.registry import Config, Names, family
@@ -119,3 +121,45 @@ def expert(s: Sizes, stem: str, e: int, activation: str) -> FeedForward:
     gate, key = (Linear(f"{stem}{x}", start=e * size, size=size) for x in ("w1", "v1"))
     value = Linear(f"{stem}w2", in_first=True, rows=(e * size, size))
     return FeedForward(key, value, activation, size, w_gate=gate)
+
+
+LAYER = "transformer.blocks.{n}."
+NORMED = f"{LAYER}norm_attn_norm."
+
+
+def end_to_end(name: str, *, transposed: bool = False) -> gguf.GGUFJoined:
+    """A stack of experts as one matrix."""
+    stack = gguf.GGUFSource(name, stacked=True, exact=True, transposed=transposed)
+    return gguf.GGUFJoined((stack,))
+
+
+DBRX_GGUF: gguf.Names = {
+    "transformer.wte": "token_embd",
+    "transformer.norm_f": "output_norm",
+    "lm_head": "output",
+    f"{NORMED}norm_1": "blk.{n}.attn_norm",
+    f"{NORMED}norm_2": "blk.{n}.attn_output_norm",
+    f"{NORMED}attn.Wqkv": "blk.{n}.attn_qkv",
+    f"{NORMED}attn.out_proj": "blk.{n}.attn_output",
+    f"{LAYER}ffn.router.layer": "blk.{n}.ffn_gate_inp",
+    f"{LAYER}ffn.experts.mlp.w1": end_to_end("blk.{n}.ffn_gate_exps.weight"),
+    f"{LAYER}ffn.experts.mlp.v1": end_to_end("blk.{n}.ffn_up_exps.weight"),
+    f"{LAYER}ffn.experts.mlp.w2": end_to_end("blk.{n}.ffn_down_exps.weight", transposed=True),
+}
+
+
+def gguf_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """In its own words. llama.cpp takes it for granted that the weights of experts add up to 1."""
+    how = rope_parameters(c)
+    theta, clip = how["rope_parameters"]["rope_theta"], m.get("attention.clamp_kqv")
+    kv = {"kv_n_heads": c["num_key_value_heads"], "clip_qkv": clip, "rope_theta": theta}
+    ff = {
+        "ffn_hidden_size": c["intermediate_size"],
+        "moe_num_experts": c["num_experts"],
+        "moe_top_k": c["num_experts_per_tok"],
+    }
+    own = {ours: c[theirs] for ours, theirs in NAMES.items()}
+    return own | how | {"attn_config": kv, "ffn_config": ff}
+
+
+gguf.declare("dbrx", gguf.Naming("dbrx", DBRX_GGUF, gguf_config))

@@ -18,7 +18,8 @@ from typing import Any, Literal
 from lexray.families.experts import DEEPSEEK, deepseek_feed_forward
 from lexray.families.gguf import layouts
 from lexray.families.gguf import names as gguf
-from lexray.families.gguf.config import head_length
+from lexray.families.gguf.config import common_config, head_length
+from lexray.families.gguf.config import rope_parameters as gguf_rope
 from lexray.families.linear import Heads, Latent, Linear, Norm, in_order
 from lexray.families.llama import temperature
 from lexray.families.parts import Projections, Sizes, attention, decoder
@@ -228,12 +229,19 @@ def names_gguf(m: gguf.Keys) -> gguf.Names:
     }
 
 
+def direct(m: gguf.Keys) -> tuple[str, ...]:
+    """That queries have no latent is said by null."""
+    return () if m.length("attention.q_lora_rank") else ("q_lora_rank",)
+
+
 def deepseek_gguf(m: gguf.Keys) -> gguf.Naming:
     """V2 takes softmaxes. Kimi K2 and GLM-4.7-Flash are built as V3 is, Youtu is so without
-    experts."""
-    names, without = names_gguf(m), () if m.length("attention.q_lora_rank") else ("q_lora_rank",)
+    experts; Mistral Large 3, whose queries grow with their position, as Mistral 4 is."""
+    names, without = names_gguf(m), direct(m)
     if layouts.width(m, "ffn_gate_inp") is None:
         return gguf.Naming("youtu", names, latent_config, without)
+    if m.get("attention.temperature_scale"):
+        return mistral4_gguf(m)
     corrected = any(name.endswith(".exp_probs_b.bias") for name in m.file.names())
     sigmoid = m.get("expert_gating_func") == layouts.SIGMOID or corrected
     kind = "deepseek_v3" if sigmoid else "deepseek_v2"
@@ -274,4 +282,78 @@ def latent_config(m: gguf.Keys, c: dict[str, Any], per_log: float = 0.1) -> dict
     }
 
 
+INDEXER_GGUF: gguf.Names = {
+    f"{ATTENTION}indexer.{ours}": f"blk.{{n}}.indexer.{theirs}"
+    for ours, theirs in (
+        ("wq_b", "attn_q_b"),
+        ("wk", "attn_k"),
+        ("k_norm", "k_norm"),
+        ("weights_proj", "proj"),
+    )
+}
+
+
+def glm5_gguf(m: gguf.Keys) -> gguf.Naming:
+    return gguf.Naming("glm_moe_dsa", {**names_gguf(m), **INDEXER_GGUF}, glm5_config, direct(m))
+
+
+def glm5_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    choose = set(layouts.layers_with(m, c, "indexer.attn_q_b"))
+    kinds = ["full" if n in choose else "shared" for n in range(c["num_hidden_layers"])]
+    return {
+        **latent_config(m, c),
+        **layouts.deepseek_experts(m, c),
+        "index_n_heads": m.size("attention.indexer.head_count"),
+        "index_head_dim": m.size("attention.indexer.key_length"),
+        "index_topk": m.size("attention.indexer.top_k"),
+        "indexer_types": kinds,
+    }
+
+
+def mistral4_gguf(m: gguf.Keys) -> gguf.Naming:
+    """Experts as stacks, with gates and keys in one."""
+    stacks = [gguf.GGUFSource(f"blk.{{n}}.ffn_{x}_exps.weight", exact=True) for x in ("gate", "up")]
+    both: gguf.Stored = gguf.GGUFJoined(tuple(stacks), axis=1)
+    if layouts.width(m, "ffn_gate_up_exps") is not None:
+        both = gguf.GGUFSource("blk.{n}.ffn_gate_up_exps.weight", exact=True)
+    down = gguf.GGUFSource("blk.{n}.ffn_down_exps.weight", exact=True)
+    names = {ours: x for ours, x in names_gguf(m).items() if ".experts." not in ours}
+    names |= {f"{layouts.MLP}experts.gate_up_proj": both, f"{layouts.MLP}experts.down_proj": down}
+    return gguf.Naming("mistral4", names, mistral4_config, direct(m))
+
+
+def mistral4_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """llama.cpp keeps how queries grow of files in Mistral's own format only."""
+    own = latent_config(m, c) | layouts.deepseek_experts(m, c)
+    share = gguf.share(own["qk_rope_head_dim"], c["head_dim"])
+    beta = m.get("attention.temperature_scale") or 0.0
+    rope = gguf_rope(c | own, partial_rotary_factor=share, llama_4_scaling_beta=beta)
+    length = m.length("attention.temperature_length") or c["max_position_embeddings"]
+    rope["rope_parameters"].setdefault("original_max_position_embeddings", length)
+    return own | rope | {"head_dim": c["head_dim"], "norm_topk_prob": True}
+
+
+def minicpm_gguf(m: gguf.Keys) -> gguf.Naming:
+    """Its factors, which llama.cpp knows without being told, are those of the family."""
+    names = {**LATENT_GGUF, f"{ATTENTION}kv_b_proj": "blk.{n}.attn_kv_b"}
+    return gguf.Naming("minicpm3", names, minicpm_config, direct(m), common=minicpm_common)
+
+
+def minicpm_common(m: gguf.Keys, kind: str) -> dict[str, Any]:
+    return common_config(m, kind, d_value=minicpm_values(m))
+
+
+def minicpm_values(m: gguf.Keys) -> int:
+    """How wide values are where the file does not say it."""
+    wide = m.size("embedding_length") // m.even("attention.head_count")
+    return head_length(m, "value", max(wide, 1))
+
+
+def minicpm_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    return latent_config(m, c) | {"v_head_dim": minicpm_values(m)}
+
+
 gguf.declare("deepseek2", deepseek_gguf)
+gguf.declare("glm-dsa", glm5_gguf)
+gguf.declare("mistral4", mistral4_gguf)
+gguf.declare("minicpm3", minicpm_gguf)

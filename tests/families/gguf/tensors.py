@@ -160,6 +160,31 @@ def deepseek(state: State, c: Config) -> Tensors:
             yield name, tensor
 
 
+def mistral4(state: State, c: Config) -> Tensors:
+    """Experts are stacks already."""
+    for name, tensor in deepseek(state, c):
+        yield (
+            f"{name}.weight" if name.endswith(("gate_up_proj", "experts.down_proj")) else name,
+            tensor,
+        )
+
+
+def dbrx(state: State, c: Config) -> Tensors:
+    """Experts that lie end to end become stacks, and values are turned."""
+    sizes = c["ffn_config"]
+    for name, tensor in state.items():
+        if ".experts.mlp." in name:
+            tensor = tensor.view(sizes["moe_num_experts"], sizes["ffn_hidden_size"], c["d_model"])
+            tensor = tensor.transpose(1, 2) if name.endswith(".w2") else tensor
+            name = f"{name}.weight"
+        yield name, tensor
+
+
+def mimo(state: State, c: Config) -> Tensors:
+    for name, tensor in stacked(state, c):
+        yield f"{name}.weight" if name.endswith("attention_sink_bias") else name, tensor
+
+
 def gpt_oss(state: State, c: Config) -> Tensors:
     for name, tensor in state.items():
         ending = ".bias" if name.endswith("_bias") else ".weight"
@@ -297,6 +322,11 @@ TENSORS: dict[str, Callable[[State, Config], Tensors]] = {
     "roberta": bert,
     "distilbert": bert,
     "eurobert": stacked,
+    "dbrx": dbrx,
+    "glm_moe_dsa": deepseek,
+    "mistral4": mistral4,
+    "minicpm3": stacked,
+    "mimo_v2_flash": mimo,
     "t5": t5,
     "mt5": t5,
     "umt5": t5,

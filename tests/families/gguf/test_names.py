@@ -10,6 +10,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 from lexray.checkpoint.gguf.file import GGUFCheckpoint
 from lexray.errors import LexrayError
@@ -63,6 +64,11 @@ def test_tensors_are_those_of_the_saved_folder(
     for name, tensor in saved.items():
         assert checkpoint.info(name).shape == tensor.shape, name
         torch.testing.assert_close(checkpoint.read(name), tensor, atol=1e-6, rtol=0)
+
+
+def test_passes_are_those_of_the_model(variant: Variant, file: Path) -> None:
+    """What is built from the file's own config computes the same logits."""
+    check_logits(build(variant.name), file)
 
 
 ALSO = {"qwen2vl", "qwen3vl", "nemotron_h", "bert", "eurobert", "gemma-embedding", "t5"}
@@ -285,12 +291,34 @@ def test_falcon_h1_s_factors_lie_in_its_weights(path: Path) -> None:
     """The file does not say them: they are read as part of each matrix, as in the model."""
     module = zoo.make(zoo.find("falcon-h1"))
     convert(module).save(path)
-    live, model = Model.from_module(module).view("raw"), opened(path)
-    ORACLES["unembedding"](module, live, model)
+    ORACLES["unembedding"](module, Model.from_module(module).view("raw"), opened(path))
+    check_logits(module, path)
+
+
+def check_logits(module: PreTrainedModel, file: Path) -> None:
     with torch.no_grad():
-        torch.testing.assert_close(
-            model.module()(IDS).logits, module(IDS).logits, atol=1e-5, rtol=1e-4
-        )
+        ours, theirs = opened(file).module()(IDS).logits, module(IDS).logits
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_mistral_large_3_is_called_deepseek_and_built_as_mistral_4(path: Path) -> None:
+    """From Mistral's own format: how queries grow is kept, and gates and keys are two stacks."""
+    module = zoo.make(zoo.find("mistral4"))
+    whole = called(convert(module), "deepseek2")
+    for both in [name for name in whole.tensors if "ffn_gate_up_exps" in name]:
+        gate, up = whole.tensors.pop(both).chunk(2, dim=1)
+        whole.tensors |= {both.replace("gate_up", "gate"): gate, both.replace("gate_up", "up"): up}
+    whole.metadata["deepseek2.attention.temperature_scale"] = 0.5
+    whole.save(path)
+    assert opened(path).family.name == "mistral4"
+    check_logits(module, path)
+
+
+def test_first_files_of_mimo_do_not_tell_the_factor_on_values(path: Path) -> None:
+    module = zoo.make(stored("mimo2", routed_scaling_factor=1.0))
+    old = convert(module)
+    del old.metadata["mimo2.attention.value_scale"]
+    check_logits(module, old.save(path))
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,11 @@ def test_unknown_architectures_are_refused_by_name(architecture: str, path: Path
         "exaone4",
         "glm",
         "ernie-moe",
+        "dbrx",
+        "glm5",
+        "mistral4",
+        "minicpm3",
+        "mimo2",
     ],
 )
 def test_missing_or_senseless_metadata(name: str, path: Path) -> None:

@@ -16,7 +16,7 @@ from lexray.model.model import Model
 from tests.families import zoo
 from tests.families.gguf.writer import Converted, convert
 from tests.families.zoo import Variant
-from tests.families.zoo.options import YARN
+from tests.families.zoo.options import DBRX, TEMPERED, YARN
 
 Q8_0 = GGMLQuantizationType.Q8_0
 
@@ -141,6 +141,14 @@ VARIANTS = [
     stored("nemotron-h", head_dim=8),
     stored("exaone-moe"),
     stored("afmoe", num_hidden_layers=5, global_attn_every_n_layers=4),
+    stored("dbrx", attn_config=DBRX["attn_config"] | {"clip_qkv": 0.4}),
+    stored("glm5"),
+    stored(
+        "mistral4",
+        rope_parameters=TEMPERED | {"partial_rotary_factor": 0.4, "llama_4_scaling_beta": 0.0},
+    ),
+    stored("minicpm3", v_head_dim=None, scale_depth=1.4, dim_model_base=256),
+    stored("mimo2", routed_scaling_factor=1.0, attention_value_scale=0.6),
 ]
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 

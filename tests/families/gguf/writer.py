@@ -20,7 +20,7 @@ from gguf import MODEL_ARCH, Keys
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tests.families.gguf import newer, tensors
+from tests.families.gguf import latest, newer, tensors
 from tests.families.gguf.keys import METADATA, Config, Metadata, base, d_head, falcon_kv
 from tests.families.gguf.tensors import permuted
 
@@ -91,6 +91,11 @@ ARCHITECTURES = {
     "nemotron_h": MODEL_ARCH.NEMOTRON_H_MOE,
     "exaone_moe": MODEL_ARCH.EXAONE_MOE,
     "afmoe": MODEL_ARCH.AFMOE,
+    "dbrx": MODEL_ARCH.DBRX,
+    "glm_moe_dsa": MODEL_ARCH.GLM_DSA,
+    "mistral4": MODEL_ARCH.MISTRAL4,
+    "minicpm3": MODEL_ARCH.MINICPM3,
+    "mimo_v2_flash": MODEL_ARCH.MIMO2,
     "bert": MODEL_ARCH.BERT,
     "roberta": MODEL_ARCH.BERT,
     "distilbert": MODEL_ARCH.BERT,
@@ -155,7 +160,7 @@ def convert(module: PreTrainedModel) -> Converted:
     if config.get("use_bidirectional_attention"):
         arch = MODEL_ARCH.GEMMA_EMBEDDING
     name = gguf.MODEL_ARCH_NAMES[arch]
-    keys = (METADATA | newer.METADATA).get(config["model_type"], base)(config)
+    keys = (METADATA | newer.METADATA | latest.METADATA).get(config["model_type"], base)(config)
     if config["model_type"] == "apertus":
         keys |= newer.curves(module.state_dict())
     metadata = {key.format(arch=name): value for key, value in keys.items() if value is not None}

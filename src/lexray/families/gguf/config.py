@@ -68,11 +68,14 @@ class Keys:
         """The same, of a key without which the model cannot be understood."""
         value = self.get(key, default)
         if value is None:
-            raise LexrayError(
-                f"{self.file.name} lacks the metadata {self._full(key)}, which llama.cpp's "
-                "converter writes; convert the model again, or try its safetensors"
-            )
+            raise self.lacks(key)
         return value
+
+    def lacks(self, key: str) -> LexrayError:
+        return LexrayError(
+            f"{self.file.name} lacks the metadata {self._full(key)}, which llama.cpp's "
+            "converter writes; convert the model again, or try its safetensors"
+        )
 
     def size(self, key: str, default: int | None = None) -> int:
         """A positive whole number."""
@@ -100,8 +103,14 @@ class Keys:
         return f"{self.file.architecture}.{key}"
 
 
-def common_config(keys: Keys, model_type: str) -> Config:
-    """The keys that llama.cpp writes for every architecture, in the words of Llama's config."""
+def common_config(
+    keys: Keys, model_type: str, *, n_kv: int | None = None, d_value: int | None = None
+) -> Config:
+    """The keys that llama.cpp writes for every architecture, in the words of Llama's config.
+
+    `n_kv`: the heads of keys and values, where layers differ in them; `d_value`: how wide values
+    are, where a family knows that they are not as wide as keys.
+    """
     file = keys.file
     d_model, n_heads = keys.size("embedding_length"), keys.even("attention.head_count")
     d_head = head_length(keys, "key", max(d_model // n_heads, 1))
@@ -112,7 +121,7 @@ def common_config(keys: Keys, model_type: str) -> Config:
         "num_hidden_layers": n_layers(keys),
         "intermediate_size": mlp_width(keys),
         "num_attention_heads": n_heads,
-        "num_key_value_heads": keys.even("attention.head_count_kv", n_heads),
+        "num_key_value_heads": n_kv or keys.even("attention.head_count_kv", n_heads),
         "head_dim": d_head,
         "vocab_size": file.info("token_embd.weight").shape[0],
         "max_position_embeddings": keys.length("context_length"),
@@ -126,7 +135,7 @@ def common_config(keys: Keys, model_type: str) -> Config:
     if router is not None:
         config["num_experts"] = keys.size("expert_count")
         config["num_experts_per_tok"] = keys.size("expert_used_count")
-    check_shapes(keys, config, router)
+    check_shapes(keys, config, router, d_value)
     return config
 
 
@@ -145,6 +154,12 @@ def head_length(keys: Keys, what: str, default: int) -> int:
     """How wide a head's keys or values are: of latent attention, outside the latent."""
     inside = keys.length(f"attention.{what}_length_mla")
     return inside or keys.size(f"attention.{what}_length", default)
+
+
+def first_layer_with(keys: Keys, stem: str, wanted: str) -> str | None:
+    """The weight `wanted` of the first layer that has a weight `stem`."""
+    name = find_tensor(keys, stem)
+    return None if name is None else name.replace(f".{stem}.", f".{wanted}.")
 
 
 def find_tensor(keys: Keys, stem: str) -> str | None:
@@ -177,11 +192,16 @@ def share(part: int, whole: int) -> float:
     return exact if int(whole * exact) == part else nextafter(exact, inf)
 
 
-def check_shapes(keys: Keys, c: Config, router: str | None) -> None:
-    """Refuses sizes that the tensors contradict, before anything is counted or built by them."""
+def check_shapes(keys: Keys, c: Config, router: str | None, narrow: int | None = None) -> None:
+    """Refuses sizes that the tensors contradict, before anything is counted or built by them.
+
+    `narrow`: how wide values are where that may differ from keys. Of hybrids a layer with a latent
+    is looked at: others may be of any width.
+    """
     d_model, n_heads, d_head = c["hidden_size"], c["num_attention_heads"], c["head_dim"]
-    output = find_tensor(keys, "attn_output") or "blk.0.attn_output.weight"
-    d_value = head_length(keys, "value", d_head)
+    attends = first_layer_with(keys, "attn_kv_a_mqa", "attn_output")
+    output = attends or find_tensor(keys, "attn_output") or "blk.0.attn_output.weight"
+    d_value = narrow or head_length(keys, "value", d_head)
     expect(keys, "token_embd.weight", (c["vocab_size"], d_model))
     expect(keys, output, (d_model, n_heads * d_value))
     if router is not None:
@@ -191,7 +211,7 @@ def check_shapes(keys: Keys, c: Config, router: str | None) -> None:
         c["num_hidden_layers"] > len(keys.file.names())
         or c.get("num_experts_per_tok", 0) > c.get("num_experts", 0)
         or n_heads % c["num_key_value_heads"]
-        or (d_value != d_head and not latent)
+        or (d_value != d_head and not latent and narrow is None)
         or d_head * n_heads > MOST_ROWS
         or keys.size("rope.dimension_count", d_head) > d_head
     ):

@@ -135,6 +135,14 @@ def windows(m: Keys, c: Config) -> Config:
     return {"sliding_window": length, "layer_types": kinds[: c["num_hidden_layers"]]}
 
 
+def told_windows(m: Keys, c: Config) -> Config:
+    """The same, of an architecture whose layers with a window are built otherwise."""
+    m.size("attention.sliding_window")
+    if m.each("attention.sliding_window_pattern") is None:
+        raise m.lacks("attention.sliding_window_pattern")
+    return windows(m, c)
+
+
 def undo_decay(decay: Tensor) -> Tensor:
     """llama.cpp keeps −exp(A_log)."""
     return torch.log(-decay)
