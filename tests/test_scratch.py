@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import platform
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -132,3 +134,42 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("LEXRAY_CACHE", str(tmp_path / "file" / "inside"))
     X = random(50, 8)
     assert torch.equal(write(X), X)
+
+
+HOLES = """
+import sys
+import torch
+from pathlib import Path
+from lexray.scratch import leave_no_holes
+
+def held():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon:")).split()[1]) / 1024
+
+if sys.argv[1] == "leave none":
+    leave_no_holes()
+del_me = torch.ones(7_900_000)  # as large as glibc lets what it keeps become
+del del_me
+before = held()
+large, small = [], []
+for _ in range(20):
+    large.append(torch.ones(1_250_000))
+    small.append(torch.ones(100))
+large.clear()
+print(held() - before)
+"""
+
+
+@linux
+@pytest.mark.slow
+def test_large_blocks_go_back_at_once() -> None:
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("only glibc can be asked")
+
+    def megabytes(*how: str) -> float:
+        command = [sys.executable, "-c", HOLES, *how]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    assert megabytes("leave none") < 10
+    assert megabytes("as ever") > 50

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 
-AT_ONCE = 1 << 24
+AT_ONCE = 1 << 22
 """Numbers that are looked at together: a tensor that lies in a file comes in blocks."""
 
 

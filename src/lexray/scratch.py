@@ -19,6 +19,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from math import prod
 from weakref import WeakValueDictionary
 
@@ -34,6 +35,9 @@ PART = 2**24
 """Bytes of rows in a file that are looked at before they are let go of."""
 _AROUND = 2**16
 """Bytes around a place that is looked at which the system maps with it."""
+_LARGE_BLOCK = 2**22
+"""Bytes from which memory is taken from the system, and given back to it, for itself."""
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 _MAPS: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
 """By the address at which they begin."""
 _LET_GO: int | None = getattr(mmap, "MADV_DONTNEED", None)
@@ -49,6 +53,7 @@ def empty_rows(shape: tuple[int, ...], like: Shaped[Tensor, "..."]) -> Shaped[Te
     size = prod(shape) * like.dtype.itemsize
     if is_held(size) or like.device.type != "cpu":
         return like.new_empty(shape)
+    leave_no_holes()
     try:
         room = _map_file(size)
     except (OSError, ValueError):  # no disk, no scratch
@@ -88,6 +93,17 @@ def let_go(X: Shaped[Tensor, "..."]) -> None:
     last = -(-(X.data_ptr() + (1 + reach) * X.dtype.itemsize) // _AROUND) * _AROUND
     start, stop = max(0, first - begin), min(len(room), last - begin)
     room.madvise(_LET_GO, start, stop - start)
+
+
+@cache
+def leave_no_holes() -> None:
+    """Before much work: large blocks of memory go back to the system as soon as they are freed,
+    where that can be asked for (glibc). Left alone, it keeps ever larger ones for later, up to 32
+    MB each, and the holes between them come to as much as the work itself."""
+    with suppress(OSError, AttributeError, TypeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _LARGE_BLOCK)
 
 
 def give_back() -> None:

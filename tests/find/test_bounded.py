@@ -23,7 +23,7 @@ from lexray.compare.align import align as module
 from lexray.compare.diff import read
 from lexray.model import vectors
 from lexray.model.model import Model
-from lexray.space import side, space, untrained, usual
+from lexray.space import side, space, usual
 from lexray.space.topk import vectors as lists
 from tests.saved import words, write_tokenizer
 
@@ -44,7 +44,6 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side, "ROWS_AT_ONCE", ROWS)
     monkeypatch.setattr(vectors, "ELEMENTS_AT_ONCE", ROWS * D)
     monkeypatch.setattr(usual, "AT_ONCE", ROWS * D)
-    monkeypatch.setattr(untrained, "AT_ONCE", ROWS)
     monkeypatch.setattr(lists, "_SCORES_AT_ONCE", 4 * TOKENS)
     monkeypatch.setattr(read, "AT_ONCE", 2)
     monkeypatch.setattr(lists, "_BLOCK_COLUMNS", ROWS)

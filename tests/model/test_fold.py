@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lexray import scratch
 from lexray.checkpoint import Checkpoint
 from lexray.checkpoint.base import Box, TensorInfo
 from lexray.families import Norm
@@ -85,6 +87,24 @@ def test_a_norm_without_gain_only_centres(kind: Kind) -> None:
     memory, W = make()
     close(fold.reader(W, Norm(kind, None), memory), centring(kind) @ W)
     close(fold.writer(W.T, Norm(kind, None), memory), W.T @ centring(kind))
+
+
+@kinds
+@pytest.mark.parametrize("projected", [False, True])
+@pytest.mark.parametrize("step", [1, 3, d])
+def test_outwards_is_the_dense_product_in_parts(
+    kind: Kind, projected: bool, step: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LEXRAY_CACHE", str(tmp_path))
+    monkeypatch.setattr(scratch, "PART", 4 * d * step)
+    memory, W = make()
+    ours = fold.outwards(W if projected else None, d, Norm(kind, "g"), memory, 0.3)
+    P = W if projected else torch.eye(d, dtype=torch.float64)
+    close(ours, 0.3 * centring(kind) @ memory.tensors["g"].diag() @ P)
+    monkeypatch.setattr(scratch, "HELD", 0)
+    filed = fold.outwards(W if projected else None, d, Norm(kind, "g"), memory, 0.3)
+    assert scratch._map_of(filed) is not None
+    assert torch.equal(filed, ours)
 
 
 def test_no_norm_changes_nothing() -> None:

@@ -23,6 +23,7 @@ from lexray.checkpoint.fields import Fields, brief
 from lexray.checkpoint.mapped import Mapped
 from lexray.checkpoint.plain import exists, open_plain, parse_json, read_json, without_collector
 from lexray.errors import LexrayError
+from lexray.scratch import leave_no_holes
 
 DTYPES = {
     "F64": torch.float64,
@@ -226,6 +227,7 @@ class SafetensorsFile:
             return torch.empty(sizes, dtype=entry.dtype)
         aligned = entry.start % size == 0
         if aligned and entry.stop - entry.start >= MAPPED_FROM and sizes == [*shape]:
+            leave_no_holes()
             return self._open().part(entry.start, entry.stop).view(entry.dtype).view(shape)
         pieces = [*islice(runs(shape, size, box), 2)]
         if len(pieces) < 2:  # side by side in the file

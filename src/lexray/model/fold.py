@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lexray.checkpoint import Checkpoint
 from lexray.families import Norm
+from lexray.scratch import empty_rows, let_go, rows_at_once
 
 
 def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -29,6 +30,33 @@ def reader(
     if (gain := norm.read_gain(checkpoint)) is not None:
         W = W * gain.to(W).view(-1, *[1] * (W.ndim - 1))
     return W - W.mean(0) if norm.centres else W
+
+
+def outwards(
+    P: Float[Tensor, "d_model width"] | None,
+    d: int,
+    norm: Norm | None,
+    checkpoint: Checkpoint,
+    scale: float,
+) -> Float[Tensor, "d_model width"]:
+    """s C diag(γ) P, without P of the identity, some columns at a time: it may be too large to be
+    held."""
+    P = None if P is None else at_least_float32(P)
+    like, width = (torch.empty(0), d) if P is None else (P, P.shape[1])
+    folded, step = empty_rows((d, width), like), rows_at_once(4 * d)
+    for start in range(0, width, step):
+        own = folded[:, start : start + step]
+        some = _unit_columns(d, start, own.shape[1]) if P is None else P[:, start : start + step]
+        own.copy_(reader(some, norm, checkpoint) * scale)
+    let_go(folded)
+    return folded
+
+
+def _unit_columns(d: int, start: int, n: int) -> Float[Tensor, "d n"]:
+    """n columns of the identity."""
+    columns = torch.zeros(d, n)
+    columns[start : start + n].fill_diagonal_(1)
+    return columns
 
 
 def reader_bias(

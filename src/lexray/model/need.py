@@ -27,7 +27,7 @@ COPIES = 4
 """What a search holds of a head, in factors: both sorted, and in another basis."""
 TILES = 2**24
 """Bytes of tiles and of what is found in them."""
-STATES = 2**23
+STATES = 2**21
 """Numbers of the widest thing that the first block makes of tokens at once,"""
 STEPS = 4
 """and how many things of that width exist together."""

@@ -36,6 +36,11 @@ SIGMA_FLOOR = 1e-3
 """The least σ, as a share of its median."""
 
 
+def rows_at_once(width: int) -> int:
+    """How many rows of an embedding are taken at a time."""
+    return max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(1, width)))
+
+
 @dataclass(frozen=True, eq=False)
 class Side:
     """The columns for reading or for writing; tokens are the rows of `rows`, as stored."""
@@ -57,7 +62,7 @@ class Side:
     @property
     def rows_at_once(self) -> int:
         """How many rows are taken at a time."""
-        return max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(1, self.rows.shape[1])))
+        return rows_at_once(self.rows.shape[1])
 
     def blocks(
         self, among: Int[Tensor, "some"] | None = None, step: int | None = None

@@ -92,9 +92,7 @@ class EmbeddingSpace:
         a, options = self.weights.architecture, self.weights.options
         P = self._outwards()
         if options.folded and (a.final_norm is not None or a.logit_scale != 1):
-            eye = torch.eye(a.d_model) if P is None else P
-            P = fold.reader(eye, a.final_norm, self.weights.checkpoint)
-            P = P if a.logit_scale == 1 else P * a.logit_scale
+            P = fold.outwards(P, a.d_model, a.final_norm, self.weights.checkpoint, a.logit_scale)
         return self._centre(Side(self._rows(a.unembed), self._place(P)))
 
     def _outwards(self) -> Float[Tensor, "d_model width"] | None:

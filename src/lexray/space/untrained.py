@@ -28,6 +28,7 @@ from lexray.model.fold import at_least_float32
 from lexray.model.kept import keep
 from lexray.model.weights import Weights
 from lexray.scratch import join_rows
+from lexray.space.side import rows_at_once
 from lexray.vocabulary.vocabulary import Vocabulary
 
 Why = Literal["untouched", "never predicted", "piece of a character", "reserved"]
@@ -35,8 +36,6 @@ WHY: tuple[Why, ...] = get_args(Why)
 
 ALIKE = 0.9
 """The least cosine of centred rows that training has not told apart."""
-AT_ONCE = 4096
-"""Rows that are looked at together."""
 REFERENCES = 512
 """So many tokens that cannot occur are enough."""
 LEAST_ALIKE = 3
@@ -136,7 +135,7 @@ def is_untouched(
         return none
     middle = known[alike[most]].mean(0)
     middle = middle / middle.norm().clamp(min=1e-30)
-    blocks = torch.split(rows, AT_ONCE)
+    blocks = torch.split(rows, rows_at_once(rows.shape[1]))
     return join_rows(len(rows), (_units(block, mean) @ middle > ALIKE for block in blocks))
 
 
@@ -144,10 +143,10 @@ def _mean(
     rows: Float[Tensor, "e width"], there: Bool[Tensor, "e"] | None = None
 ) -> Float[Tensor, "width"]:
     """Of all rows, or of those that are there, some at a time: no copy in full precision."""
-    total = at_least_float32(rows[:0]).sum(0)
-    for start in range(0, len(rows), AT_ONCE):
-        block = at_least_float32(rows[start : start + AT_ONCE])
-        total += block.sum(0) if there is None else there[start : start + AT_ONCE].to(block) @ block
+    total, step = at_least_float32(rows[:0]).sum(0), rows_at_once(rows.shape[1])
+    for start in range(0, len(rows), step):
+        block = at_least_float32(rows[start : start + step])
+        total += block.sum(0) if there is None else there[start : start + step].to(block) @ block
     return total / max(1, len(rows) if there is None else int(there.sum()))
 
 
@@ -163,7 +162,7 @@ def far_end(rows: Float[Tensor, "e width"], there: Bool[Tensor, "e"]) -> Bool[Te
     """The rows far out along the mean one, if it is rare tokens that lie there."""
     mean = _mean(rows, there)
     towards = mean / mean.norm().clamp(min=1e-30)
-    blocks = torch.split(rows, AT_ONCE)
+    blocks = torch.split(rows, rows_at_once(rows.shape[1]))
     along = join_rows(len(rows), (at_least_float32(block) @ towards for block in blocks))
     listed = along[there].double()
     ids = there.nonzero()[:, 0].double()
