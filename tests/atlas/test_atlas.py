@@ -177,6 +177,8 @@ def test_neurons(atlas: lx.Atlas, model: lx.Model) -> None:
     best = atlas.neurons(n=4)
     every = atlas.neurons(n=None)
     assert best.column("address") == every.column("address")[:4]
+    legible = every.column("value_legibility")
+    assert legible == sorted(legible, reverse=True)
 
 
 def test_rows_as_arrow_pandas_and_polars(atlas: lx.Atlas) -> None:

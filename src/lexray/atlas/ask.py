@@ -270,7 +270,7 @@ def find_vectors(
 def find_neurons(view: str, layer: int | None, n: int | None, by: str) -> Question:
     """A row for each neuron; a gate decides where it is on, if there is one."""
     orders = {
-        "legibility": "greatest(value_legibility, key_legibility, gate_legibility) DESC",
+        "legibility": "value_legibility DESC NULLS LAST",
         "norm": "value_norm DESC",
         "place": "layer, owner, number",
     }

@@ -344,7 +344,8 @@ class Atlas:
         *,
         by: Literal["legibility", "norm", "place"] = "legibility",
     ) -> Rows:
-        """Neurons with the norms and legibilities of key, gate and value, and their first words."""
+        """Neurons with the norms and legibilities of key, gate and value, and their first words;
+        first come those whose value reads best."""
         people = "address value_legibility key_ids gate_ids value_ids"
         return self._ask(ask.find_neurons(self.view, layer, n, by), "Neurons", people)
 
