@@ -74,10 +74,12 @@ def test_gradients_are_small_differences(name: str) -> None:
         metric(model.trace(IDS, edits=[add(f"L{n}.pre", vector, s * step, positions=at)]))
         for s in (1, -1)
     ]
-    slope = float(found.slopes[n, "resid_pre"][at] @ vector)
+    slopes = found.slopes[n, "resid_pre"][at]
+    slope = float(slopes @ vector.repeat(len(slopes) // len(vector)))
     assert slope == pytest.approx((moved[0] - moved[1]) / (2 * step), abs=2e-3)
     for key in ((n, "attn_write"), (n, "mlp_write"), (0, "resid_pre")):
-        close(found.states[key], trace.parts[key])
+        entering = key[1] == "resid_pre"
+        close(found.states[key], trace.entering(key[0]) if entering else trace.parts[key])
     close(found.states[n, "z"], trace[n].z.flatten(1))
 
 

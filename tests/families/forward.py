@@ -1,9 +1,10 @@
-"""Feed-forwards calculated from the weights that lexray reads, to be held against what ran."""
+"""Feed-forwards and several streams, calculated from weights, to be held against what ran."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from statistics import NormalDist
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -129,3 +130,14 @@ def _without_gain(ff: FeedForward) -> Tensor:
 def _affine(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
     y = x @ W.to(x)
     return y if b is None else y + b.to(x)
+
+
+def united(module: Any, streams: Tensor) -> Tensor:
+    """What the last step of Gemma 3n makes of (stream, position, width), by its own weights."""
+    first, *rest = streams.double()
+    size = first.norm(dim=-1, keepdim=True)
+    parts = [first]
+    for x, back in zip(rest, module.base_model.altup_unembed_projections, strict=True):
+        y = x @ back.weight.detach().T.double()
+        parts.append(y * size / y.norm(dim=-1, keepdim=True))
+    return (sum(parts) / len(parts)).float()

@@ -14,7 +14,6 @@ from lexray.families import Architecture, Experts, Family, Latent, families
 from lexray.families.relative import DistanceBias, DistanceVectors
 from tests.families.gguf.writer import ARCHITECTURES
 from tests.families.pairs import PAIRS
-from tests.families.streams import STREAMS
 from tests.families.zoo import VARIANTS, Variant, class_of
 
 BEGIN, END = "<!-- families: made by tests/families/table.py -->\n", "<!-- end of families -->\n"
@@ -23,7 +22,7 @@ BEGIN, END = "<!-- families: made by tests/families/table.py -->\n", "<!-- end o
 @cache
 def describe(variant: Variant | str) -> Architecture:
     """A variant's description, from its names alone: nothing is computed."""
-    found = next(v for v in (*VARIANTS, *PAIRS, *STREAMS) if v.name == str(variant))
+    found = next(v for v in (*VARIANTS, *PAIRS) if v.name == str(variant))
     config = AutoConfig.for_model(found.model_type, **found.options)
     maker = AutoModelForSeq2SeqLM if found in PAIRS else class_of(found)
     with torch.device("meta"):
@@ -58,7 +57,7 @@ def traits(a: Architecture) -> list[str]:
         "experts": any(isinstance(ff, Experts) for ff in ffs),
         "shared expert": any(isinstance(ff, Experts) and ff.shared is not None for ff in ffs),
         "capped logits": a.logit_cap is not None,
-        "several streams: not traced": a.streams > 1,
+        "several streams": a.streams is not None,
     }
     known["gated heads"] = any(x.gate is not None for x in heads)
     return [*(f"{kind} mixers" for kind in mixers), *(name for name in known if known[name])]
@@ -66,7 +65,7 @@ def traits(a: Architecture) -> list[str]:
 
 def row(family: Family) -> str:
     built = {*family.model_types, family.runs_as}
-    variants = [v for v in (*VARIANTS, *PAIRS, *STREAMS) if v.model_type in built]
+    variants = [v for v in (*VARIANTS, *PAIRS) if v.model_type in built]
     found = dict.fromkeys(t for v in variants for t in traits(describe(v.name)))
     types = ", ".join(f"`{kind}`" for kind in family.model_types)
     gguf = "✓" if set(family.model_types) & ARCHITECTURES.keys() else ""

@@ -183,3 +183,13 @@ def test_what_is_none_is_refused(text: str, said: str) -> None:
 def test_graphs_without_shares_are_refused() -> None:
     with pytest.raises(LexrayError, match="which this flow graph does not know"):
         to_attribution(synthetic.graph((3,)))
+
+
+@pytest.mark.parametrize("name", ["llama", "falcon-h1", "gemma4", "gemma3n", "gemma3n-even"])
+def test_links_into_a_logit_make_it_up(name: str) -> None:
+    """Also what mixers write, and of several streams what passes a block by."""
+    trace = worded(name).trace(IDS)
+    data = trace.flow(target=8, heads=3, neurons=(4, 3)).to_attribution()
+    (logit,) = [node.node_id for node in data.nodes if node.is_target_logit]
+    found = sum(link.weight for link in data.links if link.target == logit)
+    assert found == pytest.approx(trace.contributions(8).logit, abs=1e-3)

@@ -30,17 +30,12 @@ from tests.families.gguf.variants import BY_NAME as STORED
 from tests.families.gguf.variants import converted
 from tests.families.gguf.writer import Converted
 from tests.families.pairs import PAIRS, build_pair
-from tests.families.streams import STREAMS, build_streams
 from tests.fuzz import given, quantised, words
 from tests.fuzz.spoil import VALUES, each, spoil_bytes, spoil_header, spoil_text
 
 FAMILIES = {
     v.model_type: (v.name, build)
-    for variants, build in (
-        (zoo.VARIANTS, zoo.build),
-        (PAIRS, build_pair),
-        (STREAMS, build_streams),
-    )
+    for variants, build in ((zoo.VARIANTS, zoo.build), (PAIRS, build_pair))
     for v in variants[::-1]
 }
 """Whose configs are spoiled: the first variant of every family, and what builds it."""

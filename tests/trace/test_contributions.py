@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import AutoModel
 
 from lexray.errors import LexrayError
-from lexray.families import Norm
+from lexray.families import Linear, Norm
+from lexray.families.streams import Streams
 from lexray.model.model import Model
 from lexray.trace.attribute.contributions import Contributions
 from lexray.trace.trace import Trace
@@ -90,6 +91,26 @@ class Linearised:
         name = f"L{index}.mlp_norm_bias"
         return self.norm(spec.sum_norm, x + self.norm(spec.post_norm, out, name), name)
 
+    def streams(self, a: Streams, x: Tensor) -> Tensor:
+        """Gemma 3n's layers, from the embedding to the final norm: what mixes streams is held."""
+
+        def sized(y: Tensor, linear: Linear, like: Tensor) -> Tensor:
+            y = y @ linear.read(self.model.checkpoint).double()
+            return y * (like.norm() / y.norm()).detach()
+
+        X = torch.stack([x, *(sized(x, linear, x) for linear in a.spread)])
+        for index in range(self.model.n_layers):
+            layer = self.trace[index]
+            P = layer.streams.predict[self.row].double() @ X
+            p, laurel = P[a.active], layer.spec.laurel
+            narrow = self.leaf(f"L{index}.laurel", layer.laurel_write[self.row])
+            beside = self.norm(laurel.pre_norm, p, "") + self.norm(laurel.post_norm, narrow, "")
+            made = self.feed_forward(index, self.attention(index, p + beside) / 2**0.5)
+            X = P + layer.streams.correct[self.row].double()[:, None] * (made - p)
+            X = torch.cat([X[:1], X[1:] + self.mixer(index)])
+        others = zip(X[1:], a.gather, strict=True)
+        return torch.stack([X[0], *(sized(y, linear, X[0]) for y, linear in others)]).mean(0)
+
     def logits(self) -> Tensor:
         a, trace = self.model.architecture, self.trace
         parts = [
@@ -99,8 +120,10 @@ class Linearised:
         if a.projects_last and a.project_in is not None:
             P, b = (getattr(a.project_in, f)(self.model.checkpoint) for f in ("read", "read_bias"))
             x = x @ P.double() + self.leaf("embedding.project_bias", b)
-        for index in range(self.model.n_layers):
+        for index in range(0 if a.streams else self.model.n_layers):
             x = self.last(index, self.feed_forward(index, self.attention(index, x)))
+        if a.streams is not None:
+            x = self.streams(a.streams, x)
         x = self.norm(a.final_norm, x, "final_norm.bias")
         logits = x @ self.model.W_U.double() * a.logit_scale
         if self.model.b_U is not None:

@@ -25,6 +25,7 @@ from lexray.trace.record.run import record
 from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace
 from tests.families import forward
+from tests.families.forward import united
 from tests.families.oracles import allowed, close, given_weights, head_gate, run, told
 from tests.families.zoo import VARIANTS, build
 
@@ -70,11 +71,41 @@ def test_logits(name: str) -> None:
 def test_residual_stream_is_the_models(name: str) -> None:
     """transformers lists the stream before each block; its last entry may be normed already."""
     c = case(name)
+    streams = c.model.architecture.streams
     for n, theirs in enumerate(c.out.hidden_states[:-1]):
-        if c.model.architecture.project_in is None:
+        if streams is not None:
+            close(c.trace[n].streams.entering, theirs[:, 0].transpose(0, 1))
+            close(c.trace[n].resid_pre, united(c.module, theirs[:, 0]))
+        elif c.model.architecture.project_in is None:
             close(c.trace[n].resid_pre, theirs[0])
     close(c.trace.embed, c.trace[0].resid_pre)
     close(c.trace.normed, normed(c.model.architecture.final_norm, c.trace.final, c.model))
+
+
+def check_streams(c: Case, x: LayerTrace) -> None:
+    """A layer of Gemma 3n, from what it wrote and the numbers by which it mixes its streams."""
+    spec, streams, module = x.spec, x.streams, modules_by_name(c.module)
+    altup, active = module[f"{spec.module}.altup"], c.module.config.altup_active_idx
+    entering = streams.entering.transpose(0, 1)[:, None]
+    with torch.no_grad():
+        predicted = altup.predict(entering)
+        close(streams.predicted, predicted[:, 0].transpose(0, 1))
+        close(x.resid_in, predicted[active, 0])
+        close(x.attn_in, normed(spec.attention.pre_norm, x.resid_in, c.model))
+        narrow = module[f"{spec.module}.laurel"](x.attn_in)
+        close(x.laurel_out, narrow - x.attn_in)
+        close(x.laurel_out, normed(spec.laurel.post_norm, x.laurel_write, c.model))
+        close(x.resid_mid, (x.resid_in + x.attn_out + narrow) / 2**0.5)
+        close(x.mlp_in, normed(spec.ff.pre_norm, x.resid_mid, c.model))
+        corrected = altup.correct(predicted, x.resid_late[None])[:, 0]
+        close(x.mixer_in, normed(spec.mixer.pre_norm, corrected[active], c.model))
+    close(x.mixer_out, normed(spec.mixer.post_norm, x.mixer_write, c.model))
+    changed = streams.correct[..., None] * (x.resid_late - x.resid_in)[:, None]
+    leaving = streams.predicted + changed
+    close(leaving, corrected.transpose(0, 1))
+    leaving[:, 1:] += x.mixer_out[:, None]
+    close(streams.leaving, leaving)
+    close(x.resid_post, united(c.module, leaving.transpose(0, 1)))
 
 
 @every
@@ -82,6 +113,9 @@ def test_blocks_add_up(name: str) -> None:
     """Residual + parts = next residual, through the norms that the family puts around them."""
     c = case(name)
     for layer in c.model.layers:
+        if layer.spec.altup is not None:
+            check_streams(c, c.trace[layer.index])
+            continue
         x, attention, ff = c.trace[layer.index], layer.spec.attention, layer.spec.ff
         mixed = x.resid_pre + x.attn_out
         if attention.absent:
@@ -223,12 +257,22 @@ def test_embedding_adds_up(name: str) -> None:
         P, b = (getattr(a.project_in, f)(c.model.checkpoint) for f in ("read", "read_bias"))
         close(normed(a.embed_norm, sum(parts.values()), c.model) @ P + b, c.trace.embed)
         parts = {name: part @ P for name, part in parts.items()}
+    elif a.streams is not None:
+        maps = [torch.eye(c.model.d_model), *(p.weight for p in spreading(c.module))]
+        spread = torch.stack([parts["token"] @ W.detach().T for W in maps])
+        spread *= parts["token"].norm(dim=-1, keepdim=True) / spread.norm(dim=-1, keepdim=True)
+        close(c.trace[0].streams.entering, spread.transpose(0, 1))
+        close(c.trace.embed, united(c.module, spread))
     else:
         close(normed(a.embed_norm, sum(parts.values()), c.model), c.trace.embed)
     close(parts["token"], c.model.W_E[IDS] * a.embed_scale)
     assert ("position" in parts) == bool(a.positions or a.sinusoids)
     if (W_pos := c.model.W_pos) is not None:
         close(parts["position"], W_pos[: len(IDS)])
+
+
+def spreading(module: Any) -> Any:
+    return module.base_model.altup_projections
 
 
 @every
@@ -266,7 +310,8 @@ def test_restricted_is_a_slice(name: str) -> None:
             close(x, whole[:, [2, 6]])
         else:
             close(x, whole if part in EVERYWHERE else whole[[2, 6]])
-    assert {layer for layer, part in some.parts if part != "resid_pre"} <= {None, last}
+    around = ("resid_pre", "streams")
+    assert {layer for layer, part in some.parts if part not in around} <= {None, last}
     ends = c.model.trace(IDS, positions=[3], what="logits")
     close(ends.logits, c.trace.logits[3:4])
 

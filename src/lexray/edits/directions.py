@@ -83,7 +83,7 @@ class Difference:
     one: Run
     other: Run
 
-    def read(self, model: Anatomy, layer: int, recorded: Recorded) -> Float[Tensor, "d_model"]:
+    def read(self, model: Anatomy, layer: int, recorded: Recorded) -> Float[Tensor, "width"]:
         ends = [
             at_least_float32(residual(recorded(run), layer, model)[-1])
             for run in (self.one, self.other)
@@ -97,10 +97,11 @@ class Difference:
 Direction = OfTensor | OfAddress | OfWords | Difference
 
 
-def residual(recording: Recording, entering: int, model: Anatomy) -> Float[Tensor, "p d_model"]:
-    """The stream of a run as it enters a layer (n_layers: as it leaves the last one)."""
+def residual(recording: Recording, entering: int, model: Anatomy) -> Float[Tensor, "p width"]:
+    """The stream of a run as it enters a layer (n_layers: as it leaves the last one); several
+    streams lie in a row."""
     refuse_other_model(recording, model)
-    stream = recording.parts.get((entering, "resid_pre"))
+    stream = recording.entering(entering)
     if stream is None:
         raise LexrayError(
             f"the run {show_run(recording)} has not kept the residual stream around layer "
@@ -121,7 +122,8 @@ def refuse_other_model(recording: Recording, model: Anatomy) -> None:
 
 
 def _sizes(a: Architecture) -> tuple[int, ...]:
-    own = (a.d_model, a.n_heads, a.n_kv_heads, a.d_head, len(a.blocks))
+    n = 1 if a.streams is None else a.streams.count
+    own = (n * a.d_model, a.n_heads, a.n_kv_heads, a.d_head, len(a.blocks))
     return own if a.encoder is None else (*own, *_sizes(a.encoder))
 
 

@@ -107,6 +107,8 @@ def _writers(model: Anatomy, edit: Placed) -> Iterator[tuple[Linear, slice, bool
                 yield block.cross.o, ALL, True
             if site.kind in ("layer", "mixer") and block.mixer is not None:
                 yield block.mixer.w_out, ALL, True
+            if site.kind in ("layer", "laurel") and block.laurel is not None:
+                yield block.laurel.w_out, ALL, True
             if site.kind in ("layer", "mlp"):
                 for ff in dense_parts(block.ff):
                     yield ff.w_out, ALL, True

@@ -5,6 +5,7 @@
 | `L18`           | the residual stream as it leaves the layer; `L18.pre` as it enters     |
 | `L18.attn`      | what the attention writes; `L18.mlp` what the feed-forward writes      |
 | `L18.mixer`     | what a mixer writes, in hybrids                                        |
+| `L18.laurel`    | what the narrow map beside attention writes, in Gemma 3n               |
 | `L18.cross`     | what cross-attention writes, in a decoder with an encoder beside it    |
 | `L18H3`         | a head: its weighted sum of values, and so what it writes              |
 | `L18H3.q`       | its queries; `.k`, `.v` keys and values (of all heads that share them) |
@@ -16,7 +17,8 @@
 |                 | the source, of all else in the decoder those of the target             |
 
 Of a layer, `ablate` and `scale` mean what it adds: its attention (or mixer), its cross-attention
-and its feed-forward.
+and its feed-forward. Of several residual streams (Gemma 3n) `L18` and `L18.pre` are all of them:
+what is patched is patched in each, and a direction is added to each, as layers write.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ from lexray.model.head import Head
 from lexray.model.layer import Layer
 from lexray.model.mixer import Mixer
 
-Part = Literal["", "pre", "attn", "cross", "mlp", "q", "k", "v", "pattern"]
-OF_LAYERS: tuple[Part, ...] = ("", "pre", "attn", "cross", "mlp")
+Part = Literal["", "pre", "attn", "laurel", "cross", "mlp", "q", "k", "v", "pattern"]
+OF_LAYERS: tuple[Part, ...] = ("", "pre", "attn", "laurel", "cross", "mlp")
 OF_HEADS: tuple[Part, ...] = ("", "q", "k", "v", "pattern")
 Kind = (
     Literal["layer", "pre", "attn", "cross", "mixer", "mlp", "head", "q", "k", "v", "pattern"]
-    | Literal["neuron", "expert", "shared"]
+    | Literal["laurel", "neuron", "expert", "shared"]
 )
 _PATTERN = re.compile(
-    r"(?P<address>.+?)(?:\.(?P<part>pre|post|attn|cross|mlp|q|k|v|pattern))?", re.I
+    r"(?P<address>.+?)(?:\.(?P<part>pre|post|attn|laurel|cross|mlp|q|k|v|pattern))?", re.I
 )
 EXAMPLES = (
     "edits act on L3 (the residual stream after a layer), L3.pre, L3.attn, L3.mlp, L3H7 (a head), "
@@ -114,6 +116,7 @@ class Site:
         if (
             (self.part == "attn" and block.attention.absent)
             or (self.part == "cross" and block.cross is None)
+            or (self.part == "laurel" and block.laurel is None)
             or (self.part == "mlp" and block.ff.absent)
         ):
             there = ", ".join(map(str, self.sub_blocks(model)))
@@ -124,6 +127,8 @@ class Site:
         """What the layer adds to the stream."""
         block, here = self._block(model), Address(self.layer, encoder=self.address.encoder)
         sites = [] if block.attention.absent else [Site(here, "attn")]
+        if block.laurel is not None:
+            sites.append(Site(here, "laurel"))
         if block.cross is not None:
             sites.append(Site(here, "cross"))
         if block.mixer is not None:

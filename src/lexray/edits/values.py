@@ -34,7 +34,7 @@ from lexray.errors import LexrayError
 
 NEURONS: tuple[Kind, ...] = ("neuron",)
 WRITERS: tuple[Kind, ...] = (
-    *("layer", "attn", "cross", "mixer", "mlp", "head", "neuron", "expert", "shared"),
+    *("layer", "attn", "laurel", "cross", "mixer", "mlp", "head", "neuron", "expert", "shared"),
 )
 STREAM: tuple[Kind, ...] = ("layer", "pre")
 HEADS: tuple[Kind, ...] = ("head", "q", "k", "v", "pattern")

@@ -34,11 +34,11 @@ from lexray.trace.recording import Recording
 
 Of = (
     Literal["residual", "attention", "cross", "mixer", "mlp", "heads", "head positions"]
-    | Literal["cross heads", "cross head positions"]
+    | Literal["laurel", "cross heads", "cross head positions"]
 )
 OFS: tuple[Of, ...] = (
     *("residual", "attention", "cross", "mixer", "mlp", "heads", "head positions"),
-    *("cross heads", "cross head positions"),
+    *("laurel", "cross heads", "cross head positions"),
 )
 Way = Literal["denoising", "noising"]
 CAUGHT = {
@@ -46,6 +46,7 @@ CAUGHT = {
     "attention": "attn_write",
     "cross": "cross_write",
     "mixer": "mixer_write",
+    "laurel": "laurel_write",
     "mlp": "mlp_write",
 }
 
@@ -176,8 +177,8 @@ def patching(
     - `target`, `against`, `position`, `first`: what the answer is; by default the clean run's.
     - `of`: "residual" (the stream that leaves each layer), "attention", "mixer" or "mlp" (what
       they write), layer by position; "heads" (all positions at once), layer by head; "head
-      positions", head by position. Of an encoder–decoder also "cross", "cross heads" and "cross
-      head positions" for its cross-attention.
+      positions", head by position. Of Gemma 3n also "laurel"; of an encoder–decoder "cross",
+      "cross heads" and "cross head positions" for its cross-attention.
     - `encoder=True`: in the encoder, at positions of the source; else in the decoder.
     - `way`: "denoising" (clean into corrupted) or "noising" (corrupted into clean).
     - `layers`, `positions`: only these. `approximate=False` leaves the gradient out.
@@ -302,8 +303,8 @@ class _Grid:
 
     def edits(self, source: Recording) -> Iterator[Edit]:
         """Line by line."""
-        parts = {"attention": ".attn", "cross": ".cross", "mixer": ".mixer", "mlp": ".mlp"}
-        part = parts.get(self.kind, "")
+        own = "attn" if self.kind == "attention" else self.kind
+        part = f".{own}" if self.kind in CAUGHT and self.kind != "residual" else ""
         for line in self.lines:
             if self.kind.endswith("heads"):
                 yield from (patch(f"{line}{head}", source) for head in self._heads)
@@ -329,12 +330,18 @@ class _Grid:
                 continue
             at = n + 1 if self.kind == "residual" else n
             key = (n if caught == "resid_post" else at), caught
-            there = self.side(source).parts[at, name].flatten(1).to(gradient.states[key])
+            there = self._recorded(source, at, name).to(gradient.states[key])
             move = (there - gradient.states[key]) * gradient.slopes[key]
             lines.append(self._sums(move))
         if self.kind.endswith("head positions"):
             return torch.cat(lines).cpu()
         return torch.stack(lines).cpu()
+
+    def _recorded(self, source: Recording, at: int, name: str) -> Float[Tensor, "n width"]:
+        run = self.side(source)
+        whole = run.entering(at) if self.kind == "residual" else run.parts.get((at, name))
+        assert whole is not None  # of a run that was kept whole
+        return whole.flatten(1)
 
     def _sums(self, move: Float[Tensor, "n width"]) -> Tensor:
         """What belongs to each column (and of heads by position, to each line of the layer)."""

@@ -29,7 +29,7 @@ from lexray.trace.recording import Recording
 
 What = Literal["heads", "neurons", "layers", "attention", "mixers", "mlps", "positions"]
 """What is removed, one after the other."""
-OF_WHAT = {"attention": ("attn", "cross"), "mixers": ("mixer",), "mlps": ("mlp",)}
+OF_WHAT = {"attention": ("attn", "cross"), "mixers": ("mixer", "laurel"), "mlps": ("mlp",)}
 """Which parts of a layer are meant; of layers all."""
 SHOWN = 15
 SOURCE = "enc."
@@ -345,7 +345,8 @@ def _names(recording: Recording, what: What, layer: int) -> Iterable[tuple[str, 
             own = [] if spec.attention.absent else [(f"{at}.attn", 0)]
             return own if spec.cross is None else [*own, (f"{at}.cross", 0)]
         case "mixers":
-            return [] if spec.mixer is None else [(f"{at}.mixer", 0)]
+            own = [] if spec.mixer is None else [(f"{at}.mixer", 0)]
+            return own if spec.laurel is None else [*own, (f"{at}.laurel", 0)]
         case "mlps":
             return [] if spec.ff.absent else [(f"{at}.mlp", 0)]
         case _:
@@ -389,7 +390,7 @@ def _direct(recording: Recording, what: What, aim: Aim) -> dict[str, float]:
                 put(group.component(i), value)
         elif what not in ("heads", "neurons") and group.layer is not None:
             part = "attn" if group.kind == "head" or group.name.endswith(".b_O") else "mlp"
-            part = "mixer" if group.kind == "mixer" else part
+            part = group.name.rpartition(".")[2] if group.kind == "mixer" else part
             part = "cross" if crosses or group.name.endswith(".cross.b_O") else part
             if part in OF_WHAT.get(what, (part,)):
                 stem = f"L{group.layer}"

@@ -105,7 +105,7 @@ def _inner_width(project: Linear | None, a: Architecture, checkpoint: Checkpoint
 
 def _norms(a: Architecture, block: Block) -> Vectors:
     x, ff = block.attention, block.ff
-    for part in (x, block.cross, block.mixer, ff, getattr(ff, "shared", None)):
+    for part in (x, block.cross, block.mixer, block.laurel, ff, getattr(ff, "shared", None)):
         for name in ("pre_norm", "post_norm", "sum_norm", *INSIDE):
             if part is not block.cross or name != "source_norm":  # the encoder's own
                 yield from _of(getattr(part, name, None), a.d_model)

@@ -2,8 +2,9 @@
 
 A layer reads one of the streams, as it is predicted from all, and corrects all by what it wrote
 (AltUp); beside attention stands a narrow map of the same input (LAuReL); in the first layers most
-gates are cut off. Heads, neurons and what the layers' embeddings write read as everywhere. The
-streams and the narrow map are named and not read, and passes are not recorded.
+gates are cut off. What a layer takes of its own embedding goes to all streams but the first.
+Heads, neurons and what the layers' embeddings write read as everywhere. The maps between streams
+and the narrow one are not read as words.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from functools import partial
 
 from lexray.families.gemma import GEMMA3, activation, layer_rotary
 from lexray.families.gemma4 import FULL, SLIDING, layer_embedding, layer_inputs, queries_keys_values
+from lexray.families.linear import Norm
 from lexray.families.parts import decoder, gated, sizes
 from lexray.families.registry import Config, Names, family
-from lexray.families.spec import Architecture, Attention, Block, FeedForward
+from lexray.families.spec import Architecture, Attention, Block, FeedForward, Mixer
+from lexray.families.streams import AltUp, Streams
 
 DEFAULTS = GEMMA3 | {
     "sliding_window": 512,
@@ -27,12 +30,10 @@ DEFAULTS = GEMMA3 | {
     "vocab_size_per_layer_input": 262_144,
     "num_kv_shared_layers": 15,
     "altup_num_inputs": 4,
+    "altup_active_idx": 0,
+    "altup_correct_scale": True,
+    "laurel_rank": 64,
 }
-BETWEEN = (
-    *("altup.correct_output_scale", "altup.correction_coefs.weight"),
-    *("altup.prediction_coefs.weight", "altup.modality_router.weight", "altup.router_norm.weight"),
-    *("laurel.linear_left.weight", "laurel.linear_right.weight", "laurel.post_laurel_norm.weight"),
-)
 MOST_STREAMS = 100
 SPARSE_LAYERS, SPARSITY = 10, 0.95
 """Of models with more layers, unless the config says which."""
@@ -40,13 +41,9 @@ SPARSE_LAYERS, SPARSITY = 10, 0.95
 
 @family("gemma3n_text", "gemma3n", name="gemma3n", title="Gemma 3n", defaults=DEFAULTS)
 def describe(c: Config, t: Names) -> Architecture:
-    n, streams = c["num_hidden_layers"], c["altup_num_inputs"]
-    if not 1 <= streams <= MOST_STREAMS:
-        raise ValueError(f"it speaks of {streams} streams")
+    n = c["num_hidden_layers"]
     widths = c.each("intermediate_size", n)
     c = c.with_entries(intermediate_size=max(widths), widths=widths)
-    body = t.prefix("embed_tokens.weight", "model.", "")
-    maps = ("altup_projections", "altup_unembed_projections")
     return decoder(
         c,
         t,
@@ -55,19 +52,61 @@ def describe(c: Config, t: Names) -> Architecture:
         embed_scale=c["hidden_size"] ** 0.5,
         logit_cap=c.get("final_logit_softcapping"),
         layer_inputs=layer_inputs(c, t),
-        streams=streams,
-        others=tuple(f"{body}{x}.{i}.weight" for x in maps for i in range(streams - 1)),
+        streams=streams(c, t),
+        alone=(("num_kv_shared_layers", 0),) if c["num_kv_shared_layers"] else (),
     )
+
+
+def streams(c: Config, t: Names) -> Streams:
+    """How many there are, which one is worked on, and the maps at both ends."""
+    n, active = c["altup_num_inputs"], c["altup_active_idx"]
+    if not 1 <= n <= MOST_STREAMS:
+        raise ValueError(f"it speaks of {n} streams")
+    if not 0 <= active < n:
+        raise ValueError(f"it works on stream {active} of {n}, which are counted from 0")
+    body = t.prefix("embed_tokens.weight", "model.", "")
+    ends = ("altup_projections", "altup_unembed_projections")
+    spread, gather = (tuple(t.linear(f"{body}{x}.{i}") for i in range(n - 1)) for x in ends)
+    return Streams(n, active, spread, gather)
 
 
 def block(c: Config, t: Names, stem: str, n: int) -> Block:
     norm = partial(t.norm, "rms", eps=c["rms_norm_eps"])
+    last = layer_embedding(c, t, stem, norm(f"{stem}post_per_layer_input_norm"))
+    if last is not None and c["altup_correct_scale"]:
+        last = replace(last, pre_norm=Norm("fixed", f"{stem}altup.correct_output_scale"))
     return Block(
         attend(c, t, stem, n),
         feed_forward(c, t, stem, n),
-        mixer=layer_embedding(c, t, stem, norm(f"{stem}post_per_layer_input_norm")),
-        others=tuple(stem + name for name in BETWEEN),
+        mixer=last,
+        laurel=narrow_map(c, t, stem),
+        altup=mix_streams(c, t, stem),
         path=stem.removesuffix("."),
+    )
+
+
+def narrow_map(c: Config, t: Names, stem: str) -> Mixer:
+    """LAuReL: what attention reads, through few dimensions."""
+    norm, rank = partial(t.norm, "rms", eps=c["rms_norm_eps"]), c["laurel_rank"]
+    return Mixer(
+        (t.linear(f"{stem}laurel.linear_left", size=rank),),
+        t.linear(f"{stem}laurel.linear_right"),
+        rank,
+        "LAuReL",
+        pre_norm=norm(f"{stem}input_layernorm"),
+        post_norm=norm(f"{stem}laurel.post_laurel_norm"),
+    )
+
+
+def mix_streams(c: Config, t: Names, stem: str) -> AltUp:
+    stem = f"{stem}altup."
+    others = ["modality_router.weight", "router_norm.weight"]
+    if not c["altup_correct_scale"]:
+        others.append("correct_output_scale")
+    return AltUp(
+        t.linear(f"{stem}prediction_coefs"),
+        t.linear(f"{stem}correction_coefs"),
+        tuple(stem + name for name in others),
     )
 
 

@@ -35,6 +35,7 @@ _WHOLE = """
     kv_n_heads moe_top_k top_k_experts
     global_head_dim num_global_key_value_heads num_kv_shared_layers
     hidden_size_per_layer_input vocab_size_per_layer_input
+    altup_num_inputs altup_active_idx laurel_rank
     dim_model_base linear_head_dim linear_num_heads
     num_dense_layers block_multiple_of block_ff_dim
     sliding_window_pattern _sliding_window_pattern global_attn_every_n_layers no_rope_layer_interval
@@ -55,7 +56,7 @@ _NUMBER = """
 """
 _FLAG = """
     scale_decoder_outputs relative_attention share_att_key position_biased_input legacy
-    mup_enabled attention_k_eq_v use_double_wide_mlp enable_moe_block
+    mup_enabled attention_k_eq_v use_double_wide_mlp enable_moe_block altup_correct_scale
     block_auto_adjust_ff_dim rope_interleave attn_temperature_tuning
     scale_embedding tie_word_embeddings use_parallel_residual parallel_attn multi_query alibi
     new_decoder_architecture use_sliding_window qk_layernorm use_qk_norm norm_topk_prob

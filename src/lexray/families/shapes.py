@@ -21,6 +21,7 @@ def block_shapes(a: Architecture, block: Block) -> Shapes:
     for linear, inputs, outputs in (
         *_attention(a, block.attention),
         *_mixer(a, block.mixer),
+        *_mixer(a, block.laurel),
         *(_attention(a, block.cross) if block.cross and not block.merged else ()),
         *(part for ff in dense_parts(block.ff) for part in _feed_forward(a, ff)),
     ):

@@ -18,6 +18,7 @@ from lexray.families.activation import activation
 from lexray.families.linear import Heads, Linear, Norm
 from lexray.families.relative import DistanceBias, DistanceVectors
 from lexray.families.rotary import Rotary
+from lexray.families.streams import AltUp, Streams
 
 
 @dataclass(frozen=True)
@@ -258,10 +259,15 @@ class Block:
     ff: FeedForward | Experts
     parallel: bool = False
     mixer: Mixer | None = None
+    laurel: Mixer | None = None
+    """A narrow map beside attention (Gemma 3n). What both read is added to the sum of the two and
+    of the stream, before and behind the norm, and all is divided by √2."""
+    altup: AltUp | None = None
+    """Where there are several streams: how the layer reads and writes them."""
     cross: Attention | None = None
     """A decoder's attention to what its encoder gives, between the other two."""
     others: tuple[str, ...] = ()
-    """Tensors that take part and are not read (the streams of Gemma 3n, LAuReL)."""
+    """Tensors that take part and are not read (an indexer, a router)."""
     factor: Norm | None = None
     """All that leaves the block is multiplied by this (Gemma 4)."""
     path: str | None = None
@@ -361,8 +367,8 @@ class Architecture:
     """The module that calculates position embeddings, where they are not learned (XGLM)."""
     token_types: str | None = None
     layer_inputs: LayerInputs | None = None
-    streams: int = 1
-    """So many residual streams, of which a layer reads one and corrects all (Gemma 3n)."""
+    streams: Streams | None = None
+    """Several residual streams, of which a layer works on one and corrects all (Gemma 3n)."""
     others: tuple[str, ...] = ()
     """Tensors that take part and are not read."""
     causal: bool = True

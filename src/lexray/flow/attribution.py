@@ -40,6 +40,7 @@ from lexray.result.table import Result, Table
 TYPES = {
     NodeKind.HEAD: "attention head",
     NodeKind.FF_VALUE: "mlp neuron",
+    NodeKind.MIXER: "mixer",
     NodeKind.ATTN_BIAS: "bias",
     NodeKind.FF_BIAS: "bias",
     NodeKind.OTHERS: "rest of a sum",

@@ -51,7 +51,9 @@ class NodeKind(StrEnum):
     """Post-norm models: a residual sum before its norm, which gives `MID` or `RESIDUAL`."""
     MID = "mid"
     """The residual after attention; parallel blocks have none. Of a decoder beside an encoder
-    there are two: after its own attention, and after that to the source."""
+    there are two: after its own attention, and after that to the source. Where one more part stands
+    last there is one after the feed-forward, and of several streams the one that a block works on
+    stands first."""
     FF_KEY = "ff_key"
     FF_GATE = "ff_gate"
     FF_VALUE = "ff_value"

@@ -246,6 +246,8 @@ LABELS = {
     "positions": "W_pos",
     "token_types": "W_type",
     "others": "what else there is, not read",
+    "streams.spread": "embedding to the other streams",
+    "streams.gather": "the other streams to the last step",
     "layer_inputs.table": "embeddings of the layers",
     "layer_inputs.project": "embedding to those of the layers",
     "layer_inputs.norm": "norm of that",
@@ -282,6 +284,9 @@ LABELS = {
     "blocks.mixer.others": "what else a mixer has, not read",
     "blocks.mixer.w_out": "mixer, out",
     "blocks.mixer.post_norm": "norm on mixer's output",
+    "blocks.laurel.inputs": "LAuReL, in",
+    "blocks.laurel.w_out": "LAuReL, out",
+    "blocks.laurel.post_norm": "norm on LAuReL's output",
     "blocks.ff.pre_norm": "norm before feed-forward",
     "blocks.ff.router_norm": "norm before the router",
     "blocks.ff.router": "router",
@@ -296,6 +301,9 @@ LABELS = {
     "blocks.ff.shared_norm": "norm on the shared expert's output",
     "blocks.ff.post_norm": "norm on feed-forward's output",
     "blocks.ff.sum_norm": "norm after feed-forward",
+    "blocks.altup.predict": "what the streams are predicted by",
+    "blocks.altup.correct": "what the streams are corrected by",
+    "blocks.altup.others": "what else mixes streams, not read",
     "blocks.others": "what else a layer has, not read",
     "blocks.factor": "factor on the layer's output",
 }
@@ -330,7 +338,7 @@ def parameters(model: Weights) -> list[dict[str, Any]]:
 
 SHARED = (
     *("encoder.embed", "encoder.unembed"),
-    *("blocks.cross.source_norm", "blocks.attention.source_norm"),
+    *("blocks.cross.source_norm", "blocks.attention.source_norm", "blocks.laurel.pre_norm"),
 )
 """What stands in the description of both stacks, or of two layers."""
 

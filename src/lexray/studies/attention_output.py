@@ -85,7 +85,7 @@ def compare(model: Model, prompt: Prompt, k: int) -> Numbers:
 
 
 def gather(trace: Trace) -> dict[str, PassVectors]:
-    names = {"attention": "attn_out", BEFORE: "resid_pre", AFTER: "resid_mid"}
+    names = {"attention": "attn_out", BEFORE: "resid_in", AFTER: "resid_mid"}
     return {name: PassVectors.by_layer(stack(trace, part)) for name, part in names.items()}
 
 

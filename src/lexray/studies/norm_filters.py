@@ -106,9 +106,9 @@ class NormStep(NamedTuple):
 def filters(block: Block) -> dict[str, NormStep]:
     """The norms in front of a block's sub-blocks; one that both share counts once."""
     first, second = block.attention.pre_norm, block.ff.pre_norm
-    norms = {} if first is None else {"ln_1": NormStep(first, "resid_pre", "attn_in")}
+    norms = {} if first is None else {"ln_1": NormStep(first, "resid_in", "attn_in")}
     if second is not None and not (block.parallel and second == first):
-        norms["ln_2"] = NormStep(second, "resid_pre" if block.parallel else "resid_mid", "mlp_in")
+        norms["ln_2"] = NormStep(second, "resid_in" if block.parallel else "resid_mid", "mlp_in")
     return norms
 
 

@@ -198,7 +198,7 @@ def _parts(
         read = [head.readings(m) for head in heads]
         for i, name in enumerate(("query", "key")):
             parts[f"{m} {name}"] = PassVectors(torch.stack([r[i] for r in read]), layers, side)
-    streams = torch.stack([trace[int(at)].resid_pre[int(p)] for at, p in places])
+    streams = torch.stack([trace[int(at)].resid_in[int(p)] for at, p in places])
     parts["streams"] = PassVectors(streams, places[:, 0])
     parts["value"] = PassVectors(torch.stack([head.value() for head in heads]), layers)
     return parts, inverse

@@ -22,7 +22,6 @@ from lexray.model.anatomy import Anatomy
 from lexray.model.origin import Origin
 from lexray.trace.record.plan import choose_what
 from lexray.trace.record.prompt import len_embedding
-from lexray.trace.record.refuse import refuse_streams
 from lexray.trace.recording import Recording
 from lexray.view import RAW, View
 
@@ -36,7 +35,6 @@ SOURCE = "source/"
 def save_recording(recording: Recording, path: str | Path) -> Path:
     """Writes a pass whole or not at all."""
     target, model = Path(path), recording.model
-    refuse_streams(model)
     origin, source = getattr(model, "origin", None), recording.source
     about: dict[str, Any] = {
         "version": VERSION,
@@ -194,7 +192,9 @@ def _load_stack(
 def _sizes(model: Anatomy) -> dict[str, int]:
     a = model.architecture
     names = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_mlp", "d_vocab")
-    return {"n_layers": model.n_layers, **{name: int(getattr(a, name)) for name in names}}
+    several = {} if a.streams is None else {"streams": a.streams.count}
+    own = {name: int(getattr(a, name)) for name in names}
+    return {"n_layers": model.n_layers, **own, **several}
 
 
 def _numbers(about: Fields, name: str, path: str | Path) -> list[int]:

@@ -13,11 +13,13 @@ from torch import Tensor
 from lexray.choice import list_numbers
 from lexray.errors import LexrayError
 from lexray.families import Block, Experts, Norm
+from lexray.families.streams import SHRUNK
 from lexray.model.anatomy import Anatomy
 from lexray.model.feedforward import FeedForward
 from lexray.model.fold import at_least_float32
 from lexray.result.readings import Token
 from lexray.trace.record.active import ActiveFF, ExpertTrace
+from lexray.trace.record.beside import BesideTrace, StreamsTrace
 from lexray.trace.record.cross import CrossTrace, through_output
 from lexray.trace.record.plan import What, not_kept
 
@@ -119,6 +121,11 @@ class Recording:
         """The residual stream after the last block."""
         return self.parts[self.model.n_layers, "resid_pre"]
 
+    def entering(self, layer: int) -> Float[Tensor, "p width"] | None:
+        """All that enters a layer, of several streams one after the other; None if not kept."""
+        several = self.parts.get((layer, "streams"))
+        return self.parts.get((layer, "resid_pre")) if several is None else several.flatten(1)
+
     @cached_property
     def normed(self) -> Float[Tensor, "p d_model"]:
         """After the final norm, which is what the unembedding (or the LM head) reads."""
@@ -155,7 +162,7 @@ def no_head(model: Anatomy) -> LexrayError:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerTrace:
+class LayerTrace(BesideTrace):
     """One block of a trace. p are the kept positions, n all of the sequence."""
 
     trace: Recording = field(repr=False)
@@ -174,13 +181,14 @@ class LayerTrace:
     def _residual(self, name: str, index: int) -> Tensor:
         if "residual" not in self.trace.what:
             raise not_kept(name, self.trace.what)
-        return self.trace.parts[index, "resid_pre"]
+        return self.trace.parts[index, "streams" if name == "streams" else "resid_pre"]
 
     # ------------------------------------------------------------------ the residual stream
 
     @property
     def resid_pre(self) -> Float[Tensor, "p d_model"]:
-        """The residual stream before the block."""
+        """The residual stream before the block; of several (Gemma 3n) what the model's last step
+        would make of them all if it ended here."""
         return self._residual("resid_pre", self.index)
 
     @property
@@ -192,6 +200,8 @@ class LayerTrace:
             return self._part("mlp_in")
         if cross is not None:
             return self.resid_self + self.cross.out
+        if self.spec.laurel is not None:
+            return (self.resid_in + self.attn_in + self.attn_out + self.laurel_out) * SHRUNK
         added, mixer = self.resid_pre + self.attn_out, self.spec.mixer
         return added if mixer is None or mixer.last else added + self.mixer_out
 
@@ -290,24 +300,16 @@ class LayerTrace:
             return part if norm.factor == 1 else part * norm.factor
         return norm(written, self.trace.weights.checkpoint)
 
-    # ------------------------------------------------------------------ mixers
+    # ------------------------------------------------------------------ beside attention
 
     @property
-    def mixer_in(self) -> Float[Tensor, "p d_model"]:
-        """What a mixer reads: the residual stream after the norm."""
-        return self._part("mixer_in")
-
-    @property
-    def mixer_write(self) -> Float[Tensor, "p d_model"]:
-        """What a mixer writes, before any factor."""
-        return self._part("mixer_write")
-
-    @property
-    def mixer_out(self) -> Float[Tensor, "p d_model"]:
-        """What a mixer adds to the residual stream."""
-        spec = self.spec.mixer
-        norm = None if spec is None else spec.post_norm
-        return self._added("mixer_out", self.mixer_write, norm)
+    def streams(self) -> StreamsTrace:
+        """All residual streams around the block, in a model that has several."""
+        streams = self.trace.weights.architecture.streams
+        if streams is None:
+            raise LexrayError(f"{self.trace.model.name} has one residual stream: resid_pre")
+        after = partial(self._residual, "streams", self.index + 1)
+        return StreamsTrace(self._part, after, streams.active)
 
     @property
     def cross(self) -> CrossTrace:

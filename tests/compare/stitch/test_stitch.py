@@ -70,6 +70,10 @@ def run(module: Any, ids: Tensor = IDS, mask: Tensor | None = MASK) -> Tensor:
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_model_stitched_onto_itself_is_itself(name: str, way: str) -> None:
     model = live(name)
+    if model.architecture.streams is not None:
+        with pytest.raises(LexrayError, match="residual streams"):
+            stitch(model, model, after=1, kernel=way)
+        return
     for after in range(model.n_layers - 1):
         layers = model.n_layers - 1 - after
         rest = [block.attention for block in model.architecture.blocks[after + 1 :]]

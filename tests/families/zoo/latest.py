@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.families.zoo.options import (
     BERT,
     DBRX,
@@ -17,6 +19,19 @@ from tests.families.zoo.options import (
     llama_like,
 )
 
+GEMMA3N: dict[str, Any] = LLAMA | {
+    "num_hidden_layers": 5,
+    "layer_types": [f"{kind}_attention" for kind in ("sliding", "full", "sliding", "full", "full")],
+    "sliding_window": 3,
+    "head_dim": 6,
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 5,
+    "vocab_size_per_layer_input": 37,
+    "laurel_rank": 7,
+    "altup_num_inputs": 3,
+    "intermediate_size": [20, 20, 18, 22, 20],
+    "activation_sparsity_pattern": [0.8, 0.6, 0.0, 0.0, 0.0],
+}
 LATEST = [
     Variant(
         "mistral4",
@@ -158,5 +173,14 @@ LATEST = [
             "full_attention": {"rope_theta": 500.0, "partial_rotary_factor": 0.334},
             "sliding_attention": {"rope_theta": 100.0, "partial_rotary_factor": 0.334},
         },
+    ),
+    Variant("gemma3n", "gemma3n_text", GEMMA3N),
+    Variant(
+        "gemma3n-even",
+        "gemma3n_text",
+        GEMMA3N
+        | {"intermediate_size": 20, "activation_sparsity_pattern": None}
+        | {"num_kv_shared_layers": 0, "altup_num_inputs": 2, "altup_active_idx": 1}
+        | {"altup_correct_scale": False, "altup_coef_clip": 0.01},
     ),
 ]

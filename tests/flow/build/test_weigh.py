@@ -10,7 +10,7 @@ from lexray.flow.flow import Flow
 from lexray.flow.graph import NodeKind
 from tests.vocabulary.vocabularies import worded
 
-FAMILIES = ["gpt2", "llama", "gptj", "gemma2"]
+FAMILIES = ["gpt2", "llama", "gptj", "gemma2", "gemma3n", "gemma3n-even"]
 IDS = [5, 9, 7, 9, 11]
 
 
@@ -45,6 +45,7 @@ def test_what_flows_in_is_what_flows_on(family: str) -> None:
     checked = 0
     for node in drawn.nodes:
         inside = node.kind in (NodeKind.HEAD, NodeKind.ATTN_OUT, NodeKind.FF_OUT)
+        inside = inside or node.kind == NodeKind.RESIDUAL
         if inside and into[node.id] and out[node.id]:
             total = [sum(column) for column in zip(*into[node.id], strict=True)]
             onward = [sum(column) for column in zip(*out[node.id], strict=True)]
@@ -53,10 +54,11 @@ def test_what_flows_in_is_what_flows_on(family: str) -> None:
     assert checked >= 4
 
 
-def test_the_stream_keeps_the_whole_logit() -> None:
+@pytest.mark.parametrize("family", ["llama", "gemma3n", "gemma3n-even"])
+def test_the_stream_keeps_the_whole_logit(family: str) -> None:
     """What enters a block and what it adds make up the logit of the last step, biases aside."""
-    drawn = graph("llama")
-    parts = worded("llama").trace(IDS).contributions(8)
+    drawn = graph(family)
+    parts = worded(family).trace(IDS).contributions(8)
     last = max(drawn.layers) + 1
     entering = [e.added for e in drawn.edges if e.target == f"L{last}.in" and e.added is not None]
     index = [word.id for word in drawn.candidates].index(8)

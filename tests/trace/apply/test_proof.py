@@ -105,7 +105,14 @@ def test_sub_blocks_and_layers(name: str) -> None:
     whole = c.model.trace(IDS, edits=[ablate(f"L{n}")])
     assert torch.equal(both.logits, whole.logits)
     block, left = c.model.architecture.blocks[n], c.trace[n].resid_pre
-    if block.ff.sum_norm is None:
+    if block.altup is not None:  # of what LAuReL reads, its input itself still passes by
+        x = whole[n]
+        made = (x.resid_in + x.attn_in) / 2**0.5 - x.resid_in
+        left = x.streams.predicted + x.streams.correct[..., None] * made[:, None]
+        close(x.streams.leaving, left)
+        assert not x.laurel_write.any()
+        assert not x.mixer_write.any()
+    elif block.ff.sum_norm is None:
         close(whole.final, left if block.factor is None else block.factor(left, c.model.checkpoint))
 
 
@@ -266,17 +273,18 @@ def test_steering_adds_exactly_the_vector(name: str) -> None:
     c = case(name)
     vector = torch.linspace(-1, 1, c.model.d_model)
     trace = c.model.trace(IDS, edits=[add("L0", vector, 2.5, positions=[AT, -1])])
-    more = torch.zeros_like(c.trace.embed)
-    more[[AT, -1]] = 2.5 * vector
-    assert torch.equal(trace[0].resid_post, c.trace[0].resid_post + more)
+    n = 1 if (streams := c.model.architecture.streams) is None else streams.count
+    more = torch.zeros_like(c.trace.entering(1))
+    more[[AT, -1]] = 2.5 * vector.repeat(n)
+    assert torch.equal(trace.entering(1), c.trace.entering(1) + more)
     entering = c.model.trace(IDS, edits=[add("L0.pre", vector)])
-    assert torch.equal(entering.embed, c.trace.embed + vector)
+    assert torch.equal(entering.entering(0), c.trace.entering(0) + vector.repeat(n))
     where = "L0E0N3.value" if isinstance(c.model.layers[0].spec.ff, Experts) else "L0N3.value"
     by_name = c.model.trace(IDS, edits=[add("L0", where)])
-    close(by_name[0].resid_post, c.trace[0].resid_post + c.model.vector(where).tensor)
+    close(by_name.entering(1), c.trace.entering(1) + c.model.vector(where).tensor.repeat(n))
     two = c.model.trace(IDS, edits=[add("L0", (other(name), c.trace))])
-    apart = other(name)[0].resid_post[-1] - c.trace[0].resid_post[-1]
-    close(two[0].resid_post, c.trace[0].resid_post + apart)
+    apart = other(name).entering(1)[-1] - c.trace.entering(1)[-1]
+    close(two.entering(1), c.trace.entering(1) + apart)
 
 
 @every_variant
@@ -390,8 +398,8 @@ def test_generation_under_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     keeps = name != "gpt1"  # which keeps no keys and values
     assert seen == [True, not keeps, not keeps]
     assert trace.logits[2:-1].argmax(-1).tolist() == trace.ids[3:].tolist()
-    more = trace[0].resid_post - c.model.trace(trace.ids, edits=edits[:1])[0].resid_post
-    assert more[2].allclose(torch.ones(c.model.d_model), atol=1e-4)
+    more = trace.entering(1) - c.model.trace(trace.ids, edits=edits[:1]).entering(1)
+    assert more[2].allclose(torch.ones(len(more[2])), atol=1e-4)
     close(more[3:], torch.zeros_like(more[3:]))
     del seen[:]
     trace = c.model.trace([5, 11, 3], new_tokens=2, edits=[*edits[:3], cut(0, -1)])

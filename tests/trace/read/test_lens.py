@@ -12,6 +12,7 @@ from lexray.families import Experts
 from lexray.model.model import Model
 from lexray.trace.read.lens import Lens
 from tests.families.apart import decode
+from tests.families.forward import united
 from tests.families.span import spanning
 from tests.families.zoo import build
 from tests.trace.read.traced import IDS, TARGET, close, traced
@@ -48,7 +49,8 @@ def test_every_layer_is_what_transformers_makes_of_its_hidden_states(name: str) 
         layers = range(traced(name).model.n_layers)
         assert found.names == ["embed", *(f"L{n}" for n in layers)]
         for line, h in enumerate(out.hidden_states[:-1]):
-            probs = own_probabilities(name, h[0])
+            several = traced(name).model.architecture.streams is not None
+            probs = own_probabilities(name, united(module, h[:, 0]) if several else h[0])
             compare(found, line, probs)
         if traced(name).model.architecture.head is None:
             compare(found, -1, out.logits[0].softmax(-1))

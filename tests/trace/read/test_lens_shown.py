@@ -167,7 +167,8 @@ def test_what_a_trace_has_to_keep(kind: str) -> None:
     if kind.startswith(("self", "cross")):
         trace = worded_pair("bart").trace(IDS, target=IDS[:3], what=what, layers=[1])
     else:
-        name = "falcon-h1" if kind.startswith("mixer") else "gemma2"
+        having = {"mixer": "falcon-h1", "mixer_in": "falcon-h1", "laurel": "gemma3n"}
+        name = having.get(kind, "gemma2")
         trace = worded(name).trace(IDS, what=what, layers=[1])
     positions = -1 if kind == "neurons" else None
     assert len(trace.lens(kind, positions=positions).lines) >= 1

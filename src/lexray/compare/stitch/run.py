@@ -18,7 +18,7 @@ from lexray.errors import LexrayError
 from lexray.model.cache import Drawer
 from lexray.model.model import Model
 from lexray.trace.record.module import block_modules, final_norm_path
-from lexray.trace.record.refuse import refuse_pair
+from lexray.trace.record.refuse import refuse_pair, refuse_streams
 from lexray.trace.record.running import EnoughError
 from lexray.trace.record.skip import begin_at, count_outputs, lowest_needed, skip
 
@@ -30,6 +30,7 @@ class CutRunner:
 
     def __init__(self, model: Model) -> None:
         refuse_pair(model)
+        refuse_streams(model)
         self.model = model
         self.module = model.module()
         self.blocks = block_modules(model, self.module)

@@ -7,6 +7,8 @@ feed-forward's output → with the skip, the next block's input. Parallel blocks
 post-norm ones norm the sums, sandwich ones norm what is added. What is left out of a sum is one
 node, the exact rest. A hybrid's mixer is one node: it is no sum over positions. A decoder beside an
 encoder has a third sub-block between the two, whose keys and values are those of source tokens.
+Of several residual streams (Gemma 3n) the stations read what the last step would make of all, and
+below them stands the one that a block works on.
 
 Queries and keys are read through the QK circuit at their actual distance, as
 `lexray.trace.read.vectors` says: a QK-norm's gain is in their reading, its scale, which no rank
@@ -25,12 +27,13 @@ from torch import Tensor
 from lexray.choice import Some
 from lexray.choice import choose as which
 from lexray.families import Attention, Mixer, Norm
+from lexray.families.streams import SHRUNK
 from lexray.flow.build.attention import CrossAttentionDrawing, OwnAttentionDrawing
-from lexray.flow.build.draft import Draft
+from lexray.flow.build.draft import Carried, Draft
 from lexray.flow.build.feedforward import FeedForwardDrawing
 from lexray.flow.build.prune import Shown, choose
 from lexray.flow.build.read import read_draft
-from lexray.flow.build.weigh import weigh_edges
+from lexray.flow.build.weigh import ACTIVE, weigh_edges
 from lexray.flow.build.words import ChosenWords, find_words, predictions
 from lexray.flow.graph import EdgeKind, FlowGraph, NodeKind, Run, Weighed, Word, memory_name
 from lexray.flow.options import BlockOptions
@@ -143,7 +146,9 @@ class BlockDrawing:
         at = f"L{layer}"
         if layer == 0:
             self._embedding()
-        before = self._stream(layer, step.at(recorded.resid_pre))
+        start = before = self._stream(layer, step.at(recorded.resid_pre))
+        if spec.altup is not None:
+            before = self._active(step, start)
         mixed, attn_in = [], None
         if not spec.attention.absent:
             attn_in = self._norm(
@@ -156,7 +161,9 @@ class BlockDrawing:
             norm, normed = spec.attention.post_norm, f"{at}.attn_out.normed"
             mixed.append(self._norm(step, heads.draw(attn_in), norm, recorded.attn_out, normed))
         if spec.mixer is not None and not spec.mixer.last:
-            mixed.append(self._mixer(step, before, spec.mixer))
+            mixed.append(self._mixer(step, before, "mixer", spec.mixer))
+        if spec.laurel is not None and attn_in is not None:
+            mixed += [self._mixer(step, attn_in, "laurel", spec.laurel), attn_in]
         if spec.cross is not None and spec.merged and attn_in is not None:
             mixed.append(self._cross(step, shown, spec.cross, attn_in))
         elif spec.cross is not None:
@@ -173,10 +180,35 @@ class BlockDrawing:
         added = [] if spec.ff.absent else [self._feed_forward(step, shown, middle, ff_in)]
         if spec.parallel:
             added = [*mixed, *added]
-        if spec.mixer is not None and spec.mixer.last:
+        if spec.altup is not None or (spec.mixer is not None and spec.mixer.last):
             middle = self._late(step, middle, added)
-            added = [self._mixer(step, middle, spec.mixer)]
-        self._after(step, middle, added)
+            last = spec.mixer
+            added = [] if last is None else [self._mixer(step, middle, "mixer", last)]
+        if spec.altup is not None:
+            self._correct(step, start, middle, added)
+        else:
+            self._after(step, middle, added)
+
+    def _active(self, step: Step, start: str) -> str:
+        """Of several streams the one that the block works on, as it is predicted from all."""
+        read = step.at(step.recorded.resid_in)
+        id = self.draft.node(ACTIVE.format(step.index), NodeKind.MID, step.index, "active", read)
+        self.draft.link(start, id, EdgeKind.RESIDUAL_ATTN, carries=Carried("active", read))
+        return id
+
+    def _correct(self, step: Step, start: str, late: str, added: Sequence[str]) -> None:
+        """All streams as they leave a block: what it made of one of them, what stood last, and what
+        was predicted without either."""
+        recorded, streams = step.recorded, step.recorded.streams
+        id = self._stream(step.index + 1, step.at(recorded.resid_post))
+        made = Carried("ff", step.at(recorded.resid_late))
+        self.draft.link(late, id, EdgeKind.RESIDUAL_FF, carries=made)
+        for part in added:
+            wrote = Carried("mixer", step.at(recorded.mixer_out))
+            self.draft.link(part, id, EdgeKind.SUM, carries=wrote)
+        past = step.at(streams.correct)[:, None] * step.at(streams.read)
+        beside = Carried("leaving", (step.at(streams.predicted) - past).flatten())
+        self.draft.link(start, id, EdgeKind.RESIDUAL_FF, carries=beside)
 
     def _cross(self, step: Step, shown: Shown, spec: Attention, read_from: str) -> str:
         """A decoder's attention to its source."""
@@ -186,15 +218,18 @@ class BlockDrawing:
         normed, added = f"L{step.index}.cross_out.normed", step.recorded.cross
         return self._norm(step, written, spec.post_norm, added.out, normed)
 
-    def _mixer(self, step: Step, before: str, spec: Mixer) -> str:
-        """What a mixer wrote: one node, whose inside is no sum over positions."""
-        recorded, at = step.recorded, f"L{step.index}.mixer"
-        norm = self._norm(step, before, spec.pre_norm, recorded.mixer_in, f"{at}_norm")
-        vector = step.output_of("mixer")
+    def _mixer(self, step: Step, before: str, part: Literal["mixer", "laurel"], spec: Mixer) -> str:
+        """What a mixer wrote: one node, whose inside is no sum over positions. LAuReL reads what
+        attention does."""
+        recorded, at, norm = step.recorded, f"L{step.index}.{part}", before
+        out = recorded.mixer_out if part == "mixer" else recorded.laurel_out
+        if part == "mixer":
+            norm = self._norm(step, before, spec.pre_norm, recorded.mixer_in, f"{at}_norm")
+        vector = step.output_of(part)
         more: dict[str, Any] = {"behind": spec.post_norm, "address": at}
         self.draft.node(at, NodeKind.MIXER, step.index, spec.kind, vector, **more)
         self.draft.link(norm, at, EdgeKind.SUM)
-        return self._norm(step, at, spec.post_norm, recorded.mixer_out, f"{at}.normed")
+        return self._norm(step, at, spec.post_norm, out, f"{at}.normed")
 
     def _feed_forward(self, step: Step, shown: Shown, middle: str, ff_in: str | None) -> str:
         spec, recorded, at = step.spec.ff, step.recorded, f"L{step.index}"
@@ -210,6 +245,9 @@ class BlockDrawing:
             return
         for name, part in self.moment.embed_parts.items():
             id = self.draft.node(f"embed.{name}", NodeKind.EMBED, 0, name.replace("_", " "), part)
+            if self.moment.weights.architecture.streams is not None:
+                self.draft.link(id, "L0.in", EdgeKind.SUM, carries=Carried("embedding", part))
+                continue
             self.draft.link(id, "L0.in", EdgeKind.SUM, factor=1.0)
 
     def _stream(self, layer: int, vector: Float[Tensor, "d_model"]) -> str:
@@ -247,9 +285,10 @@ class BlockDrawing:
         total = id
         if norm is not None:
             total = self._sum(step, "cross" if part == "cross" else "attn", step.total(part), id)
+        factor = 1.0 if step.spec.laurel is None else SHRUNK
         for written in mixed:
-            self.draft.link(written, total, EdgeKind.SUM, factor=1.0)
-        self.draft.link(before, total, EdgeKind.RESIDUAL_ATTN, factor=1.0)
+            self.draft.link(written, total, EdgeKind.SUM, factor=factor)
+        self.draft.link(before, total, EdgeKind.RESIDUAL_ATTN, factor=factor)
         return id
 
     def _late(self, step: Step, middle: str, added: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -35,6 +35,16 @@ class Sketch:
     """The node's address, head, position and count."""
 
 
+class Carried(NamedTuple):
+    """What passes between several streams and one vector (Gemma 3n): no multiple of the vectors at
+    both ends, but what it brings to a logit can be told."""
+
+    to: str
+    """Where it goes, as `lexray.flow.build.weigh` names places."""
+    vector: Float[Tensor, "width"]
+    """As wide as the directions there: those of all streams lie in a row."""
+
+
 @dataclass(frozen=True)
 class DraftEdge:
     """An edge; without a score it is scored by the norm of what it carries, or of its target."""
@@ -46,6 +56,7 @@ class DraftEdge:
     """Of an addend: so many times the source's vector is part of the target's."""
     score: float | None = None
     sign: int = 1
+    carries: Carried | None = None
 
 
 @dataclass
@@ -83,8 +94,9 @@ class Draft:
         factor: float | None = None,
         score: float | None = None,
         sign: int = 1,
+        carries: Carried | None = None,
     ) -> None:
-        self.links.append(DraftEdge(source, target, kind, factor, score, sign))
+        self.links.append(DraftEdge(source, target, kind, factor, score, sign, carries))
 
     def finish(self) -> Draft:
         """The same without nodes that no edge touches."""

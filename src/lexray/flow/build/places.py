@@ -35,6 +35,7 @@ NAMES = {
     "cross_sum": "mid",
     "cross_out.normed": "cross",
     "attn_norm": "attn_in",
+    "laurel.normed": "laurel",
     "mixer_norm": "mixer_in",
     "mixer.normed": "mixer",
     "ff_norm": "mlp_in",
@@ -57,6 +58,8 @@ def place_of(sketch: Sketch, n_layers: int) -> Place | None:
     if sketch.parameter is not None and sketch.parameter[0] != "bias":
         of, _, sign = sketch.parameter
         return Place(of, layer, float(sign))
+    if sketch.kind == NodeKind.MIXER and sketch.id.endswith(".laurel"):
+        return Place("laurel", layer)
     crosses = is_crossing(sketch.id)
     if sketch.kind == NodeKind.OTHERS:
         if sketch.place.get("head") is not None:

@@ -68,6 +68,8 @@ def _edge(link: DraftEdge, norms: dict[str, float], projections: dict[str, Proje
     """Of an addend, the entropy is its source's: a positive factor does not change a reading."""
     adds = link.factor is not None
     carried = link.factor * norms[link.source] if link.factor is not None else None
+    if link.carries is not None:
+        carried = float(link.carries.vector.norm())
     score = link.score
     if score is None:
         score = norms[link.target] if carried is None else carried

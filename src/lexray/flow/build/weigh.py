@@ -8,7 +8,7 @@ to the share of the sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from lexray.errors import LexrayError
 from lexray.flow.build.draft import Draft, DraftEdge, Sketch
-from lexray.flow.graph import Edge, NodeKind, Word, is_crossing
+from lexray.flow.graph import Edge, EdgeKind, NodeKind, Word, is_crossing
 from lexray.trace.attribute.moment import Moment
-from lexray.trace.attribute.walk import Logit, walk_back
+from lexray.trace.attribute.walk import Logit, Stop, pass_on, walk_back
 
 INSIDE = {
     NodeKind.HEAD: "attention",
@@ -29,6 +29,9 @@ INSIDE = {
     NodeKind.FF_OUT: "ff",
 }
 """Sums inside a sub-block, before the norm of what it writes."""
+
+ACTIVE = "L{}.active"
+"""Of several streams the one that a layer works on."""
 
 Direction = Float[Tensor, "d_model words"]
 Place = tuple[int, str, bool]
@@ -51,17 +54,24 @@ def weigh_edges(
 def _add_up(
     draft: Draft, link: DraftEdge, directions: dict[Place, Direction]
 ) -> tuple[float, ...] | None:
-    towards = directions.get(_place(draft, link))
-    if link.factor is None or towards is None:
+    """What a link brings: an addend, or all that a mixer wrote, before the norm of its output."""
+    source = draft.sketches[link.source]
+    whole = source.kind == NodeKind.MIXER and link.kind == EdgeKind.NORM
+    if link.factor is None and link.carries is None and not whole:
         return None
-    vector = draft.sketches[link.source].vector
-    shares = link.factor * (vector.to(towards) @ towards)
+    place = (source.layer, source.id.rpartition(".")[2], False) if whole else _place(draft, link)
+    if (towards := directions.get(place)) is None:
+        return None
+    vector = source.vector if link.carries is None else link.carries.vector
+    shares = (1.0 if link.factor is None else link.factor) * (vector.to(towards) @ towards)
     return tuple(float(f"{share:.5g}") for share in shares.tolist())
 
 
 def _place(draft: Draft, link: DraftEdge) -> Place:
     """Where what a link carries is added."""
     source, target = draft.sketches[link.source], draft.sketches[link.target]
+    if link.carries is not None:
+        return source.layer, link.carries.to, True
     if target.kind in INSIDE:
         part = "cross" if is_crossing(target.id) else INSIDE[target.kind]
         return target.layer, part, False
@@ -71,6 +81,8 @@ def _place(draft: Draft, link: DraftEdge) -> Place:
         return target.layer - 1, "ff", True
     if target.kind == NodeKind.SUM and target.id.endswith("ff_sum"):
         return target.layer, "ff", True
+    if ACTIVE.format(target.layer) in draft.sketches:  # sums there are shrunk behind attention
+        return target.layer, "ff", True
     return target.layer, "cross" if _joins_cross(draft, target) else "attention", True
 
 
@@ -78,6 +90,24 @@ def _joins_cross(draft: Draft, target: Sketch) -> bool:
     """Whether it is the sum of the stream with what cross-attention wrote."""
     written = f"L{target.layer}.cross_out"
     return any(source == written for _, source in draft.addends.get(target.id, ()))
+
+
+def _directions(
+    stop: Stop, layers: Sequence[int]
+) -> Iterator[tuple[Place, Float[Tensor, "width"]]]:
+    """Those that are known at one place on the way back. Of several streams (Gemma 3n) also that of
+    the one a layer works on, as it is passed on, and of all that leave the layer."""
+    if stop.part == "embedding":
+        yield (0, "embedding", True), stop.stream
+    if stop.layer is None or stop.layer not in layers or stop.step is None:
+        return
+    yield (stop.layer, stop.part, True), stop.stream
+    yield (stop.layer, stop.part, False), stop.direction
+    if stop.step.spec.altup is not None:
+        if stop.part == stop.step.parts[-1]:
+            yield (stop.layer, "leaving", True), stop.behind
+        if stop.part == "attention":
+            yield (stop.layer, "active", True), pass_on(stop.step, stop.stream)
 
 
 def find_directions(
@@ -91,11 +121,9 @@ def find_directions(
     try:
         for word in words:
             for stop in walk_back(moment, Logit(moment.weights, word).direction):
-                if stop.layer in layers:
-                    assert stop.layer is not None
-                    columns.setdefault((stop.layer, stop.part, True), []).append(stop.stream)
-                    columns.setdefault((stop.layer, stop.part, False), []).append(stop.direction)
-                if stop.layer == min(layers) and stop.part == "attention":
+                for place, direction in _directions(stop, layers):
+                    columns.setdefault(place, []).append(direction)
+                if stop.layer == min(layers) > 0 and stop.part == "attention":
                     break
     except LexrayError:
         return None

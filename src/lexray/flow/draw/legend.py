@@ -58,7 +58,10 @@ MEANINGS = {
     ),
     NodeKind.SUM: Meaning("sum before its norm", "A residual sum before its norm."),
     NodeKind.MID: Meaning(
-        "residual after attention", "The residual stream after attention has been added."
+        "residual inside a block",
+        "The residual stream inside a block: after attention has been added, after the "
+        "feed-forward where one more part follows it, or of several streams the active one, on "
+        "which the block works.",
     ),
     NodeKind.FF_KEY: Meaning(
         "feed-forward key", "One feed-forward neuron's key: the input that makes it fire."

@@ -11,14 +11,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 Point = (
-    Literal["pre", "post", "attn", "mixer", "mlp", "z", "q", "k", "v", "pattern"]
+    Literal["pre", "post", "attn", "laurel", "mixer", "mlp", "z", "q", "k", "v", "pattern"]
     | Literal["coefficients", "shared_coefficients", "expert", "expert_coefficients"]
     | Literal["cross", "cross_z", "cross_q", "cross_k", "cross_v", "cross_pattern"]
 )
 """Where numbers are caught: the stream before and after a block, what sub-blocks write, heads'
 sums of values, queries, keys, values, weights, neurons' coefficients, experts' weights; what
 cross-attention writes, and the same of its heads."""
-STREAM: tuple[Point, ...] = ("pre", "post", "attn", "cross", "mixer", "mlp")
+STREAM: tuple[Point, ...] = ("pre", "post", "attn", "laurel", "cross", "mixer", "mlp")
 ATTENTION: tuple[Point, ...] = ("q", "k", "v", "pattern")
 CROSS: tuple[Point, ...] = ("cross_q", "cross_k", "cross_v", "cross_pattern")
 EXPERTS: tuple[Point, ...] = ("expert", "expert_coefficients")
@@ -58,10 +58,13 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Plus:
-    vector: Float[Tensor, "d_model"]
+    """To several streams, which lie in a row, the same is added to each, as layers do it; unless
+    what is added is as wide as all."""
+
+    vector: Float[Tensor, "width"]
 
     def __call__(self, x: Tensor, at: Int[Tensor, "p"]) -> Tensor:
-        return x[at] + self.vector.to(x)
+        return x[at] + self.vector.to(x).repeat(x.shape[-1] // len(self.vector))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from lexray.checkpoint import Checkpoint
 from lexray.families import Architecture, Experts, FeedForward, Heads, Latent, Mixer
 from lexray.trace.apply.actions import ATTENTION, EXPERTS, STREAM, Action, Point
 from lexray.trace.record.attention import only_first, weights_of
+from lexray.trace.record.beside import as_passed, as_rows
 
 EDITING: ContextVar[Editor | None] = ContextVar("lexray_editing", default=None)
 """Whose edits apply here."""
@@ -89,7 +90,9 @@ class Editor:
                 self._hook_stream(undo, n, block.module)
                 self._hook_attention(undo, n)
                 if block.mixer is not None and self.at(n, "mixer"):
-                    self._hook_mixer(undo, n, block.mixer)
+                    self._hook_mixer(undo, n, "mixer", block.mixer)
+                if block.laurel is not None and self.at(n, "laurel"):
+                    self._hook_mixer(undo, n, "laurel", block.laurel)
                 self._hook_ff(undo, n, block.ff)
             yield
 
@@ -116,9 +119,9 @@ class Editor:
 
     def _hook_stream(self, undo: ExitStack, n: int, name: str) -> None:
         if self.at(n, "pre"):
-            self._before(undo, name, lambda x: self._whole(x, n, "pre"))
+            self._before(undo, name, lambda x: self._stream(x, n, "pre"))
         if self.at(n, "post"):
-            self._after(undo, name, lambda x: self._whole(x, n, "post"))
+            self._after(undo, name, lambda x: self._stream(x, n, "post"))
 
     def _hook_ff(self, undo: ExitStack, n: int, ff: FeedForward | Experts) -> None:
         dense = ff.shared if isinstance(ff, Experts) else ff
@@ -147,8 +150,8 @@ class Editor:
             undo, last, lambda x: self._whole(x + seen[0].view_as(x), n, "mlp") - seen[0].view_as(x)
         )
 
-    def _hook_mixer(self, undo: ExitStack, n: int, spec: Mixer) -> None:
-        self._after(undo, spec.w_out.module, lambda x: self._whole(x, n, "mixer"))
+    def _hook_mixer(self, undo: ExitStack, n: int, point: Point, spec: Mixer) -> None:
+        self._after(undo, spec.w_out.module, lambda x: self._whole(x, n, point))
 
     def _hook_attention(self, undo: ExitStack, n: int) -> None:
         spec = self.architecture.blocks[n].attention
@@ -166,6 +169,12 @@ class Editor:
     def _batch(self, x: Tensor) -> Tensor:
         """A copy of x as (sequence, position, …), also where a module flattened these."""
         return x.reshape(*self.shape, -1).clone()
+
+    def _stream(self, x: Tensor, n: int, point: Point) -> Tensor:
+        """The residual stream; of several all, position by position."""
+        if self.architecture.streams is None:
+            return self._whole(x, n, point)
+        return as_passed(self._whole(as_rows(x), n, point)).contiguous()
 
     def _whole(self, x: Tensor, n: int, point: Point) -> Tensor:
         """Whole vectors, and what was added to them."""

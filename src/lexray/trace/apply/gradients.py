@@ -20,6 +20,7 @@ from lexray.families import Block, Experts, FeedForward
 from lexray.trace.apply.actions import Action
 from lexray.trace.apply.choose import make_editor
 from lexray.trace.record.attention import watch_attention
+from lexray.trace.record.beside import as_rows
 from lexray.trace.record.experts import Inside, Look, watch_experts
 from lexray.trace.record.module import module_of
 from lexray.trace.record.running import RECORDING, evaluating
@@ -28,6 +29,7 @@ from lexray.trace.recording import Recording, no_head
 
 Caught = (
     Literal["resid_pre", "resid_post", "z", "attn_write", "mixer_write", "mlp_write", "mlp_in"]
+    | Literal["laurel_write"]
     | Literal["coefficients", "pre", "shared_weight", "cross_z", "cross_write"]
 )
 _Caught = dict[tuple[int, Caught], Tensor]
@@ -124,7 +126,10 @@ def _or_none(slope: Tensor | None, x: Tensor) -> Tensor:
 
 
 def _shape(recording: Recording, key: tuple[int, Caught], x: Tensor) -> Float[Tensor, "n width"]:
-    """One line for each position."""
+    """One line for each position; several streams lie in a row."""
+    streams = recording.weights.architecture.streams
+    if streams is not None and key[1] in ("resid_pre", "resid_post"):
+        x = as_rows(x)
     x = x.detach().reshape(len(recording), -1)
     ff = dense_part(recording.weights.architecture.blocks[key[0]].ff)
     if key[1] != "pre" or ff is None:
@@ -305,6 +310,8 @@ def _catch(
         after["mlp_write"] = ff.module if isinstance(ff, Experts) else ff.w_out.module
     if block.mixer is not None:
         after["mixer_write"] = block.mixer.w_out.module
+    if block.laurel is not None:
+        after["laurel_write"] = block.laurel.w_out.module
     if block.cross is not None:
         before["cross_z"] = after["cross_write"] = block.cross.o.module
     if dense is not None:
@@ -335,8 +342,8 @@ def _has(block: Block, name: Caught) -> bool:
     """Whether a layer has what is asked for: in hybrids some have no heads, or no neurons."""
     if name in ("z", "attn_write"):
         return not block.attention.absent
-    if name == "mixer_write":
-        return block.mixer is not None
+    if name in ("mixer_write", "laurel_write"):
+        return (block.mixer if name == "mixer_write" else block.laurel) is not None
     if name in ("cross_z", "cross_write"):
         return block.cross is not None
     return name in ("resid_pre", "resid_post") or not block.ff.absent

@@ -25,6 +25,7 @@ from lexray.trace.apply.actions import Action
 from lexray.trace.apply.choose import make_editor
 from lexray.trace.apply.editor import Editor
 from lexray.trace.record.attention import watch_attention
+from lexray.trace.record.beside import as_passed
 from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.module import module_of
 from lexray.trace.record.running import RECORDING, evaluating
@@ -156,7 +157,11 @@ class StackRerun:
             entering = self._entering(first)
 
             def give() -> Tensor:
-                return entering.expand(len(editor.rows), *entering.shape).clone()
+                rows = entering.expand(len(editor.rows), *entering.shape).clone()
+                if architecture.streams is None:
+                    return rows
+                several = rows.view(*rows.shape[:2], architecture.streams.count, -1)
+                return as_passed(several).contiguous()
 
             if editor.attends:
                 undo.enter_context(watch_attention(self.module, None, editor))
@@ -183,8 +188,8 @@ class StackRerun:
         before = [a for a in base if (a.layer, a.point != "pre") >= (first, True)]
         return make_editor(self.recording, self.modules, [[*before, *row] for row in rows])
 
-    def _entering(self, first: int) -> Float[Tensor, "n d_model"]:
-        states = self.recording.parts.get((first, "resid_pre"))
+    def _entering(self, first: int) -> Float[Tensor, "n width"]:
+        states = self.recording.entering(first)
         if states is None:
             raise LexrayError(
                 f"the trace has not kept the residual stream before layer {first}; trace without "

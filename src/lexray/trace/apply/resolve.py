@@ -46,6 +46,7 @@ POINTS: dict[Kind, Point] = {
     "pre": "pre",
     "attn": "attn",
     "cross": "cross",
+    "laurel": "laurel",
     "mixer": "mixer",
     "mlp": "mlp",
     "head": "z",
@@ -66,6 +67,7 @@ OF_SOURCE: tuple[Point, ...] = ("k", "v", "cross_k", "cross_v")
 """What is kept at all positions; of cross-attention at those of the source."""
 PARTS: dict[Point, str] = {
     "attn": "attn_write",
+    "laurel": "laurel_write",
     "mixer": "mixer_write",
     "mlp": "mlp_write",
     "z": "z",

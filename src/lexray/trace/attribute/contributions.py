@@ -291,7 +291,7 @@ def _split_edited(moment: Moment, stop: Stop) -> Iterator[Components]:
         parts.append((layer + 1, "pre", f"L{layer}.edited", stop.behind))
     if layer is not None and stop.part == "ff":
         parts.append((layer, "mlp", f"L{layer}.mlp.edited", stop.direction))
-    written = {"attention": "attn", "cross": "cross", "mixer": "mixer"}
+    written = {"attention": "attn", "cross": "cross", "mixer": "mixer", "laurel": "laurel"}
     if layer is not None and (point := written.get(stop.part)) is not None:
         parts.append((layer, point, f"L{layer}.{point}.edited", stop.direction))
     for index, point, name, direction in parts:
@@ -313,12 +313,13 @@ def _feed_forward(stop: Stop, step: Step, sources: bool) -> Iterator[Components]
 
 
 def _mixer(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
-    """All that a mixer wrote: what it took from where is not to be told apart."""
-    added, index = step.output_of("mixer") @ stop.direction, step.index
-    edited = step.moment.recording.parts.get((index, "mixer_edited"))
+    """All that a mixer wrote: what it took from where is not to be told apart. So of LAuReL."""
+    assert stop.part in ("mixer", "laurel")
+    added, index = step.output_of(stop.part) @ stop.direction, step.index
+    edited = step.moment.recording.parts.get((index, f"{stop.part}_edited"))
     if edited is not None:  # which has a line of its own
         added = added - step.at(edited) @ stop.direction
-    yield from _single("mixer", index, f"L{index}.mixer", added[None])
+    yield from _single("mixer", index, f"L{index}.{stop.part}", added[None])
 
 
 def _attention(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
@@ -349,7 +350,13 @@ def _cross(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:
     yield from _heads(stop, step.cross, f"{at}.cross.b_O", f"{at}X", sources)
 
 
-OF_PART = {"attention": _attention, "mixer": _mixer, "cross": _cross, "ff": _feed_forward}
+OF_PART = {
+    "attention": _attention,
+    "laurel": _mixer,
+    "mixer": _mixer,
+    "cross": _cross,
+    "ff": _feed_forward,
+}
 
 
 def _single(
@@ -380,5 +387,7 @@ def model_notes(model: Anatomy) -> Iterator[str]:
             "to the logit of the decoder alone: the LM head's transform (dense, activation, norm) "
             "is not linear and is left out"
         )
+    if a.streams is not None:
+        yield "what mixes the streams is held at what it was in this pass"
     if a.logit_cap is not None:
         yield f"to the logit before the cap of {a.logit_cap:g}"

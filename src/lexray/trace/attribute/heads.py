@@ -19,7 +19,7 @@ from lexray.model.layer import Layer
 from lexray.trace.attribute.moment import Moment
 from lexray.trace.recording import LayerTrace
 
-SubBlock = Literal["attention", "mixer", "cross", "ff"]
+SubBlock = Literal["attention", "laurel", "mixer", "cross", "ff"]
 
 
 @dataclass(frozen=True, eq=False)

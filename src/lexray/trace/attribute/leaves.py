@@ -14,7 +14,7 @@ from torch import Tensor
 from lexray.model import fold
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
-from lexray.trace.attribute.heads import HeadsStep
+from lexray.trace.attribute.heads import HeadsStep, SubBlock
 from lexray.trace.attribute.moment import Moment
 from lexray.trace.attribute.step import Step
 from lexray.trace.read.standard import How, read_words
@@ -180,9 +180,9 @@ def _write(step: Step, leaf: Leaf) -> tuple[Float[Tensor, "d_model"], int | None
         times = float(step.coefficients[i]) or 1.0
         return times * value, None, times
     if leaf.kind == "mixer":
-        assert step.spec.mixer is not None
-        written = step.output_of("mixer")
-        return fold.writer(written, step.spec.mixer.post_norm, checkpoint), None, None
+        part: SubBlock = "laurel" if leaf.component.endswith("laurel") else "mixer"
+        norm = step.sub_block(part).post_norm
+        return fold.writer(step.output_of(part), norm, checkpoint), None, None
     crosses = "X" in leaf.component
     heads: HeadsStep = step.cross if crosses else step
     head = int(leaf.component.rpartition("X" if crosses else "H")[2])

@@ -44,9 +44,10 @@ class Step(HeadsStep):
     # ------------------------------------------------------------------ both sub-blocks
 
     def sub_block(self, part: SubBlock) -> Attention | Mixer | FeedForwardSpec | Experts:
-        if part == "mixer":
-            assert self.spec.mixer is not None
-            return self.spec.mixer
+        if part in ("mixer", "laurel"):
+            beside = self.spec.mixer if part == "mixer" else self.spec.laurel
+            assert beside is not None
+            return beside
         if part == "cross":
             assert self.spec.cross is not None
             return self.spec.cross
@@ -55,8 +56,8 @@ class Step(HeadsStep):
     def output_of(self, part: SubBlock) -> Float[Tensor, "d_model"]:
         """What a sub-block wrote, before any norm."""
         recorded = self.recorded
-        if part == "mixer":
-            return self.at(recorded.mixer_write)
+        if part in ("mixer", "laurel"):
+            return self.at(recorded.mixer_write if part == "mixer" else recorded.laurel_write)
         if part == "cross":
             return self.at(recorded.cross.write)
         return self.at(recorded.attn_write if part == "attention" else recorded.mlp_write)
@@ -86,7 +87,8 @@ class Step(HeadsStep):
         beside: tuple[SubBlock, ...] = () if mixer is None or mixer.last else ("mixer",)
         last: tuple[SubBlock, ...] = ("mixer",) if mixer is not None and mixer.last else ()
         between: tuple[SubBlock, ...] = () if cross is None else ("cross",)
-        return ("attention", *between, *beside, "ff", *last)
+        narrow: tuple[SubBlock, ...] = () if self.spec.laurel is None else ("laurel",)
+        return ("attention", *narrow, *between, *beside, "ff", *last)
 
     # ------------------------------------------------------------------ its own attention
 

@@ -4,7 +4,8 @@ The logit is linear in what was added to the residual stream once every norm on 
 its recorded scale: N(x) = γ ⊙ C x / σ + β, with σ as it was. So one direction is carried backwards
 from the unembedding, through the final norm and, block by block, through the norms of the sums
 (post-norm models) and of the sub-blocks' outputs. Contributions are what each component has in the
-direction at the place where it was added; a flow graph's shares are the same.
+direction at the place where it was added; a flow graph's shares are the same. Of several residual
+streams (Gemma 3n) each has a direction of its own, and the numbers that mix them are held too.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from torch import Tensor
 
 from lexray.checkpoint import Checkpoint
 from lexray.families import Norm
+from lexray.families.streams import SHRUNK
 from lexray.model.anatomy import Anatomy
 from lexray.model.fold import at_least_float32
 from lexray.trace.attribute.heads import SubBlock
 from lexray.trace.attribute.moment import Moment
 from lexray.trace.attribute.step import Step
+from lexray.trace.attribute.streams import before_layer, before_spread, before_union, of_result
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +92,8 @@ class Stop:
         if self._post_norm is None:
             return self.stream
         assert self.step is not None
-        assert self.part in ("attention", "mixer", "cross", "ff")
+        assert self.part != "output"
+        assert self.part != "embedding"
         x = self.step.before_norm_of(self.part)
         return before_norm(self._post_norm, self._checkpoint, self.stream, x)
 
@@ -101,7 +105,7 @@ class Stop:
 
     @property
     def _post_norm(self) -> Norm | None:
-        if self.step is None or self.part not in ("attention", "mixer", "cross", "ff"):
+        if self.step is None or self.part == "output" or self.part == "embedding":
             return None
         return self.step.sub_block(self.part).post_norm
 
@@ -123,6 +127,9 @@ def walk_back(moment: Moment, g: Float[Tensor, "d_model"]) -> Iterator[Stop]:
     if a.final_norm is not None:
         g = before_norm(a.final_norm, checkpoint, g, moment.final)
     yield Stop("output", None, g, bias, behind)
+    if a.streams is not None:
+        yield from _walk_streams(moment, g)
+        return
     for index in reversed(range(len(a.blocks))):
         step = Step.of(moment, index)
         leaving: Tensor | None = g
@@ -142,6 +149,32 @@ def walk_back(moment: Moment, g: Float[Tensor, "d_model"]) -> Iterator[Stop]:
     if a.embed_norm is not None:
         g = before_norm(a.embed_norm, checkpoint, g, moment.embed)
     yield Stop("embedding", None, g, bias, behind)
+
+
+def _walk_streams(moment: Moment, g: Float[Tensor, "d_model"]) -> Iterator[Stop]:
+    """The same where there are several streams: from what the final norm reads. What is met behind
+    a layer's last part, and behind the embedding, are the directions of all of them, in a row."""
+    G = before_union(moment, g)
+    for index in reversed(range(moment.weights.n_layers)):
+        step = Step.of(moment, index)
+        result = of_result(step, G)
+        narrow = result * SHRUNK
+        on_the_way = {"mixer": G[1:].sum(0), "ff": result, "laurel": narrow, "attention": narrow}
+        for part in reversed(step.parts):
+            last = part == step.parts[-1]
+            yield Stop(part, step, on_the_way[part], None, G.flatten() if last else result)
+        G = before_layer(step, G, result, pass_on(step, narrow))
+    yield Stop("embedding", None, before_spread(moment, G), None, G.flatten())
+
+
+def pass_on(step: Step, narrow: Float[Tensor, "d_model"]) -> Float[Tensor, "d_model"]:
+    """The direction of the stream that a layer works on, as it goes by attention and LAuReL: before
+    and behind their norm. `narrow` is that of what they write."""
+    norm = step.spec.attention.pre_norm
+    if norm is None:
+        return narrow
+    x = step.at(step.recorded.resid_in)
+    return narrow + before_norm(norm, step.layer.weights.checkpoint, narrow, x)
 
 
 def before_norm(

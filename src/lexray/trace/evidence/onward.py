@@ -71,7 +71,8 @@ def run_onward(
 def _can_hold(model: Anatomy, pieces: Sequence[Sequence[int]]) -> bool:
     """Not of two stacks, nor of a module that may be trained between two questions."""
     pair = model.architecture.encoder is not None or model.decoder is not None
-    size = sum(map(len, pieces)) * model.d_model * model.architecture.streams * 4
+    streams = model.architecture.streams
+    size = sum(map(len, pieces)) * model.d_model * 4 * (1 if streams is None else streams.count)
     live = isinstance(model.checkpoint, ModuleCheckpoint)
     return not pair and not live and size <= MOST_BYTES
 

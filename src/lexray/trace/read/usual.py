@@ -40,12 +40,12 @@ from lexray.trace.record.prompt import encode, len_embedding, longest
 from lexray.trace.recording import Recording
 
 PLACES = (
-    *("pre", "self", "mid", "attention", "cross", "mixer", "mlp"),
+    *("pre", "self", "mid", "attention", "laurel", "cross", "mixer", "mlp"),
     *("attn_in", "cross_in", "mixer_in", "mlp_in", "heads", "cross_heads", "values"),
 )
 """The kinds of places, as a lens names them; `post` is the next layer's `pre`."""
 OF_HEADS = frozenset({"heads", "cross_heads", "values"})
-ADDED = frozenset({"attention", "cross", "mixer", "mlp", *OF_HEADS})
+ADDED = frozenset({"attention", "laurel", "cross", "mixer", "mlp", *OF_HEADS})
 """What is added to the stream."""
 LIKE: dict[str, Kind] = {"neurons": "value", "queries": "K", "keys": "Q"}
 """What is read as parameters are: a neuron is its value; a query asks with its head's rows of W_K,

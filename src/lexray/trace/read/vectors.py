@@ -29,6 +29,7 @@ IN_BLOCK = ("pre", "self", "mid", "post")
 SUB_BLOCKS = {
     "attention": "attn_out",
     "cross": "cross.out",
+    "laurel": "laurel_out",
     "mixer": "mixer_out",
     "mlp": "mlp_out",
     "attn_in": "attn_in",
@@ -221,6 +222,8 @@ def has_kind(block: Block, kind: str) -> bool:
         return not block.attention.absent
     if kind.startswith("mixer"):
         return block.mixer is not None
+    if kind == "laurel":
+        return block.laurel is not None
     if kind.startswith("cross") or kind == "self":
         return block.cross is not None
     return not block.ff.absent or kind not in ("mlp", "mlp_in", "neurons")

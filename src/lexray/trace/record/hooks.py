@@ -18,6 +18,7 @@ from lexray.errors import LexrayError
 from lexray.families import (
     Architecture,
     Attention,
+    Block,
     Experts,
     FeedForward,
     Heads,
@@ -27,12 +28,14 @@ from lexray.families import (
     Norm,
     QKNorm,
 )
+from lexray.families.streams import AltUp, unite
 from lexray.trace.record.attention import (
     only_first,
     uses_interface,
     watch_attention,
     weights_of,
 )
+from lexray.trace.record.beside import as_rows, read_predictions
 from lexray.trace.record.experts import watch_experts
 from lexray.trace.record.keeper import Keeper
 from lexray.trace.record.running import RECORDING, EnoughError, evaluating
@@ -142,27 +145,41 @@ class Recorder(Keeper):
         blocks, kept = self.architecture.blocks, self.plan.layers
         for n, block in enumerate(blocks):
             if n == 0 or ("residual" in self.plan.what and {n, n - 1} & {*kept}):
-                self.before(block.module, self._keeper(n, "resid_pre"))
+                self.before(block.module, partial(self._keep_stream, n))
             if n in kept:
                 if not block.attention.absent:
                     self._hook_attention(n, block.attention)
-                if block.mixer is not None and "residual" in self.plan.what:
-                    self._hook_mixer(n, block.mixer)
+                if "residual" in self.plan.what:
+                    self._hook_beside(n, block)
                 if not block.ff.absent:
                     self._hook_ff(n, block.ff)
-        self.after(blocks[-1].module, self._keeper(len(blocks), "resid_pre"))
+        self.after(blocks[-1].module, partial(self._keep_stream, len(blocks)))
         if self.plan.stops and kept:
             self.after(blocks[max(kept)].module, partial(self._stop, max(kept)))
 
     def _stop(self, n: int, out: Any) -> None:
         """After the last layer that is wanted; what it gives on tells whether all went well."""
-        self.keep(n + 1, "resid_pre", _first(out))
+        self._keep_stream(n + 1, out)
         raise EnoughError
+
+    def _keep_stream(self, n: int, passed: Any) -> None:
+        """What enters a block; of several streams each, and what they come to together."""
+        x, streams = _first(passed), self.architecture.streams
+        if streams is not None:
+            rows = as_rows(x)
+            self.keep(n, "streams", rows)
+            x = unite(rows, [self._find(linear.module) for linear in streams.gather])
+        self.keep(n, "resid_pre", x)
+
+    def _hook_altup(self, n: int, spec: AltUp) -> None:
+        """By which numbers a layer mixes the streams."""
+        self.after(spec.predict.module, lambda x: self.keep(n, "predict", read_predictions(x)))
+        self.after(spec.correct.module, lambda x: self.keep(n, "correct", x + 1))
 
     def _hook_ends(self) -> None:
         """The parts of the embedding (where there is more than the tokens'), and the final norm."""
         a = self.architecture
-        if a.positions or a.token_types or a.embed_norm or a.sinusoids:
+        if a.positions or a.token_types or a.embed_norm or a.sinusoids or a.streams:
             names = {"token": a.embed, "position": a.positions, "token_type": a.token_types}
             if a.project_in is not None and not a.projects_last:
                 names["token"] = a.project_in.weight
@@ -214,11 +231,20 @@ class Recorder(Keeper):
     def _keep_z(self, n: int, z: Tensor) -> None:
         self.keep(n, "z", z)
 
-    def _hook_mixer(self, n: int, spec: Mixer) -> None:
-        self.before(spec.inputs[0].module, self._keeper(n, "mixer_in"))
-        self.after(spec.w_out.module, self._keeper(n, "mixer_write"))
+    def _hook_beside(self, n: int, block: Block) -> None:
+        """A mixer, LAuReL, and how several streams are mixed."""
+        if block.mixer is not None:
+            self.before(block.mixer.inputs[0].module, self._keeper(n, "mixer_in"))
+            self._hook_mixer(n, "mixer", block.mixer)
+        if block.laurel is not None:  # which reads what attention does
+            self._hook_mixer(n, "laurel", block.laurel)
+        if block.altup is not None:
+            self._hook_altup(n, block.altup)
+
+    def _hook_mixer(self, n: int, name: str, spec: Mixer) -> None:
+        self.after(spec.w_out.module, self._keeper(n, f"{name}_write"))
         if spec.post_norm is not None and spec.post_norm.module is not None:
-            self.after(spec.post_norm.module, self._keeper(n, "mixer_out"))
+            self.after(spec.post_norm.module, self._keeper(n, f"{name}_out"))
 
     def _keep_gate(self, n: int, gate: Heads, out: Tensor) -> None:
         self.keep(n, "gate", _part(self.as_batch(out), gate, None).sigmoid())

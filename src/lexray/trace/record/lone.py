@@ -26,7 +26,6 @@ from lexray.trace.record.module import (
     module_names,
     module_of,
 )
-from lexray.trace.record.refuse import refuse_streams
 from lexray.trace.record.running import RECORDING, EnoughError, evaluating
 from lexray.trace.record.spread import entry_device
 
@@ -40,8 +39,9 @@ Finish = Callable[[Tensor], Tensor]
 def lone_states(
     weights: Weights, *, entering: bool, finish: Finish | None = None
 ) -> Float[Tensor, "e d_model"]:
-    """Each token's residual stream as it enters the first block, or as it leaves it; `finish` is
-    what is kept of so many of them, so that never all lie there in full precision."""
+    """Each token's residual stream as it enters the first block, or as it leaves it (of several
+    streams the one that blocks work on); `finish` is what is kept of so many of them, so that never
+    all lie there in full precision."""
     first, module = _one_block(weights)
     n = module.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     give_back()  # what reading the block left behind
@@ -79,7 +79,6 @@ def placed_states(
 
 def _one_block(weights: Weights) -> tuple[Weights, nn.Module]:
     """A model of the first block alone, and the module that runs it."""
-    refuse_streams(weights)
     first = _first_block_alone(weights)
     if _is_of_pair(weights):
         return first, _stack_of(weights)
@@ -162,24 +161,34 @@ def _first_block_alone(weights: Weights) -> Weights:
 def _watch(first: Weights, module: nn.Module, entering: bool) -> Iterator[list[Tensor]]:
     """Inside, a forward pass ends at the block and leaves what it saw in the list."""
     seen: list[Tensor] = []
-    block = _first_of(first, module)
+    block, streams = _first_of(first, module), first.architecture.streams
 
     def see_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.append(args[0] if args else kwargs["hidden_states"])
         raise EnoughError
 
     def see_output(_: nn.Module, __: Any, out: Any) -> None:
-        seen.append(out[0] if isinstance(out, tuple | list) else out)
+        passed = out[0] if isinstance(out, tuple | list) else out
+        seen.append(passed if streams is None else passed[streams.active])
         raise EnoughError
 
     with RECORDING, ExitStack() as undo:
         undo.enter_context(evaluating(module))
         if entering:
-            handle = block.register_forward_pre_hook(see_input, with_kwargs=True)
+            reads = block if streams is None else _reader_of(first, block)
+            handle = reads.register_forward_pre_hook(see_input, with_kwargs=True)
         else:
             handle = block.register_forward_hook(see_output)
         undo.callback(handle.remove)
         yield seen
+
+
+def _reader_of(first: Weights, block: nn.Module) -> nn.Module:
+    """The module that reads the one of several streams which the block works on: its first norm."""
+    spec = first.architecture.blocks[0]
+    assert spec.attention.pre_norm is not None
+    assert spec.attention.pre_norm.module is not None
+    return block.get_submodule(spec.attention.pre_norm.module.removeprefix(f"{spec.module}."))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ PARTS: dict[What, tuple[str, ...]] = {
         *("resid_pre", "resid_mid", "resid_post"),
         *("attn_in", "attn_write", "attn_out", "mlp_in", "mlp_write", "mlp_out"),
         *("mixer_in", "mixer_write", "mixer_out", "cross_in", "cross_write"),
-        "cross_out",
+        *("cross_out", "laurel_write", "laurel_out", "streams", "predict", "correct"),
     ),
     "attention": (
         "cross_q",
@@ -90,7 +90,11 @@ def kept_bytes(model: Anatomy, plan: RecordPlan, itemsize: int) -> int:
                 pairs = len(both) + (block.mixer is not None)
                 last = None if block.mixer is None else block.mixer.post_norm
                 behind += last is not None and last.module is not None
-                numbers += (1 + 2 * pairs + behind) * rows * a.d_model
+                if block.laurel is not None:
+                    behind += 2
+                numbers += (_count_streams(a) + 2 * pairs + behind) * rows * a.d_model
+                if a.streams is not None:
+                    numbers += rows * a.streams.count * (a.streams.count + 1)
             if "attention" in plan.what:
                 numbers += _count_attention(block.attention, n, rows)
             if "heads" in plan.what:
@@ -107,7 +111,14 @@ def _count_ends(a: Architecture) -> int:
     parts = sum(part is not None for part in beside)
     if (parts or a.embed_norm) and a.embedder != "":
         parts += 1
-    return 2 + (a.final_norm is not None) + parts
+    if a.streams is not None:
+        parts += 1
+    return 2 * _count_streams(a) + (a.final_norm is not None) + parts
+
+
+def _count_streams(a: Architecture) -> int:
+    """The stream around a layer; of several, each, and what they come to together."""
+    return 1 if a.streams is None else a.streams.count + 1
 
 
 def _count_attention(spec: Attention, n: int, rows: int) -> int:
@@ -131,7 +142,7 @@ def passing_bytes(model: Anatomy, plan: RecordPlan, itemsize: int) -> int:
     a, batch, n = model.architecture, len(plan.lengths), max(plan.lengths)
     scores = 2 * a.n_heads * n * n * 4 if "attention" in plan.what else 0
     logits = n * a.d_vocab * 4 if "logits" in plan.what else 0
-    widest = max(scores, logits, n * (4 * a.d_model + 3 * a.d_mlp) * itemsize)
+    widest = max(scores, logits, n * (4 * _count_streams(a) * a.d_model + 3 * a.d_mlp) * itemsize)
     return batch * widest
 
 

@@ -14,15 +14,13 @@ def refuse_pair(model: Weights) -> None:
             "one text; with a source and a target there are model.trace(source, target=…), its "
             "lens, contributions, flow and effects, and model.generate(source, target=…)"
         )
-    refuse_streams(model)
 
 
 def refuse_streams(model: Weights) -> None:
-    """Raises for a model whose layers mix several residual streams: what is recorded of one would
-    not add up."""
-    if (n := model.architecture.streams) > 1:
+    """Raises for what cuts a model in two, where several residual streams would have to go on."""
+    if (streams := model.architecture.streams) is not None:
         raise LexrayError(
-            f"{model.name} has {n} residual streams, which every layer mixes anew, so that its "
-            "passes are not recorded: lexray reads its weights (model['L3H2'], model['L3N17'], "
-            "model.lookup(…)); model.module() is transformers' own model, to be run by itself"
+            f"{model.name} has {streams.count} residual streams, which every layer mixes anew, and "
+            "this joins one stream of a model to one of another; model.trace(…), its lens, "
+            "contributions, flow and effects are there"
         )

@@ -31,7 +31,7 @@ from lexray.trace.record.keeper import Kept
 from lexray.trace.record.module import module_of
 from lexray.trace.record.plan import RecordPlan, choose_what, refuse_too_large
 from lexray.trace.record.prompt import pad, read_prompts, refuse_too_long
-from lexray.trace.record.refuse import refuse_pair, refuse_streams
+from lexray.trace.record.refuse import refuse_pair
 from lexray.trace.record.running import RECORDING, EnoughError, evaluating
 from lexray.trace.record.spread import entry_device
 from lexray.trace.recording import Recording, no_head
@@ -60,7 +60,6 @@ def record(
     last of the layers is not run."""
     if model.architecture.encoder is not None:
         refuse_pair(model)
-    refuse_streams(model)
     runner = runner_of(model)
     if new_tokens < 0:
         raise LexrayError(f"new_tokens={new_tokens} is negative")

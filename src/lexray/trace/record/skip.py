@@ -73,4 +73,5 @@ def lowest_needed(blocks: Sequence[Block], first: int) -> int:
     one's keys and values, or its choice of positions, find them."""
     rest = [block.attention for block in blocks[first:]]
     needed = [layer for x in rest for layer in (x.shares, x.chosen_by) if layer is not None]
-    return min([first, *needed])
+    lowest = min([first, *needed])
+    return first if lowest == first else lowest_needed(blocks, lowest)
