@@ -94,17 +94,17 @@ def related(
     if not readers:
         raise LexrayError(f"{model.name} has no {read}s")
     pairs = list(zip(readers, model.groups("value"), strict=True))
-    neurons: list[RelatedNeuron] = []
-    for keys, values in track(pairs, len(pairs), f"comparing {read}s and values"):
-        neurons += _related_in(model, keys, values, k, overlap)
-    neurons.sort(key=lambda neuron: -neuron.shared)
     total = sum(keys.n for keys, _ in pairs)
+    each = (n for keys, values in pairs for n in _compare(model, keys, values, k, overlap))
+    found = track(each, total, f"comparing {read}s and values")
+    neurons = sorted((n for n in found if n is not None), key=lambda neuron: -neuron.shared)
     return Related(model.space.source(""), k, overlap, read, total, tuple(neurons))
 
 
-def _related_in(
+def _compare(
     model: Anatomy, keys: VectorGroup, values: VectorGroup, k: int, overlap: float
-) -> Iterator[RelatedNeuron]:
+) -> Iterator[RelatedNeuron | None]:
+    """Each neuron of a layer; None for those that share less."""
     start = 0
     for X, Y in zip(keys.blocks(), values.blocks(), strict=True):
         a = keys.space.top(X, keys.kind, k).top_ids.cpu()
@@ -112,6 +112,7 @@ def _related_in(
         shared, size = members(a, b), a.shape[1]
         for i, n in enumerate(shared.sum(1).tolist()):
             if n / size < overlap:
+                yield None
                 continue
             common = a[i][shared[i]][:8].tolist()
             yield RelatedNeuron(
