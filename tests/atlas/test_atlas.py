@@ -249,10 +249,10 @@ def test_compare_two_checkpoints(llama: Path, atlas: lx.Atlas, tmp_path: Path) -
     own = {row["address"]: set(row["top_ids"]) for row in atlas.vectors("value", 1)}
     share = len(own["L1N3.value"] & own["L1N8.value"]) / 12
     assert found[0]["shared"] == pytest.approx(share)
-    again = {
-        row["address"]: row["other"]
-        for row in atlas.compare(edited, 100, by="words", kind="value", layer=1)
-    }
+    by_words = atlas.compare(edited, 100, by="words", kind="value", layer=1)
+    alike = [abs(score or 0) for score in by_words.column("alike")]
+    assert alike == sorted(alike, reverse=True)
+    again = {row["address"]: row["other"] for row in by_words}
     assert again["L1N3.value"] == "L1N8.value"
     assert again["L1N8.value"] == "L1N3.value"
     same = atlas.compare(edited, 100, kind="VO")

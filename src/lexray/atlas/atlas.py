@@ -282,7 +282,7 @@ class Atlas:
         By "place" (the default where both models have the same sizes) parameters of one address are
         compared: which share of their lists, and of heads' pairs, they have in common, the least
         first. By "words" the most legible vectors here stand beside those there whose lists are
-        most like theirs. `kind` may be VO or QK, too, by place.
+        most like theirs, the most alike first. `kind` may be VO or QK, too, by place.
         """
         sizes = self.manifest.sizes, other.manifest.sizes
         title = f"{self.model} beside {other.model}"

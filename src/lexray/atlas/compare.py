@@ -162,8 +162,9 @@ def _words(lists: pa.ChunkedArray, shown: Sequence[str]) -> list[list[str]]:
 
 
 def join_partners(owns: Sequence[dict[str, Any]], partners: Sequence[Rows]) -> pa.Table:
-    """Vectors of one model, each with the one in the other whose list is most like it."""
-    rows = []
+    """Vectors of one model, each with the one in the other whose list is most like it; the most
+    alike first, then those that have none."""
+    rows: list[dict[str, Any]] = []
     for own, theirs in zip(owns, partners, strict=True):
         best = theirs[0] if len(theirs) else {}
         rows.append(
@@ -178,6 +179,7 @@ def join_partners(owns: Sequence[dict[str, Any]], partners: Sequence[Rows]) -> p
         )
     if not rows:
         raise LexrayError("there are no vectors of that kind and layer")
+    rows.sort(key=lambda row: -abs(row["alike"] or 0))
     table = pa.Table.from_pylist(rows)
     at = table.schema.get_field_index("top_ids")
     return table.set_column(at, "top_ids", table["top_ids"].cast(IDS))
