@@ -160,8 +160,11 @@ def test_half_precision_adds_up() -> None:
         assert found.total == pytest.approx(found.logit, abs=0.05)
 
 
-def test_words_of_a_key_need_no_pass() -> None:
+def test_weights_are_read_and_described() -> None:
     model = live("sparse")
+    assert "3, mixed by every layer" in str(model.info())
+    named = {parameter["parameter"] for parameter in model.info().parameters}
+    assert {"W_Q", "W_mixer, out", "W_LAuReL, in"} <= named
     assert len(model["L4H1"].vo.top(5)) == 5
     assert torch.equal(model["L4H1"].W_K, model["L1H1"].W_K)
 

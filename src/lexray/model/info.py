@@ -166,6 +166,10 @@ def traits(model: Weights) -> dict[str, str]:
         traits["attention"] = "weights sum to less than one: each head has a sink"
     if any(x.gate for x in attentions):
         traits["gates"] = "what each head writes is multiplied by the sigmoid of one"
+    if (streams := model.architecture.streams) is not None:
+        traits["residual streams"] = (
+            f"{streams.count}, mixed by every layer, which works on number {streams.active} of them"
+        )
     windows = Counter(x.window for x in attentions if x.window)
     if windows:
         traits["windows"] = ", ".join(

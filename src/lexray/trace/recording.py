@@ -100,7 +100,7 @@ class Recording:
 
     @property
     def embed(self) -> Float[Tensor, "p d_model"]:
-        """What enters layer 0."""
+        """What enters layer 0, as its `resid_pre` has it."""
         return self.parts[0, "resid_pre"]
 
     @cached_property
