@@ -196,6 +196,7 @@ def test_the_shelf_says_what_each_model_is(tmp_path: Path) -> None:
         (PAGES[10], "changed"),
         (PAGES[10], "lens"),
         (PAGES[10], "attention"),
+        (PAGES[11], "heads"),
     ],
 )
 def test_the_command_gives_what_is_shown(client: TestClient, path: str, name: str) -> None:

@@ -223,9 +223,16 @@ def _address_at(groups: Sequence[Searched], starts: list[int], place: int) -> st
 
 
 def _rows(group: Searched, inside: list[int]) -> Float[Tensor, "some d_model"]:
+    """These vectors of a group, of which not all lie in memory together."""
     if len(inside) < FEW:
         return torch.stack([group[i].tensor for i in inside])
-    return group.tensor[torch.tensor(inside)]
+    wanted, parts, order, start = torch.tensor(inside), [], [], 0
+    for block in group.blocks():
+        here = ((wanted >= start) & (wanted < start + len(block))).nonzero()[:, 0]
+        parts.append(block[(wanted[here] - start).to(block.device)])
+        order.append(here)
+        start += len(block)
+    return torch.cat(parts)[torch.cat(order).argsort().to(parts[0].device)]
 
 
 def shared_key(vector: Findable | Searched) -> Hashable:

@@ -6,8 +6,10 @@ parts of a model. `lexray.model.model.Model` is the face on top.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -315,6 +317,19 @@ class Weights:
             kept = torch.where(used.to(values.device), values, torch.zeros_like(values))
             require_finite(checkpoint.describe(name), kept, [part.start or 0 for part in index])
         return values
+
+    @property
+    def run_dtype(self) -> torch.dtype:
+        """That of a forward pass: the one asked for, else the one most of the weights have; 8 bits
+        become float32."""
+        if self.dtype is not None:
+            return self.dtype
+        counts: Counter[torch.dtype] = Counter()
+        for info in map(self.checkpoint.info, self.checkpoint.names()):
+            if info.dtype.is_floating_point:
+                counts[info.dtype] += prod(info.shape)
+        most = max(counts, key=lambda dtype: counts[dtype], default=torch.float32)
+        return torch.float32 if most.itemsize == 1 else most
 
     # ------------------------------------------------------------------ the embeddings
 

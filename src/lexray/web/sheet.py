@@ -21,6 +21,8 @@ from lexray.web.query import Query, link
 When = Literal["now", "soon", "asked"]
 Width = Literal["whole", "half", "third", "rest"]
 VIEWS = ("standard", "raw")
+IN_FULL = ("ablate", "evidence")
+"""Commands that run in float32 unless they are told a dtype."""
 
 
 @runtime_checkable
@@ -89,6 +91,8 @@ class Viewpoint:
     def command(self, name: str, *words: str | int, offset: bool = False) -> str:
         """A command line; `offset`: whether the command knows of one."""
         parts = ["lexray", name, *words_of(self.served.origin), *map(str, words)]
+        if name in IN_FULL and self.served.origin.dtype is None:
+            parts += ["--dtype", str(self.model.run_dtype).removeprefix("torch.")]
         if self.view != "standard":
             parts += ["--view", self.view]
         if offset and self.offset:

@@ -83,7 +83,7 @@ def build_first_block(model: Weights) -> nn.Module:
         setattr(config, entry, value)
     module = _fill(model, config, without=(a.embed, a.unembed), lazy=Filed)
     let_go_after(module)
-    look_up(module.get_input_embeddings(), model.tensor(a.embed), module_dtype(model))
+    look_up(module.get_input_embeddings(), model.tensor(a.embed), model.run_dtype)
     placed: nn.Module = module.to(model.device)
     return placed.requires_grad_(False)
 
@@ -157,19 +157,6 @@ def text_names(model: Weights) -> dict[str, str]:
     return {reduce(lambda x, word: x.replace(word, "", 1), inner, name): name for name in inside}
 
 
-def module_dtype(model: Weights) -> torch.dtype:
-    """The dtype asked for, else the one most of the weights have; 8 bits become float32."""
-    if model.dtype is not None:
-        return model.dtype
-    counts: dict[torch.dtype, int] = {}
-    for name in model.checkpoint.names():
-        info = model.checkpoint.info(name)
-        if info.dtype.is_floating_point:
-            counts[info.dtype] = counts.get(info.dtype, 0) + torch.Size(info.shape).numel()
-    most = max(counts, key=lambda dtype: counts[dtype], default=torch.float32)
-    return torch.float32 if most.itemsize == 1 else most
-
-
 def fill(
     cls: type[PreTrainedModel],
     config: PreTrainedConfig,
@@ -179,7 +166,7 @@ def fill(
 ) -> PreTrainedModel:
     """A module of this class with the checkpoint's tensors; none missing, none made up. Those that
     it is to be `without` take no memory and are no numbers."""
-    names, lock, info, dtype = text_names(model), Lock(), model.checkpoint.info, module_dtype(model)
+    names, lock, info, dtype = text_names(model), Lock(), model.checkpoint.info, model.run_dtype
     tensors = {
         inner: Absent(info(name).shape, dtype)
         if name in without
