@@ -56,6 +56,7 @@ from lexray.families import (
     ungated,
     xglm,
 )
+from lexray.families.gguf import layered
 from lexray.families.linear import Heads, Latent, Linear, Norm
 from lexray.families.registry import Config, Family, Names, families, family, find_family
 from lexray.families.spec import (
@@ -118,6 +119,7 @@ __all__ = [
     "hunyuan",
     "jamba",
     "kimi_linear",
+    "layered",
     "lfm2",
     "llama",
     "llama4",

@@ -65,7 +65,8 @@ def experts(c: Config, t: Names, stem: str, norm: Norm) -> Experts:
     )
 
 
-gguf.declare("ernie4_5", gguf.Naming("ernie4_5", gguf.LLAMA))
+for architecture in ("ernie4_5", "paddleocr"):  # whose pictures lie in another file
+    gguf.declare(architecture, gguf.Naming("ernie4_5", gguf.LLAMA))
 
 
 STATICS = f"{gguf.LAYER}mlp.moe_statics.e_score_correction_bias"

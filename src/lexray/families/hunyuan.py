@@ -121,5 +121,6 @@ def moe_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-gguf.declare("hunyuan-dense", gguf.Naming("hunyuan_v1_dense", HUNYUAN_GGUF))
+for architecture in ("hunyuan-dense", "hunyuan_vl"):
+    gguf.declare(architecture, gguf.Naming("hunyuan_v1_dense", HUNYUAN_GGUF))
 gguf.declare("hunyuan-moe", moe_gguf)

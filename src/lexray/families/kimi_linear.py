@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from lexray.families import deepseek
 from lexray.families.experts import W1_W3_W2, deepseek_feed_forward
+from lexray.families.gguf import layouts
+from lexray.families.gguf import names as gguf
 from lexray.families.linear import Norm
 from lexray.families.mixers import DELTA, attends, mixer, no_attention
 from lexray.families.parts import decoder, sizes
@@ -72,3 +75,64 @@ def linear(c: Config, t: Names, stem: str, norm: Norm) -> Mixer:
     return mixer(
         t, stem, inputs, width * count, "linear attention", BETWEEN, out="o_proj", pre_norm=norm
     )
+
+
+ATTENTION, MOE = f"{gguf.LAYER}self_attn.", f"{gguf.LAYER}block_sparse_moe."
+LINEAR_GGUF: gguf.Names = {
+    f"{ATTENTION}{ours}": f"blk.{{n}}.ssm_{theirs}"
+    for ours, theirs in (
+        ("b_proj", "beta"),
+        ("f_a_proj", "f_a"),
+        ("f_b_proj", "f_b"),
+        ("g_a_proj", "g_a"),
+        ("g_b_proj", "g_b"),
+        ("o_norm", "norm"),
+    )
+}
+
+
+def gguf_names(m: gguf.Keys) -> gguf.Naming:
+    """Kernels and decays have axes of length one, which other programs than the converter cut."""
+    kernel = (-1, 1, m.size("ssm.conv_kernel"))
+    decay = gguf.GGUFSource(
+        "blk.{n}.ssm_a", exact=True, shaped=(1, 1, -1, 1), undo=layouts.undo_decay
+    )
+    inside = {ours: x for ours, x in deepseek.names_gguf(m).items() if ".mlp." not in ours}
+    names: gguf.Names = {
+        **inside,
+        **LINEAR_GGUF,
+        **{
+            f"{ATTENTION}{x}_conv1d": gguf.GGUFSource(f"blk.{{n}}.ssm_conv1d_{x}", shaped=kernel)
+            for x in "qkv"
+        },
+        f"{ATTENTION}A_log": decay,
+        f"{ATTENTION}dt_bias": gguf.GGUFSource("blk.{n}.ssm_dt.bias", exact=True),
+        **{ours.replace(".mlp.", ".block_sparse_moe."): x for ours, x in gguf.MLP.items()},
+        **layouts.name_experts(m, MOE, names=("w1", "w3", "w2")),
+        **layouts.name_shared(f"{MOE}shared_experts"),
+        **layouts.name_correction(f"{MOE}gate.e_score_correction_bias"),
+    }
+    return gguf.Naming("kimi_linear", names, gguf_config, deepseek.direct(m))
+
+
+def gguf_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """llama.cpp takes it for granted that the weights of experts are made to add up to 1."""
+    full, sparse = (
+        set(layouts.layers_with(m, c, stem)) for stem in ("attn_kv_a_mqa", "ffn_gate_inp")
+    )
+    layers, width = range(c["num_hidden_layers"]), m.size("kda.head_dim")
+    own = deepseek.latent_config(m, c) | layouts.deepseek_experts(m, c) | {"norm_topk_prob": True}
+    return {
+        **own,
+        **{theirs: (c | own).get(ours) for ours, theirs in OTHER_WORDS.items()},
+        "model_max_length": m.size("context_length"),
+        "layer_types": [f"{'full' if n in full else 'linear'}_attention" for n in layers],
+        "mlp_layer_types": ["sparse" if n in sparse else "dense" for n in layers],
+        "linear_head_dim": width,
+        "linear_num_heads": layouts.width(m, "ssm_beta"),
+        "linear_conv_kernel_dim": m.size("ssm.conv_kernel"),
+        "rope_scaling": None,
+    }
+
+
+gguf.declare("kimi-linear", gguf_names)

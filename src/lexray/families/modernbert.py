@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from lexray.families.gguf import names as gguf
 from lexray.families.parts import attention, fused, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import Rotary, rotary
@@ -74,3 +77,38 @@ def layer_rotary(c: Config, d_head: int, slides: bool) -> Rotary:
     theta = c["local_rope_theta"] if slides else c["global_rope_theta"]
     kind = "sliding_attention" if slides else "full_attention"
     return rotary(c, d_head, layer_type=kind, theta=theta)
+
+
+MODERNBERT_GGUF: gguf.Names = {
+    "embeddings.tok_embeddings": "token_embd",
+    "embeddings.norm": "token_embd_norm",
+    "final_norm": "output_norm",
+    "layers.{n}.attn_norm": "blk.{n}.attn_norm",
+    "layers.{n}.attn.Wqkv": "blk.{n}.attn_qkv",
+    "layers.{n}.attn.Wo": "blk.{n}.attn_output",
+    "layers.{n}.mlp_norm": "blk.{n}.ffn_norm",
+    "layers.{n}.mlp.Wi": "blk.{n}.ffn_up",
+    "layers.{n}.mlp.Wo": "blk.{n}.ffn_down",
+}
+
+
+def gguf_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """The body alone; every how many layers one has no window, is three unless the file says it."""
+    local = m.above_one("rope.freq_base_swa", 10_000.0)
+    every = m.length("attention.sliding_window_pattern")
+    thetas = {"full_attention": c["rope_theta"], "sliding_attention": local}
+    return {
+        "norm_eps": c["layer_norm_eps"] or c["rms_norm_eps"],
+        "local_attention": m.size("attention.sliding_window"),
+        "global_attn_every_n_layers": every,
+        "hidden_activation": m.text("hidden_activation"),
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()
+        },
+        "rope_scaling": None,
+        "partial_rotary_factor": None,
+        "architectures": ["ModernBertModel"],
+    }
+
+
+gguf.declare("modern-bert", gguf.Naming("modernbert", MODERNBERT_GGUF, gguf_config))

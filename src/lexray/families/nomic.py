@@ -3,7 +3,10 @@ queries, keys and values in one matrix, modules have them apart, and each its ow
 
 from __future__ import annotations
 
+from typing import Any
+
 from lexray.families.bert import DEFAULTS, encoder, lm_head
+from lexray.families.gguf import names as gguf
 from lexray.families.parts import attention, fused, projections, sizes
 from lexray.families.registry import Config, Names, family
 from lexray.families.rotary import rotary
@@ -30,6 +33,7 @@ def describe(c: Config, t: Names) -> Architecture:
         head=lm_head(c, t, f"{stem}dense", f"{stem}layer_norm", c["hidden_act"]),
         embed_norm=t.norm("layer", first, c["layer_norm_eps"]),
         positions=None,
+        settings=(("pad_token_id", c.get("pad_token_id") or 0),),  # its class needs a number
     )
 
 
@@ -48,3 +52,30 @@ def block(c: Config, t: Names, stem: str) -> Block:
         attention(heads, s, rotary(c, s["d_head"]), sum_norm=first),
         FeedForward(up, down, c["hidden_act"], s["d_mlp"], w_gate=gate, sum_norm=second),
     )
+
+
+NOMIC_GGUF: gguf.Names = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "emb_ln": "token_embd_norm",
+    "encoder.layers.{n}.attn.Wqkv": "blk.{n}.attn_qkv",
+    "encoder.layers.{n}.attn.out_proj": "blk.{n}.attn_output",
+    "encoder.layers.{n}.norm1": "blk.{n}.attn_output_norm",
+    "encoder.layers.{n}.mlp.fc11": "blk.{n}.ffn_up",
+    "encoder.layers.{n}.mlp.fc12": "blk.{n}.ffn_gate",
+    "encoder.layers.{n}.mlp.fc2": "blk.{n}.ffn_down",
+    "encoder.layers.{n}.norm2": "blk.{n}.layer_output_norm",
+}
+
+
+def gguf_config(m: gguf.Keys, c: dict[str, Any]) -> dict[str, Any]:
+    """The body alone."""
+    pad = m.file.metadata.get("tokenizer.ggml.padding_token_id")
+    return {
+        "pad_token_id": pad if isinstance(pad, int) and pad < c["vocab_size"] else None,
+        "type_vocab_size": m.file.info("token_types.weight").shape[0],
+        "architectures": ["NomicBertModel"],
+    }
+
+
+gguf.declare("nomic-bert", gguf.Naming("nomic_bert", NOMIC_GGUF, gguf_config))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from gguf import Keys
 
 from tests.families.gguf.keys import KV, LAYER, RMS, SIZES, Config, Metadata, base, only
-from tests.families.gguf.newer import SIGMOID, deepseek_keys, groups
+from tests.families.gguf.newer import NONE, SIGMOID, attending, deepseek_keys, groups, windows
 
 
 def dbrx_keys(c: Config) -> Metadata:
@@ -74,10 +75,102 @@ def mimo_keys(c: Config) -> Metadata:
     )
 
 
+def layered_keys(c: Config) -> Metadata:
+    """What Gemma 3n and 4 have."""
+    return base(c | {"intermediate_size": None}) | {
+        Keys.LLM.FINAL_LOGIT_SOFTCAPPING: c["final_logit_softcapping"],
+        Keys.LLM.EMBD_LENGTH_PER_LAYER_INP: c["hidden_size_per_layer_input"],
+        Keys.Attention.SHARED_KV_LAYERS: c["num_kv_shared_layers"],
+        **windows(c),
+    }
+
+
+def gemma4_keys(c: Config) -> Metadata:
+    wide = c["per_layer_config"][str(c["num_hidden_layers"] - 1)]
+    kinds, width = c["layer_types"], c["intermediate_size"]
+    ff: int | list[int] = width
+    if c["use_double_wide_mlp"]:
+        first = len(kinds) - c["num_kv_shared_layers"]
+        ff = [width if n < first else 2 * width for n in range(len(kinds))]
+    few = wide.get("num_key_value_heads", c["num_key_value_heads"])
+    return layered_keys(c) | {
+        KV: [few if "full" in kind else c["num_key_value_heads"] for kind in kinds],
+        Keys.LLM.FEED_FORWARD_LENGTH: ff,
+        Keys.Attention.KEY_LENGTH: wide["head_dim"],
+        Keys.Attention.VALUE_LENGTH: wide["head_dim"],
+        Keys.Attention.KEY_LENGTH_SWA: c["head_dim"],
+        Keys.Attention.VALUE_LENGTH_SWA: c["head_dim"],
+        Keys.Rope.DIMENSION_COUNT: wide["head_dim"],
+        Keys.Rope.DIMENSION_COUNT_SWA: c["head_dim"],
+        Keys.LLM.EXPERT_FEED_FORWARD_LENGTH: c["moe_intermediate_size"],
+        Keys.LLM.EXPERT_USED_COUNT: c["top_k_experts"],
+    }
+
+
+def gemma3n_keys(c: Config) -> Metadata:
+    share = torch.tensor(c["activation_sparsity_pattern"], dtype=torch.float32)
+    return layered_keys(c) | {
+        Keys.LLM.FEED_FORWARD_LENGTH: c["intermediate_size"],
+        Keys.LLM.ALTUP_ACTIVE_IDX: c["altup_active_idx"],
+        Keys.LLM.ALTUP_NUM_INPUTS: c["altup_num_inputs"],
+        Keys.LLM.ACTIVATION_SPARSITY_SCALE: torch.distributions.Normal(0, 1).icdf(share).tolist(),
+    }
+
+
+def kimi_linear_keys(c: Config) -> Metadata:
+    full = [n for n, kind in enumerate(c["layer_types"]) if kind == "full_attention"]
+    turned, inner = c["qk_rope_head_dim"], c["kv_lora_rank"]
+    names = {"num_experts_per_tok": c["num_experts_per_token"], "num_experts": c["num_experts"]}
+    length = {"max_position_embeddings": c["model_max_length"]}
+    return (
+        base(c | names | length)
+        | attending(c | {"num_key_value_heads": 1}, full)
+        | {
+            Keys.LLM.VOCAB_SIZE: c["vocab_size"],
+            Keys.SSM.CONV_KERNEL: c["linear_conv_kernel_dim"],
+            Keys.KDA.HEAD_DIM: c["linear_head_dim"],
+            Keys.Attention.Q_LORA_RANK: c["q_lora_rank"],
+            Keys.Attention.KV_LORA_RANK: inner,
+            Keys.Rope.DIMENSION_COUNT: turned,
+            Keys.Attention.KEY_LENGTH: inner + turned,
+            Keys.Attention.VALUE_LENGTH: None,
+            Keys.Attention.KEY_LENGTH_MLA: c["qk_nope_head_dim"] + turned,
+            Keys.Attention.VALUE_LENGTH_MLA: c["v_head_dim"],
+            Keys.LLM.EXPERT_FEED_FORWARD_LENGTH: c["moe_intermediate_size"],
+            Keys.LLM.EXPERT_SHARED_COUNT: c["num_shared_experts"],
+            Keys.LLM.LEADING_DENSE_BLOCK_COUNT: 1,
+            Keys.LLM.EXPERT_WEIGHTS_SCALE: c["routed_scaling_factor"],
+            Keys.LLM.EXPERT_GATING_FUNC: SIGMOID,
+        }
+    )
+
+
+def modernbert_keys(c: Config) -> Metadata:
+    return base(c | {"rms_norm_eps": c["norm_eps"], "layer_norm_eps": c["norm_eps"]}) | {
+        Keys.Attention.SLIDING_WINDOW: c["local_attention"],
+        Keys.Attention.SLIDING_WINDOW_PATTERN: c.get("global_attn_every_n_layers"),
+        Keys.Attention.CAUSAL: False,
+        Keys.Rope.SCALING_TYPE: NONE,
+        Keys.LLM.VOCAB_SIZE: c["vocab_size"],
+    }
+
+
+def nomic_keys(c: Config) -> Metadata:
+    return base(c) | {
+        Keys.Attention.CAUSAL: False,
+        "tokenizer.ggml.token_type_count": c["type_vocab_size"],
+    }
+
+
 METADATA: dict[str, Callable[[Config], Metadata]] = {
     "dbrx": dbrx_keys,
     "glm_moe_dsa": glm5_keys,
     "mistral4": mistral4_keys,
     "minicpm3": minicpm3_keys,
     "mimo_v2_flash": mimo_keys,
+    "kimi_linear": kimi_linear_keys,
+    "modernbert": modernbert_keys,
+    "nomic_bert": nomic_keys,
+    "gemma4_text": gemma4_keys,
+    "gemma3n_text": gemma3n_keys,
 }

@@ -185,6 +185,51 @@ def mimo(state: State, c: Config) -> Tensors:
         yield f"{name}.weight" if name.endswith("attention_sink_bias") else name, tensor
 
 
+def gemma4(state: State, c: Config) -> Tensors:
+    """Factors of the router stand beside tensors; which pairs turn is a tensor."""
+    for name, tensor in state.items():
+        layer = name.partition(".layers.")[2].partition(".")[0]
+        if name.endswith("router.scale"):
+            name = f"blk.{layer}.ffn_gate_inp.scale"
+        elif name.endswith("router.per_expert_scale"):
+            name = f"blk.{layer}.ffn_down_exps.scale"
+        elif ".experts." in name or name.endswith("layer_scalar"):
+            name = f"{name}.weight"
+        yield name, tensor
+    size = c["per_layer_config"][str(c["num_hidden_layers"] - 1)]["head_dim"]
+    share = c["rope_parameters"]["full_attention"]["partial_rotary_factor"]
+    turned = int(size * share / 2)
+    yield "rope_freqs.weight", torch.tensor([1.0] * turned + [1e30] * (size // 2 - turned))
+
+
+def gemma3n(state: State, c: Config) -> Tensors:
+    """What maps between streams becomes two stacks."""
+    stacks: dict[str, list[Tensor]] = {}
+    for name, tensor in state.items():
+        if found := re.fullmatch(r"(.*altup_\w*projections)\.(\d+)\.weight", name):
+            parts = stacks.setdefault(f"{found[1]}.weight", [])
+            parts.append(state[f"{found[1]}.{len(parts)}.weight"])
+        else:
+            yield f"{name}.weight" if name.endswith("_scale") else name, tensor
+    for name, parts in stacks.items():
+        yield name, torch.stack(parts)
+
+
+def kimi_linear(state: State, c: Config) -> Tensors:
+    """Kernels as ggml wants them, decays in full; the dense layer under the name its files have."""
+    names = {"qk_nope_head_dim": c["qk_nope_head_dim"], "v_head_dim": c["v_head_dim"]}
+    for name, tensor in deepseek(state, c | names):
+        if name.endswith("_conv1d.weight"):
+            tensor = tensor.reshape(1, len(tensor), 1, tensor.shape[-1])
+        if name.endswith(".A_log"):
+            tensor = -tensor.exp()
+        if name.endswith(".dt_bias"):
+            name = name.replace(".dt_bias", ".dt_proj.bias")
+        if re.search(r"block_sparse_moe\.(gate|up|down)_proj", name):
+            name = name.replace("block_sparse_moe", "mlp")
+        yield name, tensor
+
+
 def gpt_oss(state: State, c: Config) -> Tensors:
     for name, tensor in state.items():
         ending = ".bias" if name.endswith("_bias") else ".weight"
@@ -327,6 +372,11 @@ TENSORS: dict[str, Callable[[State, Config], Tensors]] = {
     "mistral4": mistral4,
     "minicpm3": stacked,
     "mimo_v2_flash": mimo,
+    "kimi_linear": kimi_linear,
+    "modernbert": bert,
+    "nomic_bert": bert,
+    "gemma4_text": gemma4,
+    "gemma3n_text": gemma3n,
     "t5": t5,
     "mt5": t5,
     "umt5": t5,

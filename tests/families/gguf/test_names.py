@@ -71,8 +71,17 @@ def test_passes_are_those_of_the_model(variant: Variant, file: Path) -> None:
     check_logits(build(variant.name), file)
 
 
-ALSO = {"qwen2vl", "qwen3vl", "nemotron_h", "bert", "eurobert", "gemma-embedding", "t5"}
-"""Written as others are, and read as these: tested below; or of stacks, tested in test_stacks."""
+WRITTEN_AS = {
+    "qwen2vl": "qwen2",
+    "qwen3vl": "qwen3",
+    "qwen3vlmoe": "qwen3-moe",
+    "paddleocr": "ernie",
+    "hunyuan_vl": "hunyuan",
+    "nemotron_h": "nemotron-h",
+}
+STACKS = {"bert", "eurobert", "modern-bert", "nomic-bert", "gemma-embedding", "t5"}
+ALSO = {*WRITTEN_AS, *STACKS}
+"""Written as others are: tested below; or tested in test_stacks."""
 
 
 @pytest.mark.slow
@@ -172,10 +181,7 @@ def test_share_of_rotary_dimensions_survives_the_way_through_a_fraction(path: Pa
     assert len(rotary.frequencies) == 15
 
 
-@pytest.mark.parametrize(
-    ("architecture", "name"),
-    [("qwen2vl", "qwen2"), ("qwen3vl", "qwen3"), ("nemotron_h", "nemotron-h")],
-)
+@pytest.mark.parametrize(("architecture", "name"), WRITTEN_AS.items())
 def test_architectures_that_are_written_as_others(architecture: str, name: str, path: Path) -> None:
     called(converted(name), architecture).save(path)
     for oracle in ("OV", "FF", "unembedding", "disk=memory"):

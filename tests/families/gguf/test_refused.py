@@ -108,6 +108,9 @@ def test_unknown_architectures_are_refused_by_name(architecture: str, path: Path
         "mistral4",
         "minicpm3",
         "mimo2",
+        "gemma4",
+        "gemma4-moe",
+        "kimi-linear",
     ],
 )
 def test_missing_or_senseless_metadata(name: str, path: Path) -> None:

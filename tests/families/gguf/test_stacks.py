@@ -26,6 +26,8 @@ BODIES = {
     "roberta": "RobertaModel",
     "distilbert": "DistilBertModel",
     "eurobert": "EuroBertModel",
+    "modernbert": "ModernBertModel",
+    "nomic-bert": "NomicBertModel",
     "gemma3": "Gemma3TextModel",
 }
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -31,6 +31,14 @@ GEMMA3_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
 }
+GEMMA4_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    "full_attention": {
+        "rope_type": "proportional",
+        "rope_theta": 300.0,
+        "partial_rotary_factor": 0.5,
+    },
+}
 EVEN = {"mscale": 0.9, "mscale_all_dim": 0.9}
 GPT_OSS_ROPE = {key: value for key, value in YARN.items() if "mscale" not in key}
 GPT_OSS_ROPE |= {"truncate": False}
@@ -148,6 +156,16 @@ VARIANTS = [
         rope_parameters=TEMPERED | {"partial_rotary_factor": 0.4, "llama_4_scaling_beta": 0.0},
     ),
     stored("minicpm3", v_head_dim=None, scale_depth=1.4, dim_model_base=256),
+    stored("gemma3n", altup_num_inputs=4),  # llama.cpp knows four streams only
+    stored("gemma3n-even", altup_num_inputs=4, altup_correct_scale=True),
+    stored("kimi-linear"),
+    stored(
+        "kimi-linear",
+        "kimi-linear-first",
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+    ),
+    stored("gemma4", rope_parameters=GEMMA4_ROPE),
+    stored("gemma4-moe", rope_parameters=GEMMA4_ROPE),
     stored("mimo2", routed_scaling_factor=1.0, attention_value_scale=0.6),
 ]
 BY_NAME = {variant.name: variant for variant in VARIANTS}

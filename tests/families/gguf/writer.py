@@ -96,6 +96,11 @@ ARCHITECTURES = {
     "mistral4": MODEL_ARCH.MISTRAL4,
     "minicpm3": MODEL_ARCH.MINICPM3,
     "mimo_v2_flash": MODEL_ARCH.MIMO2,
+    "kimi_linear": MODEL_ARCH.KIMI_LINEAR,
+    "modernbert": MODEL_ARCH.MODERN_BERT,
+    "nomic_bert": MODEL_ARCH.NOMIC_BERT,
+    "gemma4_text": MODEL_ARCH.GEMMA4,
+    "gemma3n_text": MODEL_ARCH.GEMMA3N,
     "bert": MODEL_ARCH.BERT,
     "roberta": MODEL_ARCH.BERT,
     "distilbert": MODEL_ARCH.BERT,
@@ -184,10 +189,12 @@ def renamed(module: PreTrainedModel, arch: MODEL_ARCH, c: Config) -> Iterator[tu
     new = tensors.TENSORS.get(c["model_type"])
     changed = new or TENSORS.get(c["model_type"], unchanged)
     state = module.state_dict() if new is None else tensors.on_disk(module)
-    if c["tie_word_embeddings"] and not c.get("is_encoder_decoder"):  # T5's configs always say so
+    if c.get("tie_word_embeddings") and not c.get(
+        "is_encoder_decoder"
+    ):  # T5's configs always say so
         state = {k: v for k, v in state.items() if k not in ("lm_head.weight", "embed_out.weight")}
     for ours, tensor in changed(state, c):
-        own = ours if ours.startswith("blk.") else None
+        own = ours if ours.startswith(("blk.", "rope_")) else None
         theirs = own or table.get_name(ours, try_suffixes=(".weight", ".bias"))
         assert theirs is not None, f"{arch.name} has no name for {ours}"
         yield theirs, tensor

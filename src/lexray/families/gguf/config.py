@@ -54,6 +54,13 @@ class Keys:
             return None
         return [int(value) for value in values[:MOST_LAYERS]]
 
+    def numbers(self, key: str) -> list[float] | None:
+        """Numbers, one for each layer; None where there is no such array."""
+        values = self.file.metadata.get(self._full(key))
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "iuf":
+            return None
+        return [float(value) for value in values[:MOST_LAYERS]]
+
     def even(self, key: str, default: int | None = None) -> int:
         """A positive whole number, which may be an array whose layers have it or nothing."""
         values = self.each(key)

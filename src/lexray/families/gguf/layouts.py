@@ -128,8 +128,8 @@ def windows(m: Keys, c: Config) -> Config:
         return {"sliding_window": length}
     if len(pattern) < c["num_hidden_layers"]:
         raise LexrayError(
-            f"{m.file.name}: attention.sliding_window_pattern speaks of {len(pattern)} layers, and "
-            f"there are {c['num_hidden_layers']}"
+            f"{m.file.name}: {m.file.architecture}.attention.sliding_window_pattern speaks of "
+            f"{len(pattern)} layers, and there are {c['num_hidden_layers']}"
         )
     kinds = ["sliding_attention" if slides else "full_attention" for slides in pattern]
     return {"sliding_window": length, "layer_types": kinds[: c["num_hidden_layers"]]}
@@ -156,15 +156,18 @@ def name_convolution(stem: str, source: str = "ssm_conv1d") -> Names:
     }
 
 
+VECTOR = (-1,)
+
+
 def name_mamba2(stem: str) -> Names:
     return {
         f"{stem}in_proj": "blk.{n}.ssm_in",
         f"{stem}out_proj": "blk.{n}.ssm_out",
         **name_convolution(f"{stem}conv1d"),
-        f"{stem}A_log": GGUFSource("blk.{n}.ssm_a", exact=True, flat=True, undo=undo_decay),
-        f"{stem}D": GGUFSource("blk.{n}.ssm_d", exact=True, flat=True),
+        f"{stem}A_log": GGUFSource("blk.{n}.ssm_a", exact=True, shaped=VECTOR, undo=undo_decay),
+        f"{stem}D": GGUFSource("blk.{n}.ssm_d", exact=True, shaped=VECTOR),
         f"{stem}dt_bias": GGUFSource("blk.{n}.ssm_dt.bias", exact=True),
-        f"{stem}norm": GGUFSource("blk.{n}.ssm_norm", flat=True),
+        f"{stem}norm": GGUFSource("blk.{n}.ssm_norm", shaped=VECTOR),
     }
 
 

@@ -47,12 +47,15 @@ class GGUFSource:
     """A matrix of one row, which some files hold as a vector."""
     unit: int | None = None
     """An axis of length one that the file lacks (the kernels of convolutions)."""
-    flat: bool = False
-    """A vector, which the file holds as a matrix (of one column, or of one row for each group)."""
+    shaped: Shape | None = None
+    """Its shape, one of whose sizes may be −1, where the file has the same values in another: a
+    vector as a matrix of one column, a kernel with axes of length one."""
     part: Part | None = None
     """The rows of the GGUF tensor that it is, where that holds several."""
     exact: bool = False
     """Both names are whole: neither `.weight` nor `.bias` is added."""
+    bare: bool = False
+    """A tensor `.scale` beside it is one of its own, and does not multiply it (Gemma 4)."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,9 @@ class FilePiece:
 
     def shape(self, side: GGUFSide) -> Shape:
         stored, shape = self.stored, list(side.file.info(self.source).shape)
-        if stored.flat:
-            return (prod(shape),)
+        if stored.shaped is not None:
+            rest = -prod(stored.shaped)
+            return tuple(prod(shape) // rest if size < 0 else size for size in stored.shaped)
         if stored.stacked:
             del shape[0]
         if stored.part is not None:
@@ -132,8 +136,8 @@ class FilePiece:
             return torch.empty([stop - start for start, stop in box])
         index, orders = self._plan(side, box)
         tensor = side.file.read_unchecked(self.source, *index)
-        if self.stored.flat:
-            tensor = tensor.flatten()[slice(*box[0])]
+        if self.stored.shaped is not None:
+            tensor = tensor.reshape(self.stored.shaped)[tuple(slice(*ends) for ends in box)]
         for axis, order in orders.items():
             tensor = tensor.index_select(axis, order)
         stored = self.stored
@@ -161,7 +165,7 @@ class FilePiece:
     def _plan(self, side: GGUFSide, box: Box) -> tuple[list[slice], Mapping[int, Tensor]]:
         """The slices to read from the file, and by axis the order of what they give."""
         stored, index = self.stored, [slice(*ends) for ends in box]
-        if stored.flat:
+        if stored.shaped is not None:
             return [], {}
         if stored.unit is not None:
             del index[stored.unit]
@@ -310,7 +314,7 @@ def _places(file: GGUFCheckpoint, stored: GGUFSource, n: int, suffix: str) -> It
         source = stored.stem.format(n=n, i=i) + suffix
         if source not in file.names() or (stored.stacked and i >= file.info(source).shape[0]):
             return
-        yield FilePiece(source, stored, i, _scale(file, source))
+        yield FilePiece(source, stored, i, None if stored.bare else _scale(file, source))
         if not stored.stacked and "{i}" not in stored.stem:
             return
 
