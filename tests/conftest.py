@@ -3,11 +3,12 @@
 import gc
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.quick import EXAMPLES, is_quick, thin
-from tests.typecheck import install
+from tests.typecheck import CHECKED, Switch, choose, install
 
 if not is_quick():
     install("lexray")
@@ -47,12 +48,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left = {id(item) for item in kept}
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in left])
         items[:] = kept
+    choose(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Calls are checked in the tests that were chosen, and between them."""
+    Switch.on = item.stash[CHECKED]
+    try:
+        return (yield)
+    finally:
+        Switch.on = True
+
+
+def pytest_collection() -> None:
+    """Until all is imported there is no garbage worth a search."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
     """What was imported stays: it need not be searched for garbage again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from tests.dispatch import map_tensors, tensors_in
 
 NAME = "elsewhere"
 MISSING = ("_linalg_eigh", "_linalg_svd", "linalg_qr", "geqrf", "_int_mm", "segment_reduce")
@@ -75,7 +76,7 @@ class Elsewhere(Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        held = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Elsewhere)]
+        held = [x for x in tensors_in((args, kwargs)) if isinstance(x, Elsewhere)]
         return held[0].place.run(func, args, kwargs or {})
 
 
@@ -103,7 +104,7 @@ class Device(TorchDispatchMode):
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """One operation, where its tensors lie or where it is told to put its result."""
         name = str(func)
-        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        given = list(tensors_in((args, kwargs)))
         here = any(isinstance(x, Elsewhere) for x in given)
         told = kwargs.get("device")
         there = here if told is None else torch.device(told).type == self.device.type
@@ -118,13 +119,11 @@ class Device(TorchDispatchMode):
             there = into
         inside = {**kwargs, **({} if told is None else {"device": "cpu"})}
         known = {id(x.inner): x for x in given if isinstance(x, Elsewhere)}
-        found = func(*tree_map(_inner, args), **tree_map(_inner, inside))
-        return tree_map(lambda x: self._give(x, known, there), found)
+        found = func(*map_tensors(_inner, args), **map_tensors(_inner, inside))
+        return map_tensors(lambda x: self._give(x, known, there), found)
 
-    def _give(self, x: Any, known: dict[int, Elsewhere], there: bool) -> Any:
+    def _give(self, x: Tensor, known: dict[int, Elsewhere], there: bool) -> Tensor:
         """A result; what was changed in its place is the tensor that it was."""
-        if not isinstance(x, Tensor):
-            return x
         if id(x) in known:
             return known[id(x)]
         if not there:
@@ -148,5 +147,5 @@ class Device(TorchDispatchMode):
         return self.meagre and dtype in (torch.float64, torch.complex128)
 
 
-def _inner(x: Any) -> Any:
+def _inner(x: Tensor) -> Tensor:
     return x.inner if isinstance(x, Elsewhere) else x

@@ -44,8 +44,13 @@ def span(zoo: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
 @cache
 def traits(name: str) -> frozenset[str]:
     """What the structure of the variant of this name has."""
-    module = build(name)
-    return structure(Model.from_module(module).architecture, module)
+    return structure(architecture(name), build(name))
+
+
+@cache
+def architecture(name: str) -> Architecture:
+    """The description of the variant of this name."""
+    return Model.from_module(build(name)).architecture
 
 
 def structure(a: Architecture, module: nn.Module) -> frozenset[str]:

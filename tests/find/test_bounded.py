@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet, finalize
+from weakref import ref
 
 import pytest
 import torch
-from torch import is_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import lexray as lx
@@ -25,6 +23,7 @@ from lexray.model import vectors
 from lexray.model.model import Model
 from lexray.space import side, space, usual
 from lexray.space.topk import vectors as lists
+from tests.dispatch import tensors_in
 from tests.saved import words, write_tokenizer
 
 D, INNER, TOKENS = 96, 256, 9000
@@ -44,9 +43,9 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side, "ROWS_AT_ONCE", ROWS)
     monkeypatch.setattr(vectors, "ELEMENTS_AT_ONCE", ROWS * D)
     monkeypatch.setattr(usual, "AT_ONCE", ROWS * D)
-    monkeypatch.setattr(lists, "_SCORES_AT_ONCE", 4 * TOKENS)
-    monkeypatch.setattr(read, "AT_ONCE", 2)
-    monkeypatch.setattr(lists, "_BLOCK_COLUMNS", ROWS)
+    monkeypatch.setattr(lists, "_SCORES_AT_ONCE", 16 * TOKENS)
+    monkeypatch.setattr(read, "AT_ONCE", 8)
+    monkeypatch.setattr(lists, "_BLOCK_COLUMNS", 4 * ROWS)
 
 
 @cache
@@ -95,23 +94,23 @@ class Allocated(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.held = self.most = 0
-        self._seen: WeakSet[torch.UntypedStorage] = WeakSet()
+        self._alive: dict[int, ref[torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        given = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if is_tensor(x)}
+        given = {x.untyped_storage()._cdata for x in tensors_in((args, kwargs))}
         found = func(*args, **(kwargs or {}))
-        for x in filter(is_tensor, tree_leaves(found)):
+        for x in tensors_in(found):
             storage = x.untyped_storage()
-            if storage._cdata not in given and storage not in self._seen:
-                self._seen.add(storage)
-                self.held += storage.nbytes()
+            if (key := storage._cdata) not in given and key not in self._alive:
+                self.held += (size := storage.nbytes())
                 self.most = max(self.most, self.held)
-                finalize(storage, self._free, storage.nbytes())
+                self._alive[key] = ref(storage, lambda _, key=key, size=size: self._free(key, size))
         return found
 
-    def _free(self, size: int) -> None:
+    def _free(self, key: int, size: int) -> None:
+        del self._alive[key]
         self.held -= size
 
 

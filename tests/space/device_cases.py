@@ -8,6 +8,7 @@ the CPU, and what waits for the device is bounded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -79,13 +80,7 @@ def test_it_refuses_what_a_device_refuses() -> None:
 # ---------------------------------------------------------------------- the engines
 
 
-@pytest.mark.parametrize("sign", ["largest", "smallest", "absolute"])
-@pytest.mark.parametrize("bounded", [False, True])
-@pytest.mark.parametrize("kind", ["plain", "groups", "zeros", "some"])
-def test_pairs(
-    device: Device, kind: str, bounded: bool, sign: Sign, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "_BOUNDS_WORTH", float("inf") if bounded else 0.0)
+def factors(kind: str) -> tuple[Tensor, Tensor, dict[str, Any]]:
     A, B = heavy(300, 0), heavy(270, 5)
     options: dict[str, Any] = {}
     if kind == "groups":
@@ -94,9 +89,28 @@ def test_pairs(
         A[::3], B[5] = 0, 0
     if kind == "some":
         options = {"rows": torch.arange(0, 300, 2), "cols": torch.arange(50)}
-    expected = top_pairs(A, B, 40, sign=sign, tiling=SMALL, **options)
+    return A, B, options
+
+
+@pytest.fixture
+def pairs_on_the_cpu(
+    kind: str, bounded: bool, sign: Sign, monkeypatch: pytest.MonkeyPatch
+) -> list[Any]:
+    """Asked for before the device is there, which sees every operation."""
+    monkeypatch.setattr(engine, "_BOUNDS_WORTH", float("inf") if bounded else 0.0)
+    A, B, options = factors(kind)
+    return [x.tolist() for x in top_pairs(A, B, 40, sign=sign, tiling=SMALL, **options)[:3]]
+
+
+@pytest.mark.parametrize("sign", ["largest", "smallest", "absolute"])
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "groups", "zeros", "some"])
+def test_pairs(
+    pairs_on_the_cpu: list[Any], device: Device, kind: str, bounded: bool, sign: Sign
+) -> None:
+    A, B, options = factors(kind)
     found = top_pairs(device.place(A), device.place(B), 40, sign=sign, tiling=SMALL, **options)
-    assert [x.tolist() for x in found[:3]] == [x.tolist() for x in expected[:3]]
+    assert [x.tolist() for x in found[:3]] == pairs_on_the_cpu
 
 
 def test_tied_pairs(device: Device) -> None:
@@ -150,21 +164,30 @@ QUESTIONS: dict[str, Callable[[Model], Any]] = {
 }
 
 
+@pytest.fixture
+def said_on_the_cpu(question: str, view: Any) -> str:
+    """Asked for before the device is there, which sees every operation."""
+    return answer(question, view)
+
+
+@cache
+def answer(question: str, view: Any) -> str:
+    return str(QUESTIONS[question](lx.Model.from_pretrained("demo").view(view)))
+
+
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("view", ["raw", "standard"])
-def test_a_model_answers_as_on_the_cpu(device: Device, question: str, view: Any) -> None:
-    ask = QUESTIONS[question]
+def test_a_model_answers_as_on_the_cpu(
+    said_on_the_cpu: str, device: Device, question: str, view: Any
+) -> None:
     there = lx.Model.from_pretrained("demo", device=f"{NAME}:0").view(view)
     assert there.space.writing.rows.device.type == NAME
-    assert str(ask(there)) == str(ask(lx.Model.from_pretrained("demo").view(view)))
+    assert str(QUESTIONS[question](there)) == said_on_the_cpu
     assert device.waits.total() < 600
 
 
-@pytest.mark.parametrize("view", ["raw", "standard"])
-def test_what_changed(device: Device, view: Any) -> None:
-    """A difference has to be read from both models."""
-    places = f"{NAME}:0", "cpu"
-    there, here = (
+def difference(place: str, view: Any) -> str:
+    return str(
         lx.diff(
             lx.Model.from_pretrained("demo", device=place).view(view),
             lx.Model.from_pretrained("demo", device=place, dtype=torch.float16).view(view),
@@ -172,6 +195,15 @@ def test_what_changed(device: Device, view: Any) -> None:
             n=4,
             each=1,
         )
-        for place in places
     )
-    assert str(there) == str(here)
+
+
+@pytest.fixture
+def difference_on_the_cpu(view: Any) -> str:
+    return difference("cpu", view)
+
+
+@pytest.mark.parametrize("view", ["raw", "standard"])
+def test_what_changed(difference_on_the_cpu: str, device: Device, view: Any) -> None:
+    """A difference has to be read from both models."""
+    assert difference(f"{NAME}:0", view) == difference_on_the_cpu

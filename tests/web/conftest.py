@@ -10,7 +10,7 @@ from tests.web.house import demo_library, open_client
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
-    """Pages wait for their sections, however slow the machine; who tests that they do not says so."""
+    """Pages wait for their sections, however slow the machine is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server, "PATIENCE", 600)
         yield

@@ -18,7 +18,7 @@ from tests.test_scratch import in_memory, is_filed, linux, write
 
 SIGNS = ("largest", "smallest", "absolute")
 SMALL = Tiling(rows=64, cols=32, corner=32)
-N, M, WIDTH = 1500, 1300, 100
+N, M, WIDTH = 800, 700, 100
 BYTES = 4 * N * WIDTH
 
 

@@ -26,7 +26,7 @@ from lexray.trace.recording import LayerTrace
 from lexray.trace.trace import Trace
 from tests.families.apart import with_own_layers
 from tests.families.oracles import close, run
-from tests.families.span import WHOLE, every_variant
+from tests.families.span import WHOLE, architecture, every_variant
 from tests.families.zoo import build, find
 from tests.trace.test_proof import IDS, NAMES, case, same, state_of
 
@@ -228,7 +228,7 @@ def gate_of(layer: LayerTrace) -> Tensor:
     return torch.ones_like(layer.z) if layer.gate is None else layer.gate
 
 
-MIXED = {n for n in NAMES if any(b.mixer for b in case(n).model.architecture.blocks)}
+MIXED = {n for n in WHOLE if any(b.mixer for b in architecture(n).blocks)}
 MASK = [n for n in WHOLE if n != "bloom" and not n.startswith("falcon-rw") and n not in MIXED]
 """ALiBi counts positions by the mask, so there masking also moves the tokens behind; mixers see
 what heads do not."""
