@@ -130,13 +130,15 @@ def test_memories_are_source_tokens(name: str) -> None:
     assert [w.id for w in reading.top[:3]] == lens.top_ids[0, 0].tolist()
 
 
+@pytest.mark.slow
 @some
 def test_it_shows_itself(name: str) -> None:
     trace = worded_pair(name).trace(SOURCE, target=TARGET)
     graph = trace.flow(target=WORD)
     assert from_json(to_json(graph)) == FlowGraph(**{f: getattr(graph, f) for f in _FIELDS})
     assert "cross-attention" in trace.flow(target=WORD, layers=[0]).to_svg()
-    assert '"n_source": 8' in graph.to_html() or '"n_source":8' in graph.to_html()
+    page = graph.to_html()
+    assert '"n_source": 8' in page or '"n_source":8' in page
     assert "→" in graph.to_svg(paper=True)
     assert "X" in str(summarise(trace, graph))
     assert caption(graph).endswith(".")

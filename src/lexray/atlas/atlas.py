@@ -255,9 +255,8 @@ class Atlas:
 
     def _translate(self, ids: Sequence[int], other: Atlas) -> list[int | None]:
         """The tokens of the same text in another vocabulary."""
-        texts = [self.texts[i] for i in ids]
         there = other._half.ids_of_text
-        return [there.get(text) if text else None for text in texts]
+        return [there.get(text) if (text := self.texts[i]) else None for i in ids]
 
     @cached_property
     def texts(self) -> list[str | None]:
@@ -291,13 +290,11 @@ class Atlas:
             people = "address side shared norm other_norm top_ids other_words"
             return self._rows(rows, f"{title}: what changed most", self.view, people)
         owns = list(self.vectors(kind, layer, n=n, by="legibility"))
-        rows = join_partners(
-            owns,
-            [
-                self.like(own["address"], 1, side=own["side"], kind=own["kind"], other=other)
-                for own in owns
-            ],
+        found = (
+            self.like(own["address"], 1, side=own["side"], kind=own["kind"], other=other)
+            for own in owns
         )
+        rows = join_partners(owns, list(found))
         people = "address side other other_side alike shared_words"
         return self._rows(rows, f"{title}: lists that are alike", self.view, people)
 
