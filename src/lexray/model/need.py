@@ -95,4 +95,5 @@ def _count_first_block_bytes(weights: Weights) -> int:
     shapes = [checkpoint.info(n).shape for n in tensor_names(block) if n in checkpoint.names()]
     widest = max((max(shape[-2:]) for shape in shapes if shape), default=1)
     states = 4 * min(ROWS_AT_ONCE * widest, max(widest, STATES))
-    return sum(_filed(4 * prod(shape)) for shape in shapes) + STEPS * states
+    small = sum(_filed(4 * prod(shape)) for shape in shapes)
+    return _filed(small) + STEPS * states

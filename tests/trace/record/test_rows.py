@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from lexray import scratch
 from lexray.errors import LexrayError
 from lexray.model.model import Model
 from lexray.trace.record.lone import _one_block
+from lexray.trace.record.rows import Shelf
 from tests.saved import save
 from tests.test_scratch import in_memory, is_filed, linux
 
@@ -48,6 +50,45 @@ def test_large_weights_lie_in_files(tmp_path: Path) -> None:
     assert len(weights) == 7
     assert all(is_filed(weight) for weight in weights)
     assert all(weight.dtype == torch.float32 for weight in weights)
+
+
+@pytest.mark.parametrize("held", [500, 3_000])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe", "gpt-oss", "dbrx"])
+def test_experts_lie_in_files_small_ones_together(
+    name: str,
+    held: int,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save(name, tmp_path, dtype=torch.bfloat16)
+    model = Model.from_pretrained(tmp_path)
+    expected = model.lone_states(entering=False)
+    request.getfixturevalue("_in_files")
+    monkeypatch.setattr(scratch, "HELD", held)
+    again = Model.from_pretrained(tmp_path)
+    _, module = _one_block(again)
+    stacks = [p for n, p in module.named_parameters() if "experts" in n and p.nbytes > held]
+    assert stacks
+    assert all(is_filed(stack) for stack in stacks)
+    assert torch.equal(again.lone_states(entering=False), expected)
+
+
+@pytest.mark.usefixtures("_in_files")
+def test_the_shelf_keeps_what_is_put_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save("mixtral", tmp_path, dtype=torch.bfloat16)
+    model = Model.from_pretrained(tmp_path)
+    names = [n for n in model.checkpoint.names() if "experts" in n]
+    largest = max(prod(model.checkpoint.info(name).shape) * 4 for name in names)
+    monkeypatch.setattr(scratch, "HELD", 2 * largest)
+    shelf = Shelf(model, names, torch.float32)
+    tensors = {name: model.tensor(name).float() for name in names}
+    kept = {name: shelf.put(X) for name, X in tensors.items()}
+    assert all(is_filed(X) for X in kept.values())
+    assert all(torch.equal(kept[name], X) for name, X in tensors.items())
+    assert len({X.untyped_storage().data_ptr() for X in kept.values()}) == 1
+    more = torch.ones(3, 3)
+    assert shelf.put(more) is more
 
 
 @linux

@@ -7,10 +7,10 @@ Hugging Face checkpoint has on disk. transformers renames and fuses them as it d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from threading import Lock
 
 import torch
@@ -32,7 +32,7 @@ from lexray.trace.record.config import (
     running_entries,
 )
 from lexray.trace.record.quiet import quiet
-from lexray.trace.record.rows import Absent, Filed, Lazy, let_go_after, look_up
+from lexray.trace.record.rows import Absent, Filed, Joining, Lazy, Shelf, let_go_after, look_up
 from lexray.trace.record.unroll import unroll
 
 INSIDE = ("language_model.", "text_model.", "thinker.")
@@ -81,7 +81,10 @@ def build_first_block(model: Weights) -> nn.Module:
     config.num_hidden_layers = 1
     for entry, value in a.alone:
         setattr(config, entry, value)
-    module = _fill(model, config, without=(a.embed, a.unembed), lazy=Filed)
+    names = tensor_names(a.blocks[0]).intersection(model.checkpoint.names())
+    lazy = partial(Filed, shelf=Shelf(model, names, model.run_dtype))
+    with Joining():
+        module = _fill(model, config, without=(a.embed, a.unembed), lazy=lazy)
     let_go_after(module)
     look_up(module.get_input_embeddings(), model.tensor(a.embed), model.run_dtype)
     placed: nn.Module = module.to(model.device)
@@ -92,7 +95,7 @@ def _fill(
     model: Weights,
     config: PreTrainedConfig,
     without: Sequence[str] = (),
-    lazy: type[Lazy] = Lazy,
+    lazy: Callable[[Weights, str, Lock, torch.dtype], Lazy] = Lazy,
 ) -> PreTrainedModel:
     cls = module_class(model, config)
     if isinstance(file_beneath(model.checkpoint), GGUFModel):
@@ -162,7 +165,7 @@ def fill(
     config: PreTrainedConfig,
     model: Weights,
     without: Sequence[str] = (),
-    lazy: type[Lazy] = Lazy,
+    lazy: Callable[[Weights, str, Lock, torch.dtype], Lazy] = Lazy,
 ) -> PreTrainedModel:
     """A module of this class with the checkpoint's tensors; none missing, none made up. Those that
     it is to be `without` take no memory and are no numbers."""

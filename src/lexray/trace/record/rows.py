@@ -7,18 +7,19 @@ stays as it is stored, and the module is given the rows that it looks up; large 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 from threading import Lock
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from lexray.model.groups import AGAIN
 from lexray.model.weights import Weights
-from lexray.scratch import is_held, join_rows, let_go, rows_at_once
+from lexray.scratch import empty_rows, is_held, join_rows, let_go, rows_at_once
 
 
 class Lazy:
@@ -35,15 +36,47 @@ class Lazy:
         return self.model.tensor(self.name, *part)
 
 
+class Shelf:
+    """Room in one file for tensors that are small each and large together: experts, which
+    transformers collects before it stacks them."""
+
+    def __init__(self, model: Weights, names: Iterable[str], dtype: torch.dtype) -> None:
+        infos = [model.checkpoint.info(name) for name in names]
+        numbers = [prod(info.shape) for info in infos if len(info.shape) > 1]
+        self._left = sum(n for n in numbers if is_held(n * dtype.itemsize))
+        self._dtype, self._room = dtype, torch.empty(0)
+        if model.device.type != "cpu" or is_held(self._left * dtype.itemsize):
+            self._left = 0
+
+    def put(self, X: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+        """The same tensor, there if there is room."""
+        n = X.numel()
+        if X.ndim < 2 or X.dtype != self._dtype or n > self._left:
+            return X
+        if not len(self._room):
+            self._room = empty_rows((self._left,), X)
+        own = self._room[len(self._room) - self._left :][:n].view(X.shape)
+        self._left -= n
+        own.copy_(X)
+        let_go(own)
+        return own
+
+
 class Filed(Lazy):
     """One that lies in a file in the module's precision, if it is large, from its first row on."""
+
+    def __init__(
+        self, model: Weights, name: str, lock: Lock, dtype: torch.dtype, *, shelf: Shelf
+    ) -> None:
+        super().__init__(model, name, lock, dtype)
+        self.shelf = shelf
 
     def _read(self, part: tuple[slice, ...]) -> Tensor:
         info = self.model.checkpoint.info(self.name)
         size = prod(info.shape) * self.dtype.itemsize
         usual = not part and info.dtype.is_floating_point and self.model.device.type == "cpu"
         if not usual or len(info.shape) < 2 or is_held(size):
-            return super()._read(part)
+            return self.shelf.put(super()._read(part).to(self.dtype))
         step = rows_at_once(size // info.shape[0])
         return join_rows(info.shape[0], self._parts(info.shape[0], step))
 
@@ -55,6 +88,31 @@ class Filed(Lazy):
             yield from (rows.to(self.dtype) for rows in torch.split(tensor(self.name), step))
         else:
             yield from (tensor(self.name, rows).to(self.dtype) for rows in slices)
+
+
+class Joining(TorchFunctionMode):
+    """Inside, what is stacked or joined of many tensors lies in a file, if it is large."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        options = dict(kwargs or {})
+        if func not in (torch.stack, torch.cat) or "out" in options:
+            return func(*args, **options)
+        tensors = args[0] if args else options.pop("tensors")
+        whole = all(X.device.type == "cpu" and X.dtype == tensors[0].dtype for X in tensors)
+        if not whole or is_held(sum(X.nbytes for X in tensors)):
+            return func(tensors, *args[1:], **options)
+        shape = func([X.to("meta") for X in tensors], *args[1:], **options).shape
+        joined = empty_rows(tuple(shape), tensors[0])
+        func(tensors, *args[1:], **options, out=joined)
+        for X in (joined, *tensors):
+            let_go(X)
+        return joined
 
 
 def _own_part(model: Weights, name: str) -> tuple[slice, ...]:
