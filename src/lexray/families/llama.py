@@ -20,6 +20,7 @@ DEFAULTS = {
     "rms_norm_eps": 1e-6,
     "hidden_act": "silu",
 }
+EMU = DEFAULTS | {"rms_norm_eps": 1e-5, "rope_theta": 1e6}
 MISTRAL = DEFAULTS | {"sliding_window": 4096}
 PADDLE = {
     "tie_word_embeddings": True,
@@ -31,6 +32,7 @@ PADDLE = {
 
 
 @family("paddleocr_vl_text", "paddleocr_vl", title="PaddleOCR-VL", defaults=PADDLE, runs_as="llama")
+@family("emu3_text_model", title="Emu3", defaults=EMU)
 @family("cwm", title="Code World Model", defaults=DEFAULTS)
 @family("seed_oss", title="Seed-OSS", defaults=DEFAULTS | {"head_dim": 128})
 @family("ministral3", title="Ministral 3", defaults=DEFAULTS | {"head_dim": 128})

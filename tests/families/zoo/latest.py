@@ -41,6 +41,9 @@ LATEST = [
     ),
     llama_like("internlm3", "internlm3", qkv_bias=True, bias=True),
     llama_like("iquestcoder", "iquestcoder"),
+    Variant("emu3", "emu3_text_model", LLAMA, unlisted="Emu3ForCausalLM"),
+    llama_like("persimmon", "persimmon", hidden_size=32),
+    llama_like("persimmon-bare", "persimmon", hidden_size=32, qk_layernorm=False),
     llama_like("youtu", "youtu", **LATENT, pad_token_id=None),  # transformers zeroes its row
     llama_like("helium", "helium", head_dim=6),
     llama_like("hyperclovax", "hyperclovax", **GRANITE),
