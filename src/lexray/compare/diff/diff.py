@@ -35,6 +35,7 @@ from lexray.compare.diff.pair import Two
 from lexray.compare.diff.read import Reader
 from lexray.compare.diff.result import Diff
 from lexray.compare.diff.stacks import CIRCUITS, choose_groups
+from lexray.compare.diff.unread import note_unread
 from lexray.compare.open import Given, open_other
 from lexray.errors import LexrayError
 from lexray.model.model import Model
@@ -96,6 +97,7 @@ def diff(
             two.note(f"words of praise and blame are not counted: {error}")
     sizes = ledger.sizes()
     note_strangers(two, ledger)
+    note_unread(two)
     return Diff(
         replace(reader.space.source("", filter), model=reader.name),
         two.base.name,

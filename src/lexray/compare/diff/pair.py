@@ -179,9 +179,14 @@ class Two:
         return own[2] * B, A
 
     def rounding(self, b: Stack, t: Stack) -> tuple[Round, Round]:
-        """Both tensors as the coarser of their dtypes has them: rounding is no change."""
+        """Both stacks as the coarser of their dtypes has them: rounding is no change."""
+        return self.rounding_of(b.tensors[0], t.tensors[0])
+
+    def rounding_of(self, ours: str, theirs: str) -> tuple[Round, Round]:
+        """The same for two tensors."""
         dtypes = [
-            p.model.dtype or _precision(p.model.checkpoint.info(p.tensors[0])) for p in (b, t)
+            model.dtype or _precision(model.checkpoint.info(name))
+            for model, name in ((self.base, ours), (self.tuned, theirs))
         ]
         coarse = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
         if dtypes[0] == dtypes[1]:
