@@ -185,6 +185,18 @@ def test_sources_add_up_to_heads(name: str) -> None:
             assert split[component] == pytest.approx(whole[component], abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["llama", "olmo2", "bert", "falcon-7b"])
+@pytest.mark.parametrize("edit", ["ablate L1H0", "scale L1H0 by 3", "ablate L1.attn"])
+def test_a_head_whose_output_was_changed_is_not_split(name: str, edit: str) -> None:
+    trace = traced(name).model.trace(list(IDS), edits=[edit])
+    whole, split = (trace.contributions(TARGET, 3, sources=s) for s in (False, True))
+    assert split.total == pytest.approx(whole.total, abs=1e-3)
+    assert split["L1H0"] == pytest.approx(whole["L1H0"], rel=1e-5, abs=1e-5)
+    sources = {leaf.component: leaf.source for leaf in split if leaf.kind == "head"}
+    assert (sources["L1H0"] is None) == ("L1H0" in edit)
+    assert sources["L1H1"] is not None
+
+
 def test_a_source_is_what_its_memory_value_adds() -> None:
     """Without a norm after W_O in between, by hand: α_i v_i W_O along the direction."""
     trace = traced("llama")

@@ -335,13 +335,14 @@ def _heads(
     g, index = stop.direction, step.index
     if (b_O := step.b_O) is not None:
         yield from _single("bias", index, bias, b_O[None] @ g)
+    whole = step.heads_along(g)
     if not sources:
-        added = step.heads_along(g)
-        yield Components("head", index, stem, added.cpu(), numbered=True)
+        yield Components("head", index, stem, whole.cpu(), numbered=True)
         return
     for head in reversed(range(len(step.W_O))):
-        added = step.memories_along(head, g)
-        yield Components("head", index, f"{stem}{head}", added.cpu(), by_source=True)
+        split = not step.is_changed(head, g)
+        added = step.memories_along(head, g) if split else whole[head : head + 1]
+        yield Components("head", index, f"{stem}{head}", added.cpu(), by_source=split)
 
 
 def _cross(stop: Stop, step: Step, sources: bool) -> Iterator[Components]:

@@ -20,6 +20,8 @@ from lexray.trace.attribute.moment import Moment
 from lexray.trace.recording import LayerTrace
 
 SubBlock = Literal["attention", "laurel", "mixer", "cross", "ff"]
+ROUNDED = 0.02
+"""What rounding in half precision may take from a head's sum, as a share of its parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +130,14 @@ class HeadsStep:
     def memories_along(self, head: int, g: Float[Tensor, "d_model"]) -> Float[Tensor, "n"]:
         """What a head added in a direction, position by position that it looked at."""
         return self.pattern[head] * (self.values(head) @ (self.W_O[head] @ g))
+
+    def is_changed(self, head: int, g: Float[Tensor, "d_model"]) -> bool:
+        """Whether an edit of the run made the head write something else than it took from where."""
+        if not self.moment.recording.edits:
+            return False
+        taken = self.memories_along(head, g)
+        whole = (self.z[head] @ self.W_O[head]) @ g
+        return float((taken.sum() - whole).abs()) > ROUNDED * float(taken.abs().sum())
 
 
 @dataclass(frozen=True, eq=False)
