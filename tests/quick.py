@@ -2,7 +2,7 @@
 
 Where a test runs on the zoo's models, one model is left, another kind for another test, so that
 all kinds are met. Of other parametrised tests the first case is left, and of hypothesis's examples
-a handful. What is marked `slow` (a process of its own, a whole study, a
+a handful. What is marked `slow` (a process of its own, a whole study, a fifth of a
 second or more) is left to `make test`, as is the check of the shapes in signatures.
 """
 

@@ -22,6 +22,7 @@ def test_what_is_meant() -> None:
             choose(wrong, 4, "layer")
 
 
+@pytest.mark.slow
 def test_the_same_in_every_call() -> None:
     model = lx.Model.from_pretrained("demo")
     trace = model.trace("This movie was")
@@ -42,6 +43,7 @@ def test_the_same_in_every_call() -> None:
             call(7)
 
 
+@pytest.mark.slow
 def test_positions_likewise() -> None:
     trace = lx.Model.from_pretrained("demo").trace("This movie was")
     expected = trace.lens(positions=[2]).to_dict()

@@ -103,6 +103,7 @@ def imported(path: Path) -> Iterator[str]:
             yield (node.module or "").partition(".")[0]
 
 
+@pytest.mark.slow
 def test_transformers_is_imported_in_a_few_places_only() -> None:
     """In trace, stitching, studies and odd tokenizers; and peft nowhere."""
     for path in SOURCE.rglob("*.py"):

@@ -69,6 +69,7 @@ def test_rows_are_those_that_were_written(dtype: torch.dtype) -> None:
         assert torch.equal(take_rows(filed, index), X[index])
 
 
+@pytest.mark.slow
 @filed
 @linux
 def test_what_was_let_go_of_is_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +92,7 @@ def test_what_was_let_go_of_is_not_in_memory(monkeypatch: pytest.MonkeyPatch) ->
     assert in_memory(filed) == 0
 
 
+@pytest.mark.slow
 @filed
 def test_the_file_is_gone_with_its_last_tensor(tmp_path: Path) -> None:
     filed = write(random(100, 8))

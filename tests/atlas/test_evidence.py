@@ -25,6 +25,7 @@ def seen(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> lx.Atlas:
     return lx.Atlas.write(str(llama), folder, kinds=["values"], k=6, layers=[1], text=TEXT_RUN)
 
 
+@pytest.mark.slow
 def test_of_neurons(model: lx.Model, seen: lx.Atlas) -> None:
     for address in ("L1N0", "L1N13"):
         expected = model.evidence(address, TEXT_RUN, n=8)
@@ -50,6 +51,7 @@ def test_of_heads(model: lx.Model, seen: lx.Atlas) -> None:
         assert area == pytest.approx(expected.agreement, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_experts_are_told_apart(tmp_path: Path) -> None:
     model = Model(ModuleCheckpoint(build("mixtral")), vocabulary=vocabulary(37))
     text = model.vocabulary.decode([5 + i * i % 31 for i in range(200)])

@@ -57,6 +57,7 @@ def test_parameters_are_values(atlas: lx.Atlas) -> None:
     assert found[0]["x"] == "'; drop view vectors; --"
 
 
+@pytest.mark.slow
 def test_a_long_query_is_ended(atlas: lx.Atlas) -> None:
     with pytest.raises(LexrayError, match="longer than"):
         atlas.sql(
@@ -65,6 +66,7 @@ def test_a_long_query_is_ended(atlas: lx.Atlas) -> None:
         )
 
 
+@pytest.mark.slow
 def test_many_threads_ask_at_once(atlas: lx.Atlas) -> None:
     answers: list[int] = []
 

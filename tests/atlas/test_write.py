@@ -137,6 +137,7 @@ def test_workers_end_with_the_process_that_began_them(llama: Path, tmp_path: Pat
     assert alive == []
 
 
+@pytest.mark.slow
 def test_a_torn_file_is_made_again(llama: Path, few: Path, tmp_path: Path) -> None:
     """A file that no run noted, and that is none."""
     folder = tmp_path / "atlas"
@@ -150,6 +151,7 @@ def test_a_torn_file_is_made_again(llama: Path, few: Path, tmp_path: Path) -> No
     assert content(folder) == content(few)
 
 
+@pytest.mark.slow
 def test_an_atlas_grows(llama: Path, tmp_path: Path) -> None:
     """Layer by layer, kind by kind: the bytes are those of one run, the index included."""
     whole, grown = tmp_path / "whole", tmp_path / "grown"
@@ -176,6 +178,7 @@ def test_another_model_is_refused(llama: Path, few: Path, tmp_path: Path) -> Non
         lx.Atlas.write(str(llama), stray)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["memory://atlas-test", "file://{folder}/there"])
 def test_fsspec_addresses(address: str, model: Model, few: Path, tmp_path: Path) -> None:
     where = address.format(folder=tmp_path)

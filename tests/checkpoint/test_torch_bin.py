@@ -269,6 +269,7 @@ def rewritten(path: Path, change: Any) -> None:
             archive.writestr(name, *change(name, content))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", ["byteorder", "version", ".format_version", "data/0"])
 def test_records_that_unpack_to_gigabytes(tmp_path: Path, record: str) -> None:
     """64 MB of zeros in 64 kB: refused by their stated size, before anything is unpacked."""

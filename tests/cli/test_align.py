@@ -17,6 +17,7 @@ def opened(path: Path) -> lx.Model:
     return lx.Model.from_pretrained(path)
 
 
+@pytest.mark.slow
 def test_layers(llama: Path, gpt2: Path) -> None:
     found = answer("align", llama, gpt2, "--folded")
     expected = lx.align(*(opened(path).view("raw", folded=True) for path in (llama, gpt2)))
@@ -63,6 +64,7 @@ def test_an_image_needs_its_package(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_partners(llama: Path, gpt2: Path) -> None:
     found = answer("align", llama, gpt2, "--of", "L1N3.value", "-n", 4, "-k", 3)
     expected = lx.partners(opened(llama), "L1N3.value", opened(gpt2), 4, tokens=3)

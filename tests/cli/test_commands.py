@@ -70,6 +70,7 @@ def called(name: str, model: Path) -> list[object]:
     return [command, model, *rest]
 
 
+@pytest.mark.slow
 @every_command
 def test_raw_is_the_papers_way(name: str, llama: Path) -> None:
     found = answer(*called(name, llama), "--raw")
@@ -154,6 +155,7 @@ def test_a_head_shows_fifty_pairs(llama: Path) -> None:
     assert len(answer("head", llama, "L1H2")["pairs"]) == 50
 
 
+@pytest.mark.slow
 def test_a_neuron(llama: Path, gpt2: Path) -> None:
     gated = answer("neuron", llama, "L1N5", "-k", 3)
     plain = answer("neuron", gpt2, "L1N5", "-k", 3)
@@ -181,6 +183,7 @@ def test_singular_directions(llama: Path) -> None:
         check_vector(direction["output"], 4)
 
 
+@pytest.mark.slow
 def test_searches(llama: Path) -> None:
     looked = answer("lookup", llama, " law", "--limit", 3, "-k", 4)
     assert [is_token(word) for word in looked["words"]] == [True]
@@ -192,6 +195,7 @@ def test_searches(llama: Path) -> None:
     check_vector(near["key"], 10)
 
 
+@pytest.mark.slow
 def test_related_cuts_its_table_only(llama: Path) -> None:
     options = ["related", llama, "-k", 40, "--overlap", 0.01, "--limit", 2]
     whole = answer(*options)["neurons"]
@@ -224,6 +228,7 @@ VIEWS: dict[str, tuple[list[str], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VIEWS)
 def test_views(name: str, llama: Path) -> None:
     given, options = VIEWS[name]

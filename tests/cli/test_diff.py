@@ -63,6 +63,7 @@ def test_the_report(llama: Path, tuned: Path, tmp_path: Path) -> None:
     assert "L1N17.value" in page
 
 
+@pytest.mark.slow
 def test_mistakes(llama: Path, gpt2: Path, tuned: Path, tmp_path: Path) -> None:
     assert "could be subtracted" in mistake("diff", llama, gpt2)
     assert "there are keys" in mistake("diff", llama, tuned, "--among", "nonsense")

@@ -16,6 +16,7 @@ from tests.cli.running import answer, lexray, mistake
 PROMPT, OTHER = "the cat and the dog", "the law and the dog"
 
 
+@pytest.mark.slow
 def test_everything_in_turn(llama: Path) -> None:
     found = answer("ablate", llama, PROMPT, "--target", "·law", "--against", " Law")
     trace = Model.from_pretrained(llama).trace(PROMPT)
@@ -26,6 +27,7 @@ def test_everything_in_turn(llama: Path) -> None:
     assert ran.out.count("│ L") == 2
 
 
+@pytest.mark.slow
 def test_some_together(llama: Path, tmp_path: Path) -> None:
     found = answer("ablate", llama, PROMPT, "L0H1", "L1.mlp", "--target", "·law")
     trace = Model.from_pretrained(llama).trace(PROMPT)
@@ -53,6 +55,7 @@ def test_a_map_is_drawn(llama: Path, tmp_path: Path) -> None:
     assert "for positions" in mistake("ablate", llama, PROMPT, "heads", "--window", "1")
 
 
+@pytest.mark.slow
 def test_patch(llama: Path) -> None:
     found = answer("patch", llama, PROMPT, OTHER, "--of", "heads", "--target", "·law")
     model = Model.from_pretrained(llama)
@@ -64,6 +67,7 @@ def test_patch(llama: Path) -> None:
     assert "same length" in mistake("patch", llama, PROMPT, "the law")
 
 
+@pytest.mark.slow
 def test_steer(llama: Path) -> None:
     found = answer("steer", llama, PROMPT, "--add", "9*L1N3.value@L1", "-n", "3")
     expected = Model.from_pretrained(llama).generate(PROMPT, 3, ["add 9*L1N3.value@L1"])
@@ -80,6 +84,7 @@ def test_check(llama: Path, tmp_path: Path) -> None:
     assert "has no effect" in mistake("check", llama, "L1N3", "--edits", "ablate L0H1")
 
 
+@pytest.mark.slow
 def test_edit(llama: Path, tmp_path: Path) -> None:
     edits = ("scale L1N3 by 0", "ablate L0H1")
     found = answer("edit", llama, *edits, "-o", tmp_path / "edited", "--prompt", PROMPT)
@@ -98,6 +103,7 @@ def test_edit(llama: Path, tmp_path: Path) -> None:
     assert "changes a run" in mistake("edit", llama, "cut [0]->[-1]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["lens", "contributions"])
 def test_edits_of_a_run(command: str, llama: Path) -> None:
     edits = ("--edits", "ablate L0H1; scale L1.mlp by 2")

@@ -51,6 +51,7 @@ def test_a_summary_without_a_file(gpt2: Path) -> None:
     assert lexray("flow", gpt2, PROMPT, "--format", "csv").out.startswith("block,in,mid,out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "prompt",
     ["a/b\\c \"quoted\" 'twice'", "🦊 naïve café 日本", "<script>alert(1)</script>", "[b]x"],
@@ -95,12 +96,14 @@ def test_two_prompts_and_two_models(llama: Path, gpt2: Path, tmp_path: Path) -> 
     assert "rank, other" in ran.out.replace("\n", " ") or "other" in ran.out
 
 
+@pytest.mark.slow
 def test_a_prompt_that_is_a_models_name_is_told(llama: Path) -> None:
     ran = lexray("flow", llama, PROMPT, *FEW, "--compare", "demo-b")
     assert ran.code == 0, ran.err
     assert "--other" in ran.err
 
 
+@pytest.mark.slow
 def test_opening_shows_the_page(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ def test_overview(model: lx.Model) -> None:
     assert ran.json["layers"]["L2"] == pytest.approx(norms, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_layer(model: lx.Model) -> None:
     ran = lexray("layer", "demo", "L3", "-k", "4", "--ascii", "--format", "json")
     said = model.layers[3].values.top(4, filter=lx.filters.ascii).by_legibility()
@@ -41,6 +42,7 @@ def test_layer(model: lx.Model) -> None:
         assert lexray("layer", "demo", wrong).code != 0
 
 
+@pytest.mark.slow
 def test_token(model: lx.Model) -> None:
     token_id = model.space.id(" film")
     said = json.loads(json.dumps(lx.read_token(model, " film").to_dict()))
@@ -49,6 +51,7 @@ def test_token(model: lx.Model) -> None:
     assert lexray("token", "demo", "zzqqzz").code != 0
 
 
+@pytest.mark.slow
 def test_a_lookup_in_some_layers(model: lx.Model) -> None:
     ran = lexray(
         "lookup", "demo", " film", "--layers", "2-3", "--legible", "0.2", "--format", "json"

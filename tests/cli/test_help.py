@@ -60,12 +60,14 @@ def test_help(name: str) -> None:
     assert f"Usage: lexray {name}" in ran.out
 
 
+@pytest.mark.slow
 def test_nothing_asked_is_help() -> None:
     assert lexray() == lexray("--help")
     assert lexray().code == 0
     assert "smollm2" in lexray().out
 
 
+@pytest.mark.slow
 def test_it_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "lexray", "head", "--help"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.count("L19H4")

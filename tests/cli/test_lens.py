@@ -14,6 +14,7 @@ from tests.cli.running import answer, lexray, mistake
 PROMPT = "the cat and the dog"
 
 
+@pytest.mark.slow
 def test_lens(llama: Path) -> None:
     """What the command says is what the library says."""
     found = answer("lens", llama, PROMPT, "--target", "·law", "-k", 3)
@@ -41,12 +42,14 @@ def test_lens_of_parts(kind: str, llama: Path) -> None:
     assert "L0N" in ran.out if kind == "neurons" else "L0H3" in ran.out
 
 
+@pytest.mark.slow
 def test_long_prompts_fit_the_terminal(gpt2: Path) -> None:
     ran = lexray("lens", gpt2, "law " * 14, "--target", "·law")
     assert max(map(len, ran.out.splitlines())) <= 100
     assert "left out for lack of width" in ran.out
 
 
+@pytest.mark.slow
 def test_contributions(gpt2: Path) -> None:
     found = answer("contributions", gpt2, PROMPT, "--target", "·law", "--against", " Law")
     total = sum(leaf["contribution"] for leaf in found["contributions"])
@@ -57,6 +60,7 @@ def test_contributions(gpt2: Path) -> None:
     assert found["logit"] == pytest.approx(float(logits[law] - logits[capital]), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_contributions_to_the_most_probable_token(gpt2: Path) -> None:
     found = answer("contributions", gpt2, PROMPT, "--position", "1", "--sources")
     best = Model.from_pretrained(gpt2).trace(PROMPT).logits[1].argmax()

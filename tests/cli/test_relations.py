@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import lexray
 
 
+@pytest.mark.slow
 def test_heads() -> None:
     ran = lexray("relations", "demo", "comparative", "man→men,woman→women,child→children", "-n", 2)
     assert (ran.code, ran.err) == (0, "")
@@ -17,6 +20,7 @@ def test_heads() -> None:
     assert len(data["relations"]["comparative"]["best"]) == 10
 
 
+@pytest.mark.slow
 def test_neurons() -> None:
     data = lexray("relations", "demo", "pronoun", "--neurons", "--format", "json").json
     best = data["scores"][0]

@@ -28,6 +28,7 @@ def found(llama: Path) -> Pairs:
     return Model.from_pretrained(llama)["L1H0"].vo.top(5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("often")
 def test_a_budget_is_kept_and_said(llama: Path) -> None:
     early = answer("head", llama, "L1H0", "-k", 5, "--budget", 0)

@@ -101,6 +101,7 @@ def test_interrupted_it_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_mistakes(llama: Path, tuned: Path, data: Path, tmp_path: Path) -> None:
     base = ("stitch", llama, tuned, "--last", 1)
     assert "--sweep for all" in mistake(*base, "--data", data)

@@ -116,6 +116,7 @@ def test_a_full_disk_behind_stdout(form: str, llama: Path, run_on: Streams) -> N
     assert err.getvalue() == "lexray: cannot write the result: No space left on device\n"
 
 
+@pytest.mark.slow
 def test_a_closed_stdout(llama: Path, run_on: Streams, tmp_path: Path) -> None:
     err = io.StringIO()
     assert run_on(None, err, *neuron(llama)) == 2
@@ -183,6 +184,7 @@ def test_a_name_does_not_break_the_progress_bar(monkeypatch: pytest.MonkeyPatch)
 # ---------------------------------------------------------------------- spreadsheets
 
 
+@pytest.mark.slow
 def test_csv_without_formulas_and_raw(llama: Path) -> None:
     """Tokens of a byte-level vocabulary: =, +, - and @ are among them."""
     ran = [

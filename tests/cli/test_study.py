@@ -20,6 +20,7 @@ def test_the_list() -> None:
     assert "keep-k" in lexray("study", "--list").out
 
 
+@pytest.mark.slow
 def test_help() -> None:
     assert "Usage: lexray study" in lexray("study").out
     assert "related-pairs" in lexray("study", "--help").out
@@ -35,6 +36,7 @@ def test_one_study(gpt2: Path) -> None:
     assert "corresponding vectors" in lexray("study", "sim-k", gpt2, "-k", 7, "-n", 5).out
 
 
+@pytest.mark.slow
 def test_files(llama: Path, tmp_path: Path) -> None:
     for ending, start in ((".json", "{"), (".html", "<!doctype html>"), (".csv", "layer,")):
         path = tmp_path / f"x{ending}"
@@ -127,6 +129,7 @@ def test_a_report_with_raw_cells(
     assert cell == ("=1+1" if raw else "'=1+1")
 
 
+@pytest.mark.slow
 def test_mistakes(gpt2: Path, tmp_path: Path) -> None:
     assert "no study 'x'; there are keep-k" in mistake("study", "x", gpt2)
     assert "--output" in mistake("study", "all", gpt2)

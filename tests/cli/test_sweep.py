@@ -111,6 +111,7 @@ def test_it_goes_on_where_it_was_interrupted(llama: Path, tmp_path: Path, cut: i
     assert (f"{done} were there already" in ran.err) == (done > 0)
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_made_again(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_an_interruption_leaves_whole_lines(
     assert sweep(llama, path) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -157,6 +159,7 @@ def test_other_options(llama: Path, tmp_path: Path, options: list[str], told: st
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_another_model(llama: Path, gpt2: Path, tmp_path: Path) -> None:
     path = tmp_path / "a"
     whole = sweep(llama, path)
@@ -164,6 +167,7 @@ def test_another_model(llama: Path, gpt2: Path, tmp_path: Path) -> None:
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_other_weights(llama: Path, tmp_path: Path) -> None:
     path = tmp_path / "a"
     first, *rest = sweep(llama, path).splitlines(keepends=True)
@@ -208,6 +212,7 @@ def test_a_users_file_is_not_wiped(mine: str, llama: Path, tmp_path: Path) -> No
     assert path.read_text() == mine
 
 
+@pytest.mark.slow
 def test_one_at_a_time(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lexray.files.PATIENCE", 1)
     path = tmp_path / "a.jsonl"
@@ -217,6 +222,7 @@ def test_one_at_a_time(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sweep(llama, path).count(b"\n") == 16
 
 
+@pytest.mark.slow
 def test_a_device_stays_one(llama: Path, devices: tuple[Path, Path]) -> None:
     for path, code in zip(devices, (0, 2), strict=True):
         ran = lexray("heads", llama, "-k", 5, "-o", path)
@@ -245,6 +251,7 @@ def test_a_plan_reads_no_weights(llama: Path, tmp_path: Path) -> None:
     assert plan["worst_seconds"] == pytest.approx(worst / plan["cores"])
 
 
+@pytest.mark.slow
 def test_a_long_run_says_what_was_planned(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_real_json_is_as_documented() -> None:
         validate(name, json.loads(result.to_json()), model=3)
 
 
+@pytest.mark.slow
 def test_an_atlas_is_as_documented(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     atlas = lx.Atlas.write("demo", tmp_path, kinds=["values"], layers=[3], k=4)

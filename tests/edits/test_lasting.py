@@ -122,6 +122,7 @@ def test_the_tokenizer_of_a_gguf_file_is_written_along(tmp_path: Path) -> None:
     assert tokenizer.encode(text) == demo.vocabulary.encode(text, special=True)
 
 
+@pytest.mark.slow
 def test_a_fact_is_written() -> None:
     model = Model.from_pretrained("demo", dtype=torch.float32)
     prompt, answer = "This movie was a very", " bad"

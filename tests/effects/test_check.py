@@ -44,6 +44,7 @@ def found() -> Check:
     return demo().check(["L3N17", "L2H1", "L2N40"], TEXT, others=2)
 
 
+@pytest.mark.slow
 def test_a_line_for_each() -> None:
     check = found()
     assert [c.address for c in check] == ["L3N17", "L2H1", "L2N40"]

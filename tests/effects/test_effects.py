@@ -86,6 +86,7 @@ def test_each_removal_is_a_whole_run(name: str, what: str) -> None:
         assert len(found) == c.model.n_layers * c.model.n_heads
 
 
+@pytest.mark.slow
 def test_layers_add_up_directly() -> None:
     trace = demo()
     found = trace.effects("layers", " good")

@@ -23,6 +23,7 @@ TOKEN, AGAINST = 7, 11
 some = pytest.mark.parametrize("name", ["t5", "flan-t5", "umt5", "bart", "marian"])
 
 
+@pytest.mark.slow
 @every
 def test_part_of_a_run_is_the_whole_run(name: str) -> None:
     """In one batch and alone, from a plain run and from one that was changed itself."""
@@ -76,6 +77,7 @@ def test_each_removal_is_a_whole_run(name: str, what: str) -> None:
     assert len(names) == len(found)
 
 
+@pytest.mark.slow
 @some
 def test_what_parts_added_stands_beside(name: str) -> None:
     run, model = case(name)[0], model_of(name)

@@ -99,6 +99,7 @@ def demo() -> tuple[Trace, Trace]:
     return model.trace("This movie was very"), model.trace("That story is really")
 
 
+@pytest.mark.slow
 def test_the_gradient_is_near_where_runs_are_near() -> None:
     """Between a run and one that differs by little the approximation is the exact grid."""
     trace, _ = demo()

@@ -82,6 +82,7 @@ def test_a_mixer_is_one_part_of_the_logit(name: str) -> None:
     assert split.total == pytest.approx(found.total, abs=1e-4)
 
 
+@pytest.mark.slow
 @every
 def test_without_a_mixer(name: str) -> None:
     """As transformers' own model with nothing in the mixer's last matrix."""

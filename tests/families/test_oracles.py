@@ -34,6 +34,7 @@ def models(module: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) ->
     }
 
 
+@pytest.mark.slow
 def test_oracles(
     variant: Variant,
     module: PreTrainedModel,

@@ -212,6 +212,7 @@ def test_cross_attention_is_read_in_both_spaces(name: str) -> None:
     assert [s.token.id for s in line] == QK[:, 5].topk(3).indices.tolist()
 
 
+@pytest.mark.slow
 @every
 def test_standard_readings_of_every_part(name: str) -> None:
     """Each side by what its own stack makes of a token alone."""

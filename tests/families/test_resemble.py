@@ -51,6 +51,7 @@ def test_the_error_says_how_to_go_on(tmp_path: Path) -> None:
     assert Model.from_pretrained(tmp_path, family=family).n_layers == 2
 
 
+@pytest.mark.slow
 def test_what_is_missing_and_left_is_named() -> None:
     module = build("llama")
     names = [n for n in module.state_dict() if "1.mlp.up" not in n] + ["model.odd.weight"]

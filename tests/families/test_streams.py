@@ -59,6 +59,7 @@ def check_sum(trace: Trace, logits: Tensor) -> None:
             assert abs(found.total - float(uncapped[position, target])) <= bound
 
 
+@pytest.mark.slow
 @forms
 def test_passes_add_up_from_the_file_and_live(form: str, tmp_path: Path) -> None:
     module = build(form)
@@ -126,6 +127,7 @@ def test_a_patched_layer_is_the_other_run_from_there_on(form: str) -> None:
     close(patched.logits, other.logits)
 
 
+@pytest.mark.slow
 @forms
 def test_effects_are_those_of_whole_runs(form: str) -> None:
     """What is run again from the middle, with all streams, is what a whole run gives."""
@@ -211,6 +213,7 @@ def make_multimodal(monkeypatch: pytest.MonkeyPatch) -> PreTrainedModel:
     return zoo.randomise(module.eval())
 
 
+@pytest.mark.slow
 def test_the_language_part_of_the_multimodal_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

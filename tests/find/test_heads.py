@@ -45,6 +45,7 @@ def test_against_all_entries(matrix: str, negative: bool) -> None:
         assert {p.col.text for p in hit.pairs} <= set(SHE)
 
 
+@pytest.mark.slow
 def test_one_side_and_lookup() -> None:
     found = MODEL.heads.top(3, cols=SHE)
     assert found.rows == "any token"

@@ -72,6 +72,7 @@ def test_the_heads(seed: int) -> None:
     assert (len(heads) > 1) == clause.startswith("Heads") == (" writes " not in clause)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", ["This movie was", "the the film the the film the"])
 def test_the_heads_of_a_run(prompt: str) -> None:
     """Those that add most to the logit, by the contributions of the same pass; where they look."""
@@ -93,6 +94,7 @@ def test_heads_that_speak_for_nothing_are_not_named() -> None:
     assert heads_clause(synthetic.graph((3, 4), heads=6, neurons=(1, 1))) == ""
 
 
+@pytest.mark.slow
 def test_where_it_stands() -> None:
     """In the page, in the SVG's description, in the notebook's alternative text, in the table."""
     graph = synthetic.speaking(5)

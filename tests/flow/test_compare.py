@@ -35,6 +35,7 @@ def label_at(tokens: Sequence[str], at: int) -> str:
     return tokens[at] + below * (tokens.count(tokens[at]) > 1)
 
 
+@pytest.mark.slow
 def test_prompts_of_different_lengths_meet_at_their_ends() -> None:
     one, two = traced("llama"), worded("llama").trace(LONGER)
     graph = compare(one, two, target=3, heads=2, memories=3, neurons=(2, 1), layers=[0, 1])
@@ -76,6 +77,7 @@ def test_scores_of_both_runs_are_on_the_edges() -> None:
             assert edge.other_score == pytest.approx(theirs.get((edge.source, edge.target), 0.0))
 
 
+@pytest.mark.slow
 def test_differences_of_shares_add_up() -> None:
     """Each sum's difference is the sum of its addends' differences, down to the whole logit's."""
     one, two = traced("llama"), worded("llama").trace(LONGER)
@@ -110,6 +112,7 @@ def test_the_caption_speaks_of_both_runs() -> None:
     assert caption(graph).endswith(f"in the other run it ends at rank {last.rank:,}.")
 
 
+@pytest.mark.slow
 def test_two_models_on_one_prompt() -> None:
     one, two = traced("gpt2"), traced("gpt2-untied-wide")
     graph = compare(one, two, **vars(SOME))

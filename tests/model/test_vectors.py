@@ -94,6 +94,7 @@ def test_a_whole_layer_of_experts(name: str, n: int) -> None:
     assert len(opened("qwen2-moe").layers[1].gates) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("view", "at_once"), [({}, 7), ({"folded": True, "calibrated": True}, 1024)]
 )

@@ -65,6 +65,7 @@ def trace(model: Model) -> Trace:
     return model.trace("This film was a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_comes_back_as_it_was(
     name: str, model: Model, trace: Trace, tmp_path: Path

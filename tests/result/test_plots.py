@@ -88,6 +88,7 @@ def test_bars_are_as_long_as_their_scores() -> None:
     assert left[0] == left[1] == pytest.approx(left[2] + widths[2], abs=0.11), "from zero"
 
 
+@pytest.mark.slow
 def test_tokens_appear_literally() -> None:
     reading = made(HOSTILE)
     ours = {"<b>", "</b>"}  # around plotly's title

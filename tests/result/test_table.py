@@ -115,6 +115,7 @@ def test_long_cells_are_folded_not_cut() -> None:
 # ---------------------------------------------------------------------- HTML
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.text(st.characters(exclude_categories=["Cs", "Cc", "Cf", "Zl", "Zp"])),

@@ -22,6 +22,7 @@ def pool_of(model: Model) -> list[int]:
     return sorted({i for task in tasks for i in (*task.sources, *task.targets)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2-moe"])
 def test_scores_are_those_of_lookups(name: str) -> None:
     model = worded(name).view(folded=True)
@@ -49,6 +50,7 @@ def test_scores_are_those_of_lookups(name: str) -> None:
         assert score.score == min(score.reads, score.writes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "qwen2-moe", "phi", "bert"])
 def test_a_planted_neuron_comes_first(name: str) -> None:
     model = fresh(name)

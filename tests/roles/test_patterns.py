@@ -27,6 +27,7 @@ def test_looks_at_a_source_are_those_of_the_pass(name: str) -> None:
             close(ours, theirs / theirs.sum(1, keepdim=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flan-t5", "t5gemma", "t5gemma2"])
 def test_tokens_that_move_a_cross_head_are_the_source_s(name: str) -> None:
     model = worded_pair(name).view("raw")

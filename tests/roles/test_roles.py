@@ -155,6 +155,7 @@ def test_a_measured_catalogue() -> None:
         found["L9H9"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["L1H2", "L1N3"])
 def test_cards(address: str) -> None:
     card = opened("llama")[address].describe()
@@ -165,6 +166,7 @@ def test_cards(address: str) -> None:
     assert card.to_csv().count("\n") > 10
 
 
+@pytest.mark.slow
 def test_a_card_names_the_tokens_that_move_a_head() -> None:
     model, r = opened("llama").view(folded=True), reference("llama")
     block = r.blocks[1]

@@ -18,6 +18,7 @@ from tests.families.zoo import build, find, make
 MODEL = lx.Model.from_pretrained("demo")
 
 
+@pytest.mark.slow
 def test_a_pass_comes_back(tmp_path: Path) -> None:
     trace = MODEL.trace("This film was a", new_tokens=2, layers=[1, 3], positions=[-1, 2])
     path = trace.save(tmp_path / "film.safetensors")
@@ -29,6 +30,7 @@ def test_a_pass_comes_back(tmp_path: Path) -> None:
     assert again.lens(layers=[1]) == trace.lens(layers=[1])
 
 
+@pytest.mark.slow
 def test_all_that_can_be_asked_of_it(tmp_path: Path) -> None:
     trace = MODEL.trace("This film was a", edits=["ablate L1H2"])
     again = lx.Trace.load(trace.save(tmp_path / "film.safetensors"), MODEL)
@@ -48,6 +50,7 @@ def test_other_families(name: str, tmp_path: Path) -> None:
         lx.Trace.load(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t5", "bart", "t5gemma", "t5gemma2"])
 def test_both_stacks_of_a_pair(name: str, tmp_path: Path) -> None:
     model, path = worded_pair(name), tmp_path / "x.safetensors"
@@ -106,6 +109,7 @@ def test_what_cannot_be_kept_or_read_is_refused(tmp_path: Path) -> None:
         lx.Trace.load(path)
 
 
+@pytest.mark.slow
 def test_models_and_passes_pickle() -> None:
     model = MODEL.view("raw", folded=True)
     again = pickle.loads(pickle.dumps(model))

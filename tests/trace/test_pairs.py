@@ -172,6 +172,7 @@ def test_vectors_of_cross_attention_are_read(name: str) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flan-t5", "bart"])
 def test_batches_have_means(name: str) -> None:
     model = worded_pair(name)

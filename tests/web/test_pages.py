@@ -108,6 +108,7 @@ def test_prompts_have_a_limit_in_words(client: TestClient) -> None:
         assert answer.status_code == 400
 
 
+@pytest.mark.slow
 def test_a_prompt_can_be_changed_by_links(client: TestClient) -> None:
     origin = {"origin": "http://127.0.0.1:8642"}
     path = "/demo/prompt/adds"
@@ -282,6 +283,7 @@ def test_pages_lead_to_their_twins(client: TestClient, path: str) -> None:
     assert read(client, unescape(link)) == read(client, twin_of(path))
 
 
+@pytest.mark.slow
 def test_the_map(client: TestClient) -> None:
     found = read(client, "/demo/map.json")
     assert [layer["heads"] for layer in found["layers"]] == [5] * 4
@@ -296,6 +298,7 @@ def test_the_map(client: TestClient) -> None:
     assert len(strip["layers"]["L2"]) == 640
 
 
+@pytest.mark.slow
 def test_the_map_by_what_removing_a_head_does(client: TestClient, library: Library) -> None:
     """Held against a run with one head removed; a prompt is asked for first, and has bounds."""
     assert "heads" not in read(client, "/demo/map.json?colour=effect")["sections"]

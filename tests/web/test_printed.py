@@ -45,6 +45,7 @@ def test_pages_are_kept_in_a_bound_the_last_ones_longest() -> None:
     assert len(press) == 2
 
 
+@pytest.mark.slow
 def test_who_has_a_page_is_told_so(client: TestClient) -> None:
     for path in ("/demo/L3N17?k=3", "/demo/L3N17/readings.json?k=3"):
         first = client.get(path)

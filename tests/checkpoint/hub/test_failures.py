@@ -66,6 +66,7 @@ def test_tries_end(
     assert len(slept) == ranged.TRIES - 1
 
 
+@pytest.mark.slow
 def test_timeout(
     hub: FakeHub,
     opened: RemoteCheckpoint,

@@ -121,6 +121,7 @@ def test_assets(hub: FakeHub, opened: RemoteCheckpoint) -> None:
     assert hub.files() == {"tokenizer.json"}
 
 
+@pytest.mark.slow
 def test_threads(opened: RemoteCheckpoint, weights: dict[str, Tensor]) -> None:
     with ThreadPoolExecutor(8) as pool:
         rows = pool.map(lambda i: opened.read("b.rows", slice(i, i + 1)), range(0, 300, 7))

@@ -166,6 +166,7 @@ def test_weights_of_unknown_length(use: Callable[[str], None]) -> None:
             fetch_folder("org/one")
 
 
+@pytest.mark.slow
 def test_one_byte_at_a_time(use: Callable[[str], None]) -> None:
     def answer(method: str, path: str) -> Iterator[bytes]:
         yield head(Content_Length=1 << 20)

@@ -132,6 +132,7 @@ def test_settings_that_do_not_fit(
         put(form, tensors, tmp_path, **changes).read(NAME, slice(None), slice(0, 16))
 
 
+@pytest.mark.slow
 def test_byte_ranges_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the blocks of the rows are fetched, and the shape of a flattened weight is told."""
     for form in ("nf4", "torchao"):

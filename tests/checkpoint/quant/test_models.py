@@ -44,6 +44,7 @@ def both(folders: Path, case: str) -> tuple[Model, Model]:
     return Model.from_pretrained(folders / case), Model.from_pretrained(folders / f"{case} plain")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_readings_are_those_of_the_plain_weights(folders: Path, case: str) -> None:
     one, other = both(folders, case)

@@ -274,6 +274,7 @@ class Counting(ModuleCheckpoint):
         return super().read(name, *index)
 
 
+@pytest.mark.slow
 def test_every_layer_is_read_once_if_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = (opened(build(name)) for name in ("gemma3-both-ways", "smollm3"))
     for one in (a, b):
@@ -359,6 +360,7 @@ def test_groups() -> None:
         align(a, b, "keys")["Q"]
 
 
+@pytest.mark.slow
 def test_models_by_name(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("llama", "gpt2")]
     a, b = (
@@ -411,6 +413,7 @@ def test_half_precision() -> None:
     np.testing.assert_allclose(low[0].embedding.S, high[0].embedding.S, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_seeds_of_the_demo_model() -> None:
     """The paper's finding: layers find their like in embedding space only."""
     found = align(

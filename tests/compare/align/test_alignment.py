@@ -100,6 +100,7 @@ def panels(figure: go.Figure) -> tuple[list[Any], list[Any]]:
     return maps, dots
 
 
+@pytest.mark.slow
 def test_heat_maps() -> None:
     alignment = made((4, 6))
     chart = alignment.plot()

@@ -206,6 +206,7 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
         partners(a, "L0N3.key", b, one_to_one=True)
 
 
+@pytest.mark.slow
 def test_words_are_those_of_the_models_own_views() -> None:
     """Compared raw, as the papers do; shown as everywhere else."""
     a, b = Model.from_pretrained("demo"), Model.from_pretrained("demo-b")

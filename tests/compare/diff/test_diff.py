@@ -37,6 +37,7 @@ def test_a_model_and_itself(name: str) -> None:
 # ---------------------------------------------------------------------- against dense float64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("view", ["raw", "standard"])
 def test_what_is_too_large_to_be_held_lies_in_files(

@@ -97,6 +97,7 @@ def test_a_planted_embedding(name: str, tensor: str, noise: float) -> None:
     assert first.to_dict()["of"] == {"id": 20, "text": base.vocabulary.text(20)}
 
 
+@pytest.mark.slow
 def test_bytes_and_pieces_do_not_open_the_list() -> None:
     """Of two changes the one that reads as words comes first, though the other moved farther."""
     base = lx.Model.from_pretrained("demo", dtype=torch.float32)
@@ -130,6 +131,7 @@ def test_the_most_telling_changes_of_a_fine_tune_read_as_words() -> None:
     assert sum(bool(praise & {*c.tokens, *c.bottom_tokens}) for c in found.changes[:10]) >= 8
 
 
+@pytest.mark.slow
 def test_noise_on_zero_biases_is_no_great_change() -> None:
     """A planted value comes before biases that were zero, whose relative change is infinite."""
     module = copy.deepcopy(build("gpt2"))

@@ -112,6 +112,7 @@ def test_an_adapter_is_read_by_its_factors(tmp_path: Path, monkeypatch: pytest.M
     assert tuned.checkpoint.base.bytes_read == before  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_an_adapter_on_another_base(tmp_path: Path) -> None:
     base, adapter, _ = adapted(tmp_path, "llama")
     tuned = Model.from_pretrained(base, adapter=adapter).view("raw")

@@ -50,6 +50,7 @@ def test_it_is_told_by_how_much(
     assert notes[0].count(" by ") == 1
 
 
+@pytest.mark.slow
 def test_nothing_is_told_of_what_is_the_same_or_listed(tmp_path: Path) -> None:
     for folder in ("base", "tuned"):
         save("gemma3n", tmp_path / folder, dtype=torch.float32)

@@ -401,6 +401,7 @@ def examples() -> list[Example]:
     return [Example(line, i % 3) for i, line in enumerate(lines)]
 
 
+@pytest.mark.slow
 def test_a_sweep_counts_what_one_by_one_counts(tuned: Model, tmp_path: Path) -> None:
     a = saved("llama", tmp_path)
     recipes = [Recipe(), Recipe(a_norm=True), Recipe("whitened", a_norm=True)]

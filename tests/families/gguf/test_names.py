@@ -143,6 +143,7 @@ def test_old_mixtral_files_have_a_tensor_per_expert(oracle: str, path: Path) -> 
     run_oracle(oracle, "mixtral", path)
 
 
+@pytest.mark.slow
 def test_gemma2_27b_scales_its_queries_otherwise(path: Path) -> None:
     """By d_model / n_heads, here 6, instead of by the head's width, 10; told by its 46 layers."""
     module = zoo.make(stored("gemma2", query_pre_attn_scalar=6, num_hidden_layers=46))

@@ -93,6 +93,7 @@ def test_the_papers_way_ranks_by_the_coefficients_size() -> None:
     assert [i for _, i in chosen.neurons] == best
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     name=st.sampled_from(["gpt2", "llama", "gemma2", "mixtral", "bert", "gptj"]),

@@ -65,6 +65,7 @@ def test_the_stream_keeps_the_whole_logit(family: str) -> None:
     assert sum(shares[index] for shares in entering) == pytest.approx(parts.logit, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_shares_survive_json() -> None:
     drawn = graph("gpt2")
     assert Flow.from_json(drawn.to_json()) == drawn

@@ -116,6 +116,7 @@ def test_the_page_gets_the_shapes_of_the_layout(graph: FlowGraph) -> None:
         assert [text for *_, text, _ in labels] == [label.text for label in box.labels]
 
 
+@pytest.mark.slow
 def test_a_cell_holds_all_it_needs(graph: FlowGraph) -> None:
     """Twice in one notebook without one taking the other's place; a picture where scripts rest."""
     one, two = (Tags(cell(graph)) for _ in range(2))

@@ -184,6 +184,7 @@ def test_all_blocks_open_are_no_ribbon() -> None:
     assert height > width
 
 
+@pytest.mark.slow
 def test_the_same_graph_gives_the_same_picture(graph: Flow, picture: Layout) -> None:
     assert layout(Flow.from_json(graph.to_json())) == picture
 

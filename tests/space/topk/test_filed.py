@@ -64,6 +64,7 @@ def test_answers_are_the_same(
     )
 
 
+@pytest.mark.slow
 def test_groups_and_some_rows() -> None:
     A, B = draw("heavy")
     options: dict[str, Any] = {

@@ -190,6 +190,7 @@ def test_multiplies_gaussian_factors_about_once() -> None:
     assert top_pairs(gaussian(6000, 64, 11), gaussian(6000, 64, 12), 10).work < 1.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", SIGNS)
 def test_thousands_of_tied_rows_and_columns(sign: Sign) -> None:
     A, B = gaussian(4000, 8, 13), gaussian(3000, 8, 14)

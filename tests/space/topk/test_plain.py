@@ -41,6 +41,7 @@ def test_the_answer_is_the_same(sign: Sign, make: object, plain: list[int]) -> N
     assert plain
 
 
+@pytest.mark.slow
 @settings(max_examples=50, suppress_health_check=list(HealthCheck))
 @given(factors(), st.integers(1, 30), st.sampled_from(SIGNS))
 def test_hostile_factors(plain: list[int], both: tuple[Tensor, Tensor], k: int, sign: Sign) -> None:

@@ -39,6 +39,7 @@ def integers(rows: int, cols: int, largest: int, seed: int) -> Tensor:
     return torch.randint(-largest, largest + 1, (rows, cols), generator=generator).float()
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     st.integers(0, 6),

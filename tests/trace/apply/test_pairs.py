@@ -211,6 +211,7 @@ EDITS: list[Edit] = [
 ]
 
 
+@pytest.mark.slow
 @every
 def test_padding_changes_nothing(name: str) -> None:
     model = model_of(name)
@@ -246,6 +247,7 @@ def test_nothing_stays_behind(name: str) -> None:
     assert torch.equal(trace(name).logits, case(name)[0].logits)
 
 
+@pytest.mark.slow
 @every
 def test_generation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain, it is transformers' own; under edits each token is the changed run's most probable
@@ -307,6 +309,7 @@ def test_edits_that_last(name: str, place: str, tmp_path: Path) -> None:
     close(other.vector("L1H2.V3").tensor, model.vector("L1H2.V3").tensor)
 
 
+@pytest.mark.slow
 def test_texts_and_what_they_name() -> None:
     text = (
         "ablate enc.L1H2[-1]; scale L2X1 by 0.5; clamp enc.L0N3 to 8; add 2*enc.L0N3.value@enc.L1; "

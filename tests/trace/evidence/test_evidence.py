@@ -108,6 +108,7 @@ def test_every_kind_has_evidence(name: str, address: str, readings: list[str]) -
         assert "strongest" in form
 
 
+@pytest.mark.slow
 def test_a_heads_snippet_says_where_it_looked() -> None:
     """What it took is the attention times the value through W_O, by transformers' own attention."""
     model = standard("gpt2")
@@ -129,6 +130,7 @@ def test_a_heads_snippet_says_where_it_looked() -> None:
     assert first.wrote
 
 
+@pytest.mark.slow
 def test_a_text_of_the_users() -> None:
     model = lx.Model.from_pretrained("demo")
     text = "The film was great. " * 30

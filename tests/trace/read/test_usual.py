@@ -145,6 +145,7 @@ def test_neurons_are_read_as_their_values_with_their_sign(name: str) -> None:
     assert trace.contributions(9).top(3).to_dict()["how"] == "standardised"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FAMILIES, "mixtral", "falcon-new", "modernbert"])
 def test_flow_graphs_say_how_each_node_was_read(name: str) -> None:
     trace = standard(name).trace(IDS)
