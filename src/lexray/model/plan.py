@@ -27,7 +27,7 @@ from lexray.space.topk.sieve import multiply, segment
 TYPICAL, STANDARDISED = 0.01, 0.07
 """Roughly the share of a head's token pairs that has to be multiplied, from some heads of SmolLM2;
 scores have shorter tails where they are standardised."""
-BOUNDING, BOUNDING_STANDARDISED = 1000, 2000
+BOUNDING, BOUNDING_STANDARDISED = 2800, 5600
 """What finding bounds, sorting and other passes over both factors cost, beside a product with a
 basis: operations for each number of a factor. By the standard view two bounds are often tried."""
 CALIBRATION = 0.5
