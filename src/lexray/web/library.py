@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,11 @@ class Served:
             with self.lock:
                 self._model = self._model or Model.reopen(self.origin)
         return self._model
+
+    @cached_property
+    def precision(self) -> str:
+        """The dtype of its passes: found by a look at every tensor's, and so once."""
+        return str(self.model.run_dtype).removeprefix("torch.")
 
     @property
     def stamp(self) -> Stamp:

@@ -92,7 +92,7 @@ class Viewpoint:
         """A command line; `offset`: whether the command knows of one."""
         parts = ["lexray", name, *words_of(self.served.origin), *map(str, words)]
         if name in IN_FULL and self.served.origin.dtype is None:
-            parts += ["--dtype", str(self.model.run_dtype).removeprefix("torch.")]
+            parts += ["--dtype", self.served.precision]
         if self.view != "standard":
             parts += ["--view", self.view]
         if offset and self.offset:

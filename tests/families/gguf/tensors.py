@@ -217,8 +217,7 @@ def gemma3n(state: State, c: Config) -> Tensors:
 
 def kimi_linear(state: State, c: Config) -> Tensors:
     """Kernels as ggml wants them, decays in full; the dense layer under the name its files have."""
-    names = {"qk_nope_head_dim": c["qk_nope_head_dim"], "v_head_dim": c["v_head_dim"]}
-    for name, tensor in deepseek(state, c | names):
+    for name, tensor in deepseek(state, c):
         if name.endswith("_conv1d.weight"):
             tensor = tensor.reshape(1, len(tensor), 1, tensor.shape[-1])
         if name.endswith(".A_log"):
