@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -63,12 +64,26 @@ def empty_rows(shape: tuple[int, ...], like: Shaped[Tensor, "..."]) -> Shaped[Te
     return whole.view(shape)
 
 
-def _map_file(size: int) -> mmap.mmap:
+def room() -> int:
+    """Bytes that files of rows may take together: half of the disk's free ones; 0 where rows are
+    held in memory instead."""
+    if _LET_GO is None:
+        return 0
+    with suppress(OSError):
+        return shutil.disk_usage(_folder()).free // 2
+    return 0
+
+
+def _folder() -> str:
     """The cache's disk rather than /tmp, which may be memory."""
     folder = cache_root()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder if os.access(folder, os.W_OK) else None) as file:
+    return str(folder) if os.access(folder, os.W_OK) else tempfile.gettempdir()
+
+
+def _map_file(size: int) -> mmap.mmap:
+    with tempfile.TemporaryFile(dir=_folder()) as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)
         else:

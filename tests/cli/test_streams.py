@@ -9,14 +9,15 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.progress import Progress
 
 from lexray.checkpoint.safetensors import SafetensorsFolder
-from lexray.cli import main
+from lexray.cli import main, progress
 from lexray.cli.progress import ProgressBars
 from lexray.model.model import Model
 from tests.cli.running import lexray as run
@@ -179,6 +180,27 @@ def test_a_name_does_not_break_the_progress_bar(monkeypatch: pytest.MonkeyPatch)
     bars.stop()
     assert "\x07" not in err.text()
     assert "\u202e" not in err.text()
+
+
+def test_the_time_left_is_not_guessed_from_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand items that come together every minute: ten such bursts take ten minutes."""
+    now = [0.0]
+
+    def bursts() -> Iterator[int]:
+        for i in range(10_000):
+            now[0] += 60.0 if i % 1000 == 0 else 1e-6
+            yield i
+
+    monkeypatch.setattr(sys, "stderr", Screen("utf-8", tty=True))
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    display = Progress(get_time=lambda: now[0], speed_estimate_period=3600, disable=True)
+    monkeypatch.setattr(progress, "_display", lambda: display)
+    left = [
+        display.tasks[0].time_remaining
+        for i in ProgressBars()(bursts(), 10_000, "reading")
+        if i % 1000 == 999 and i > 2000
+    ]
+    assert left == [pytest.approx(60 * (10 - n), abs=61) for n in range(3, 11)]
 
 
 # ---------------------------------------------------------------------- spreadsheets

@@ -22,7 +22,7 @@ from lexray.space import kernels, top_pairs, top_vectors
 from lexray.space.kernels import exactly
 from lexray.space.topk import pairs as engine
 from lexray.space.topk.pairs import Sign
-from lexray.space.topk.scan import Tiling
+from lexray.space.topk.sides import Tiling
 from tests.device import NAME, Device
 
 SMALL = Tiling(rows=32, cols=64, corner=32)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from lexray.clean import clean
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+EVERY = 0.1
+"""Seconds between two figures: the time left is guessed from the last ones, which must not all lie
+in one burst of items."""
 
 
 class ProgressBars:
@@ -25,10 +31,13 @@ class ProgressBars:
         display = self._display = self._display or _display()
         display.start()
         task = display.add_task(clean(what), total=total)
+        told = -inf
         try:
-            for item in items:
+            for done, item in enumerate(items, 1):
                 yield item
-                display.advance(task)
+                if monotonic() >= told + EVERY:
+                    display.update(task, completed=done)
+                    told = monotonic()
         finally:
             display.remove_task(task)
             if not display.tasks:

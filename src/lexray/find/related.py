@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from lexray.errors import LexrayError
 from lexray.model.anatomy import Anatomy
 from lexray.model.vectors import VectorGroup
@@ -13,7 +16,7 @@ from lexray.progress import track
 from lexray.result.format import show_percent
 from lexray.result.readings import Source, Token
 from lexray.result.table import Result, Table
-from lexray.space.topk.vectors import members
+from lexray.space.topk.vectors import members, rows_at_once
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,10 @@ def related(
 def _compare(
     model: Anatomy, keys: VectorGroup, values: VectorGroup, k: int, overlap: float
 ) -> Iterator[RelatedNeuron | None]:
-    """Each neuron of a layer; None for those that share less."""
-    start = 0
-    for X, Y in zip(keys.blocks(), values.blocks(), strict=True):
+    """Each neuron of a layer, as many at a time as are scored together; None for those that share
+    less."""
+    start, step = 0, max(1, rows_at_once(keys.weights.d_vocab))
+    for X, Y in _pieces(keys, values, step):
         a = keys.space.top(X, keys.kind, k).top_ids.cpu()
         b = values.space.top(Y, "value", k).top_ids.cpu()
         shared, size = members(a, b), a.shape[1]
@@ -123,3 +127,8 @@ def _compare(
                 tuple(map(model.space.token, common)),
             )
         start += len(X)
+
+
+def _pieces(keys: VectorGroup, values: VectorGroup, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for X, Y in zip(keys.blocks(), values.blocks(), strict=True):
+        yield from zip(torch.split(X, step), torch.split(Y, step), strict=True)

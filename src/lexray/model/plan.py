@@ -20,9 +20,9 @@ from lexray.model.weights import Weights
 from lexray.result.format import show_bytes, show_flop, show_time
 from lexray.result.table import Result, Table
 from lexray.space.topk.arithmetic import full_precision
-from lexray.space.topk.rough import MOST, has_byte_products
-from lexray.space.topk.scan import Tiling
+from lexray.space.topk.sides import Tiling
 from lexray.space.topk.sieve import multiply, segment
+from lexray.space.topk.whole_products import whole_products
 
 TYPICAL, STANDARDISED = 0.01, 0.07
 """Roughly the share of a head's token pairs that has to be multiplied, from some heads of SmolLM2;
@@ -175,19 +175,21 @@ def measure(d_model: int, width: int, device: torch.device) -> Speed:
     rows = torch.randn(tiling.rows, width, device=device)
     cols = torch.randn(tiling.cols, width, device=device)
     tile = torch.empty(len(rows), len(cols), device=device)
-    if has_byte_products(device):
-        rows, cols = ((40 * X).clamp(-MOST, MOST).to(torch.int8) for X in (rows, cols))
+    if whole := whole_products(device, width):
+        most = whole.most
+        rows, cols = (X.mul(20).round().clamp(-most, most) for X in (rows, cols))
+        rows, cols = whole.rows(rows), whole.cols(cols)
     block = torch.randn(2048, d_model, device=device)
     matrices = torch.randn(d_model, 8 * width, device=device)
 
     def look() -> Tensor:
-        parts = multiply(rows, cols, tile).view(len(rows), -1, segment(len(cols)))
+        parts = multiply(rows, cols, tile).view(len(rows), -1, segment(tiling.cols))
         return (parts.amax(2) > 2**30).nonzero()
 
     cores = torch.get_num_threads() if device.type == "cpu" else 1
     clock = thread_time if device.type == "cpu" else perf_counter
     with full_precision(), _on_one_core(device):
-        search = _rate(look, 2.0 * len(rows) * len(cols) * width, clock)
+        search = _rate(look, 2.0 * tiling.entries * width, clock)
         flop = 2.0 * block.numel() * matrices.shape[1]
         product = _rate(lambda: block @ matrices, flop, clock)
     return Speed(product, search, cores)

@@ -16,7 +16,7 @@ from lexray.space.topk.arithmetic import exact_values, full_precision
 from lexray.space.topk.basis import balanced_basis
 from lexray.space.topk.bounds import MeanBound, NormBound, mean_terms, norm_terms
 from lexray.space.topk.pairs import Sign
-from lexray.space.topk.scan import Tiling
+from lexray.space.topk.sides import Tiling
 
 SIGNS: list[Sign] = ["largest", "smallest", "absolute"]
 TINY_TILES = Tiling(rows=4, cols=3, corner=2)

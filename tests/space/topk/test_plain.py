@@ -9,7 +9,7 @@ from torch import Tensor
 from lexray.space import top_pairs
 from lexray.space.topk import bounds, pairs
 from lexray.space.topk.pairs import Sign
-from lexray.space.topk.scan import Tiling
+from lexray.space.topk.sides import Tiling
 from tests.space.topk.test_pairs import assert_same, factors, gaussian, heavy_tailed, reference
 
 SIGNS: list[Sign] = ["largest", "smallest", "absolute"]

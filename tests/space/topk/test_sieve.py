@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lexray.space import top_pairs
-from lexray.space.topk import pairs, rough, scan, sieve
+from lexray.space.topk import pairs, scan, sieve, whole_products
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.bounds import Bound, NormBound, NormTerms, norm_terms
-from lexray.space.topk.leading import leading
+from lexray.space.topk.leading import Leading, leading
 from lexray.space.topk.operands import Operands, least, margin
 from lexray.space.topk.pairs import Sign
-from lexray.space.topk.scan import Tiling
+from lexray.space.topk.rough import rough
+from lexray.space.topk.sides import Tiling
 from tests.space.topk.test_pairs import (
     assert_same,
     factors,
@@ -24,13 +25,16 @@ from tests.space.topk.test_pairs import (
 )
 
 TILES = Tiling(rows=16, cols=8, corner=4)
-HAS_BYTES = rough.has_byte_products(torch.device("cpu"))
-WAYS = ["leading", "bytes"]
-
-
-def multiply_slowly(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-    """Products of bytes for processors that have none."""
-    return (x.int()[:, None] * y.int()).sum(2, dtype=torch.int32)
+PRODUCTS = {
+    name: way
+    for name, way in (
+        ("bytes", whole_products._SIGNED),
+        ("shifted bytes", whole_products._SHIFTED),
+    )
+    if whole_products._can_multiply(way)
+}
+"""Of bytes, fast or not."""
+WAYS = ["leading", *PRODUCTS]
 
 
 @pytest.fixture(params=WAYS)
@@ -39,15 +43,22 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name = str(request.param)
 
     def choose(
-        A: Tensor, B: Tensor, norms: NormTerms, bound: Bound, threshold: float, *, absolute: bool
+        A: Tensor,
+        B: Tensor,
+        norms: NormTerms,
+        bound: Bound,
+        threshold: float,
+        *,
+        absolute: bool,
+        first: int = 0,
+        now: Operands | None = None,
     ) -> Operands | None:
         r = A.shape[1]
         if name == "leading":
             return None if absolute else leading(A, B, norms, max(1, r // 3))
-        return rough.rough(A, B, norms, r if absolute or r < 9 else r // 2, centred=not absolute)
+        width = r if absolute or r < 9 else r // 2
+        return rough(A, B, norms, width, PRODUCTS[name], centred=not absolute)
 
-    if not HAS_BYTES:
-        monkeypatch.setattr(sieve, "multiply_bytes", multiply_slowly)
     monkeypatch.setattr(pairs, "_WORK_WORTH_A_SIEVE", -1.0)
     monkeypatch.setattr(pairs, "choose_sieve", choose)
     return name
@@ -103,10 +114,10 @@ def test_the_bound_holds(name: str, width: int, size: float) -> None:
     with full_precision():
         norms = norm_terms(A, B)
         operands: Operands = leading(A, B, norms, width)
-        if name == "bytes":
-            operands = rough.rough(A, B, norms, width, centred=True)
+        if name in PRODUCTS:
+            operands = rough(A, B, norms, width, PRODUCTS[name], centred=True)
         rows, cols = operands.rows(torch.arange(80)), operands.bins([torch.arange(90)])(0)
-        product = rows.matrix.double() @ cols.matrix.double().T
+        product = sieve.multiply(rows.matrix, cols.matrix, torch.empty(80, 90)).double()
     units = 1.0 if rows.units is None else rows.units[:, None].double() * cols.unit
     base = 0.0 if rows.base is None else rows.base[:, None].double()
     bounds = base + product * units + margin(rows, cols)[:, None].double() + norms.tiny
@@ -116,31 +127,17 @@ def test_the_bound_holds(name: str, width: int, size: float) -> None:
         assert (bounds - true <= 2.01 * margin(rows, cols)[:, None].double() + norms.tiny).all()
 
 
-def test_what_an_entry_has_to_reach_is_rounded_down() -> None:
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_what_an_entry_has_to_reach_is_rounded_down(name: str) -> None:
     A, B = heavy_tailed(80, 16, 1), heavy_tailed(90, 16, 2)
     true, norms = A.double() @ B.double().T, norm_terms(A, B)
-    operands = rough.rough(A, B, norms, 16, centred=True)
+    operands = rough(A, B, norms, 16, PRODUCTS[name], centred=True)
     rows, cols = operands.rows(torch.arange(80)), operands.bins([torch.arange(90)])(0)
-    product = multiply_slowly(rows.matrix, cols.matrix, torch.empty(0))
+    product = sieve.multiply(rows.matrix, cols.matrix, torch.empty(80, 90))
     for threshold in (-1.0, 0.0, 3.0, 1e30, float("-inf")):
         passing = product >= least(rows, cols, threshold)[:, None]
         assert passing[true >= threshold].all()
         assert not (threshold == 1e30 and passing.any())
-
-
-@pytest.mark.skipif(not HAS_BYTES, reason="no VNNI")
-@pytest.mark.parametrize("width", [4, 64, 196])
-@pytest.mark.parametrize("rows", [1, 2, 17, 300])
-@pytest.mark.parametrize("cols", [1, 3, 64, 512])
-def test_products_of_bytes_are_whole(width: int, rows: int, cols: int) -> None:
-    generator = torch.Generator().manual_seed(width + rows + cols)
-    x, y = (
-        torch.randint(-127, 128, (n, width), generator=generator).to(torch.int8)
-        for n in (rows, cols)
-    )
-    x[0], y[0] = 127, -127
-    found = rough.multiply_bytes(x, y, torch.empty(rows, cols))
-    assert torch.equal(found.long(), x.long() @ y.long().T)
 
 
 def test_a_sieve_that_holds_nothing_back_is_dropped(
@@ -157,6 +154,50 @@ def test_a_sieve_that_holds_nothing_back_is_dropped(
     assert 0 < sum(sieved) < 160 * 200 / 2
 
 
+@pytest.mark.parametrize("waiting", [0, 5, 1024])
+def test_a_narrower_sieve_takes_over(waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[float, int]] = []
+
+    def choose(
+        A: Tensor,
+        B: Tensor,
+        norms: NormTerms,
+        bound: Bound,
+        threshold: float,
+        *,
+        absolute: bool,
+        first: int = 0,
+        now: Operands | None = None,
+    ) -> Operands:
+        asked.append((threshold, first))
+        return leading(A, B, norms, max(1, now.width // 2) if isinstance(now, Leading) else 16)
+
+    monkeypatch.setattr(pairs, "choose_sieve", choose)
+    monkeypatch.setattr(pairs, "_WORK_WORTH_A_SIEVE", -1.0)
+    monkeypatch.setattr(scan, "_RISEN", 1.0)
+    monkeypatch.setattr(scan, "_LEFT", 0)
+    monkeypatch.setattr(scan, "_WAITING", waiting)
+    A, B = gaussian(400, 16, 3), gaussian(300, 16, 9)
+    assert_same(top_pairs(A, B, 15, tiling=TILES), reference(A, B, 15, "largest"))
+    assert len(asked) > 1
+    assert asked == sorted(asked)
+
+
+def test_a_risen_threshold_needs_fewer_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sieve, "whole_products", lambda device, width: None)
+    spectrum = torch.arange(1, 129).pow(-0.7)
+    A, B = gaussian(900, 128, 1) * spectrum, gaussian(1100, 128, 2) * spectrum
+    norms = norm_terms(A, B)
+    low, high = (A @ B.T).flatten().topk(20).values[[-1, 0]].tolist()
+    bound = NormBound(norms, 64, low)
+    before = sieve.choose_sieve(A, B, norms, bound, low, absolute=False)
+    after = sieve.choose_sieve(A, B, norms, bound, high, absolute=False, now=before)
+    assert isinstance(before, Leading)
+    assert isinstance(after, Leading)
+    assert after.width < before.width
+    assert sieve.choose_sieve(A, B, norms, bound, low, absolute=False, now=after) is after
+
+
 def test_wide_heads_of_few_directions_go_through_a_narrow_sieve() -> None:
     spectrum = torch.cat([torch.ones(12), torch.full((116,), 0.02)])
     A, B = gaussian(900, 128, 1) * spectrum, gaussian(1100, 128, 2) * spectrum
@@ -169,7 +210,7 @@ def test_wide_heads_of_few_directions_go_through_a_narrow_sieve() -> None:
 
 
 def test_flat_spectra_have_none_without_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sieve, "has_byte_products", lambda device: False)
+    monkeypatch.setattr(sieve, "whole_products", lambda device, width: None)
     A, B = gaussian(900, 128, 1), gaussian(1100, 128, 2)
     norms = norm_terms(A, B)
     threshold = float((A @ B.T).flatten().topk(20).values[-1])

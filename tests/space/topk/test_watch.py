@@ -11,7 +11,7 @@ from torch import Tensor
 from lexray.space import TopPairs, top_pairs
 from lexray.space.topk import scan
 from lexray.space.topk.pairs import SearchState, Sign
-from lexray.space.topk.scan import Tiling
+from lexray.space.topk.sides import Tiling
 from tests.space.topk.test_pairs import (
     SIGNS,
     assert_same,

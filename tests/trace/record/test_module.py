@@ -59,12 +59,12 @@ def logits(module: Any, ids: Tensor = IDS) -> Tensor:
     return found
 
 
-def same(ours: Any, theirs: Any, ids: Tensor = IDS, tolerance: float = 1e-6) -> None:
+def same(ours: Any, theirs: Any, ids: Tensor = IDS) -> None:
     assert not ours.training
     assert not any(parameter.requires_grad for parameter in ours.parameters())
     if ours.config.model_type != "falcon":  # which cannot switch
         ours.set_attn_implementation(theirs.config._attn_implementation)
-    torch.testing.assert_close(logits(ours, ids), logits(theirs, ids), atol=tolerance, rtol=0)
+    torch.testing.assert_close(logits(ours, ids), logits(theirs, ids), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("variant", zoo.VARIANTS, ids=str)
@@ -73,7 +73,7 @@ def test_every_family(variant: zoo.Variant, tmp_path: Path) -> None:
     theirs = zoo.class_of(variant).from_pretrained(tmp_path)
     ours = Model.from_pretrained(tmp_path).module()
     assert type(ours) is type(theirs)
-    same(ours, theirs, tolerance=1e-5 if variant.name == "jamba" else 1e-6)  # its scan is long
+    same(ours, theirs)
     for (name, mine), (other, his) in zip(
         ours.named_buffers(), theirs.named_buffers(), strict=True
     ):
@@ -101,7 +101,7 @@ def test_names_lead_to_the_same_numbers(variant: zoo.Variant, tmp_path: Path) ->
 @pytest.mark.parametrize("variant", gguf_files.VARIANTS, ids=str)
 def test_gguf(variant: zoo.Variant, tmp_path: Path) -> None:
     file = gguf_files.converted(variant.name).save(tmp_path / "model.gguf")
-    same(gguf_files.opened(file).module(), gguf_files.build(variant.name), tolerance=5e-6)
+    same(gguf_files.opened(file).module(), gguf_files.build(variant.name))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "mixtral", "bert"])
@@ -109,20 +109,20 @@ def test_shards_and_bin_files(name: str, tmp_path: Path) -> None:
     module = zoo.build(name)
     module.save_pretrained(tmp_path / "shards", max_shard_size="8KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
-    same(Model.from_pretrained(tmp_path / "shards").module(), module, tolerance=1e-5)
+    same(Model.from_pretrained(tmp_path / "shards").module(), module)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "config.json").write_bytes(
         (tmp_path / "shards" / "config.json").read_bytes()
     )
     torch.save(module.state_dict(), tmp_path / "bin" / "pytorch_model.bin")
-    same(Model.from_pretrained(tmp_path / "bin").module(), module, tolerance=1e-5)
+    same(Model.from_pretrained(tmp_path / "bin").module(), module)
 
 
 def test_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = save("qwen3", tmp_path / "repos" / "org" / "tiny")
     with serve(tmp_path / "repos") as hub:
         hub.use(monkeypatch, tmp_path / "cache")
-        same(Model.from_pretrained("org/tiny", remote=True).module(), module, tolerance=1e-5)
+        same(Model.from_pretrained("org/tiny", remote=True).module(), module)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -131,7 +131,7 @@ def test_lora_is_pefts_merged_model(family: str, tmp_path: Path) -> None:
     base, adapter, peft = adapted(tmp_path, family, target_modules=targets)
     ids = torch.tensor([[1, 5, 12, 3]])
     merged = peft.merge_and_unload().eval()
-    same(Model.from_pretrained(base, adapter=adapter).module(), merged, ids, 1e-5)
+    same(Model.from_pretrained(base, adapter=adapter).module(), merged, ids)
 
 
 @pytest.mark.parametrize("task", [TaskType.SEQ_CLS, TaskType.TOKEN_CLS])
@@ -306,14 +306,14 @@ def test_code_of_the_author_is_not_run(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     config = json.loads(path.read_text()) | {"auto_map": {"AutoModelForCausalLM": "evil.Evil"}}
     path.write_text(json.dumps(config))
-    same(Model.from_pretrained(tmp_path).module(), module, tolerance=1e-5)
+    same(Model.from_pretrained(tmp_path).module(), module)
 
 
 def test_another_types_checkpoint_is_run_as_its_family(tmp_path: Path) -> None:
     module = save("llama", tmp_path)
     config = {"model_type": "my_llama", "architectures": ["MyLlama"]}
     model = Model.from_pretrained(tmp_path, family="llama", config=config)
-    same(model.module(), module, tolerance=1e-5)
+    same(model.module(), module)
 
 
 def test_senseless_configs_are_refused(tmp_path: Path) -> None:

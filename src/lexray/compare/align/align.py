@@ -7,8 +7,9 @@ Transformers in Embedding Space", §5.1 and Fig. 3). The control does the same w
 two models' residual streams have nothing to do with one another.
 
 Correlations are exact, from d×d kernels (`lexray.space.correlation`): no vector is projected, and
-of the correlations only a tile exists at a time. Layers are read as they are needed: A's once, B's
-once for as many layers of A as fit into `HELD` bytes.
+of the correlations only a tile exists at a time. Both files are read once: A's vectors are kept,
+in temporary files if a layer's are many, while B's layers pass by. Where there is no room for that,
+B's are read once for as many layers of A as there is room for.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from lexray.finite import require_finite
 from lexray.model.groups import layer_groups
 from lexray.model.layer import Layer
 from lexray.model.model import Model
-from lexray.model.vectors import blocks_of
+from lexray.model.vectors import ELEMENTS_AT_ONCE, blocks_of
 from lexray.progress import track
-from lexray.scratch import empty_rows, let_go
+from lexray.scratch import empty_rows, is_held, let_go, room
 from lexray.space.correlation import FEATURES, Kernel, Kernels, absolute_sum
 from lexray.space.kinds import GROUPS, Kind
 from lexray.vocabulary.filters import FilterLike, read_filter
 
 KINDS: tuple[Kind, ...] = ("key", "gate", "value", "Q", "K", "V", "O")
 HELD = 2**30
-"""Bytes of A's vectors that are kept, in files if a layer's are many, while B's layers pass by."""
+"""Bytes of A's vectors that are kept in memory, or on a device, while B's layers pass by."""
 SPACES: tuple[Space, ...] = get_args(Space)
 
 
@@ -129,17 +130,21 @@ def similarities(
     totals, live_a, live_b = np.zeros(shape), np.zeros(shape[:2]), np.zeros(shape[::2])
     sizes_a, sizes_b = _sizes(a, kind), _sizes(b, kind)
     each = 4 * sum(kernel.held_width(a.d_model) for kernel in kernels)
+    widest = 4 * max(kernel.held_width(a.d_model) for kernel in kernels)
+    if a.device.type == "cpu" and not is_held(max(sizes_a) * widest):
+        held = max(held, room())
     batches = list(_batches(sizes_a, each, held))
     steps = [(batch, j) for batch in batches for j in range(b.n_layers)]
     kept: dict[int, list[Tensor]] = {}
     for batch, j in track(steps, len(steps), f"aligning {kind} vectors"):
         if j == 0:
             kept = {}
-            for i in batch:
+            for i in track(batch, len(batch), f"reading {kind} vectors of {a.name}"):
                 kept[i] = _carry(a.layers[i], kind, kernels)
                 live_a[:, i] = [_live(units) for units in kept[i]]
         live_b[:, j] = 0
-        for X in blocks(b.layers[j], kind):
+        n_blocks = -(-sizes_b[j] // max(1, ELEMENTS_AT_ONCE // b.d_model))
+        for X in track(blocks(b.layers[j], kind), n_blocks, f"… with L{j} of {b.name}"):
             for s, kernel in enumerate(kernels):
                 units = kernel.right.units(X)
                 live_b[s, j] += _live(units)

@@ -52,7 +52,8 @@ class LeftRows(NamedTuple):
 class Cols(NamedTuple):
     """A bin of columns of the right operand."""
 
-    matrix: Num[Tensor, "cols h"]
+    matrix: Num[Tensor, "..."]
+    """Packed, where a way of multiplying has a layout of its own."""
     errors: tuple[float, ...]
     unit: float = 1.0
 
@@ -84,7 +85,8 @@ def least(rows: LeftRows, cols: Cols, threshold: float) -> Num[Tensor, " rows"]:
         return reach
     if rows.base is not None:
         reach -= rows.base
-    return (reach / (rows.units * cols.unit)).floor_().clamp_(-_FAR, _FAR).to(torch.int32)
+    reach = (reach / (rows.units * cols.unit)).floor_().clamp_(-_FAR, _FAR)
+    return reach.to(torch.int32) if rows.matrix.dtype == torch.int8 else reach
 
 
 class Whole(NamedTuple):

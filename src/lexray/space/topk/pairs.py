@@ -43,10 +43,10 @@ from lexray.space.topk.bounds import (
     norm_terms,
     plain_terms,
 )
-from lexray.space.topk.operands import Operands
-from lexray.space.topk.rough import has_byte_products
-from lexray.space.topk.scan import Look, Scanner, ScanSide, Tiling, first_zero_pairs
+from lexray.space.topk.scan import Look, Scanner
+from lexray.space.topk.sides import ScanSide, Tiling, first_zero_pairs
 from lexray.space.topk.sieve import choose_sieve
+from lexray.space.topk.whole_products import whole_products
 
 Sign = Literal["largest", "smallest", "absolute"]
 
@@ -197,7 +197,7 @@ class _Search:
         scanner.floor = self._seeds[0].threshold
         bound: Bound = NormBound(norms, tiling.cols, scanner.threshold)
         work = bound.work(scanner.threshold)
-        in_bytes = has_byte_products(A.ids.device)
+        in_bytes = whole_products(A.ids.device, A.factor.width) is not None
         worth = _WORK_IN_BYTES_WORTH_A_SECOND_BOUND if in_bytes else _WORK_WORTH_A_SECOND_BOUND
         if work > worth * len(A) * len(B):
             means = mean_terms(A.factor.scaled, B.factor.scaled, absolute=best.absolute)
@@ -206,16 +206,10 @@ class _Search:
             other = MeanBound(means, tiling.cols, scanner.threshold)
             if other.work(scanner.threshold) < bound.work(scanner.threshold):
                 bound = other
-        scanner.scan(bound, look, self._sieve(A, B, norms, bound, scanner.threshold))
-
-    def _sieve(
-        self, A: ScanSide, B: ScanSide, norms: NormTerms, bound: Bound, threshold: float
-    ) -> Operands | None:
-        """Where the bound leaves much."""
-        if bound.work(threshold) <= _WORK_WORTH_A_SIEVE * len(A) * len(B):
-            return None
         whole = A.factor.scaled, B.factor.scaled
-        return choose_sieve(*whole, norms, bound, threshold, absolute=self.best.absolute)
+        choose = partial(choose_sieve, *whole, norms, bound, absolute=best.absolute)
+        leaves_much = bound.work(scanner.threshold) > _WORK_WORTH_A_SIEVE * len(A) * len(B)
+        scanner.scan(bound, look, choose if leaves_much else None)
 
     def found(self, *, negate: bool) -> TopPairs:
         """The best pairs by now, and what no other pair exceeds if that is not yet their least."""

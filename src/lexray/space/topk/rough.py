@@ -1,10 +1,10 @@
 """A first pass in whole numbers of eight bits, for products whose bounds rule out little.
 
-Processors with dot products of bytes (VNNI) multiply these four times as fast as float32. With the
+Processors multiply these two to four times as fast as float32 (`whole_products`). With the
 coordinates P = A·TA, Q = B·TB of `leading`, which are bounded as the pairs are, the columns less
 their mean m, and both rounded to bytes,
 
-    p·q = p·m + p·(q − m),    p = s·x + e,    q − m = t·y + g,    x, y ∈ {−127, …, 127},
+    p·q = p·m + p·(q − m),    p = s·x + e,    q − m = t·y + g,    x, y whole,
 
     |p·(q − m) − s·t·(x·y)| ≤ ‖e‖‖q − m‖ + ‖s·x‖‖g‖,
 
@@ -14,13 +14,11 @@ only entries that can reach the threshold are multiplied again in float32.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int, Int8
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional
 
 from lexray.scratch import join_rows, take_rows
 from lexray.space.topk.arithmetic import rounding, row_norms
@@ -28,34 +26,11 @@ from lexray.space.topk.basis import Basis, sample
 from lexray.space.topk.bounds import NormTerms
 from lexray.space.topk.leading import CHUNK_ROWS, coordinates, error_of
 from lexray.space.topk.operands import Cols, LeftRows
+from lexray.space.topk.whole_products import MOST, WholeProducts
 
-MOST = 127
 _LEAST_UNIT = 2.0**-90
 _UNITS = 16 * 2.0**-24
 """What rounding takes off a computed difference, relative to what it is taken from."""
-
-
-@cache
-def has_byte_products(device: torch.device) -> bool:
-    """Whether products of bytes are fast here, and whole: without VNNI, partial sums of the usual
-    instructions saturate."""
-    supported = getattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    if device.type != "cpu" or not hasattr(torch, "_int_mm") or not supported():
-        return False
-    x = torch.full((32, 96), MOST, dtype=torch.int8)
-    x[::2, ::3] = -MOST
-    signs = torch.arange(48)[:, None] % 2 * 2 - 1
-    y = (signs * MOST).to(torch.int8).expand(48, 96).contiguous()
-    return torch.equal(multiply_bytes(x, y, torch.empty(32, 48)).long(), x.long() @ y.long().T)
-
-
-def multiply_bytes(
-    x: Int8[Tensor, "rows h"], y: Int8[Tensor, "cols h"], out: Float[Tensor, "rows cols"]
-) -> Int[Tensor, "rows cols"]:
-    """x·yᵀ, in the memory of `out`. Their width is a multiple of 4: of a single column, torch 2.13
-    makes zeros."""
-    product: Tensor = torch._int_mm(x, y.T, out=out.view(torch.int32))
-    return product
 
 
 class Rough(NamedTuple):
@@ -69,6 +44,7 @@ class Rough(NamedTuple):
     """How many leading coordinates are kept; the size of the rest is one more."""
     middle: Float[Tensor, " h"]
     """What is taken off every column."""
+    products: WholeProducts
     exact: bool = False
 
     def rows(self, index: Int[Tensor, " some"]) -> LeftRows:
@@ -88,11 +64,12 @@ class Rough(NamedTuple):
         """Bytes, sizes, base and units of so many."""
         P = coordinates(take_rows(self.A, index), self.basis.TA, self.width)
         base, size = P @ self.middle, row_norms(P)
-        units = torch.maximum(P.amax(1), -P.amin(1)).div_(MOST).clamp_(min=_LEAST_UNIT)
-        x = (P / units[:, None]).round_().clamp_(-MOST, MOST)
+        most = self.products.most
+        units = torch.maximum(P.amax(1), -P.amin(1)).div_(most).clamp_(min=_LEAST_UNIT)
+        x = (P / units[:, None]).round_().clamp_(-most, most)
         error = row_norms(P.addcmul_(x, units[:, None], value=-1)) + _UNITS * size
         sizes = torch.stack([self.norms.rows[index], error, size + error], 1)
-        return _bytes(x), sizes, base, units
+        return self.products.rows(x), sizes, base, units
 
     def bins(self, bins: Sequence[Int[Tensor, " bin"]]) -> Callable[[int], Cols]:
         """Several bins are rounded at once; all of them would be a third factor."""
@@ -119,9 +96,9 @@ class Rough(NamedTuple):
         sums = 2 * rounding(Q.shape[1]) * (sizes + self.middle.norm())
         drift = error_of(self.basis) * _largest(self.norms.cols[index], lengths)
         terms = torch.stack([drift, sizes, errors + sums], 1).tolist()
-        parts = torch.split(_bytes(y), lengths.tolist())
+        parts = torch.split(y, lengths.tolist())
         return [
-            Cols(part, tuple(some), unit)
+            Cols(self.products.cols(part), tuple(some), unit)
             for part, some, unit in zip(parts, terms, units.tolist(), strict=True)
         ]
 
@@ -142,15 +119,12 @@ def _largest(X: Float[Tensor, " n"], lengths: Int[Tensor, " bins"]) -> Float[Ten
     return largest
 
 
-def _bytes(X: Float[Tensor, "n h"]) -> Int8[Tensor, "n padded"]:
-    return functional.pad(X.to(torch.int8), (0, -X.shape[1] % 4))
-
-
 def rough(
     A: Float[Tensor, "rows r"],
     B: Float[Tensor, "cols r"],
     norms: NormTerms,
     width: int,
+    products: WholeProducts,
     *,
     centred: bool,
 ) -> Rough:
@@ -160,4 +134,4 @@ def rough(
     basis = norms.basis.reversed()
     some = coordinates(sample(B), basis.TB, width)
     middle = some.mean(0) if centred else torch.zeros_like(some[0])
-    return Rough(A, B, norms, basis, width, middle)
+    return Rough(A, B, norms, basis, width, middle, products)

@@ -3,69 +3,53 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from lexray.scratch import let_go, take_rows
-from lexray.space.topk.arithmetic import Factor, exact_values, rounding, row_norms, underflow
+from lexray.space.topk.arithmetic import exact_values, rounding, row_norms, underflow
 from lexray.space.topk.best import Best
 from lexray.space.topk.bounds import Bound
 from lexray.space.topk.operands import Cols, LeftRows, Operands, Whole, least, margin
+from lexray.space.topk.sides import ScanSide, Tiling
 from lexray.space.topk.sieve import multiply, segment
 
 _SEGMENT = 64
 _FEW = 4096
 _MANY = 32768
-_MASK_ENTRIES = 2**22
 _LOOK_EVERY = 0.1
 _CROWDED = 1 / 64
 """The share of a tile's row that passes a sieve above which it is cheaper to multiply all of it."""
 _FUTILE = 1 / 4
 """The share of a tile's segments above which it is not looked at which of their entries pass."""
-_SIEVED_TILES = 2
-"""How many go through a sieve at once."""
+_SIEVED_TILES = 15 / 8
+"""How many go through a sieve at once: products that torch allocates stay below what `scratch` has
+go back to the system at once."""
+_WAITING = 1024
+"""How many single entries that pass a sieve are multiplied together; of tiles where more pass,
+whole rows may be."""
 _PATIENCE = 8
 """How many tiles a sieve is given to show that it holds back more than half of their rows."""
+
+_CHOSEN_AGAIN, _RISEN, _LEFT = 32, 1.01, 2**32
+"""A sieve is chosen again when this part of the work is done (then twice as much, and so on), if
+the threshold has risen by that much and so many entries are left."""
 
 Look = Callable[[float], bool]
 """Told, several times a second, which share of the work is done; False ends the search."""
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """How many rows and columns are multiplied at once, and the side of the first corner."""
+@runtime_checkable
+class Choose(Protocol):
+    """Chooses a sieve for a threshold, if one is worth it; asked again with the one in use and the
+    first bin that is left."""
 
-    rows: int
-    cols: int
-    corner: int
-
-    @property
-    def entries(self) -> int:
-        return self.rows * self.cols
-
-    @classmethod
-    def suited_to(cls, device: torch.device) -> "Tiling":
-        return cls(1024, 512, 512) if device.type == "cpu" else cls(8192, 2048, 2048)
-
-
-@dataclass(frozen=True)
-class ScanSide:
-    """One factor with what identifies its rows: their original indices and their groups."""
-
-    factor: Factor
-    ids: Int[Tensor, " rows"]
-    groups: Int[Tensor, " rows"] | None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def take_all(self, wanted: Bool[Tensor, " rows"]) -> "ScanSide":
-        index = wanted.nonzero()[:, 0]
-        groups = None if self.groups is None else self.groups[index]
-        return ScanSide(self.factor.take(index), self.ids[index], groups)
+    def __call__(
+        self, threshold: float, *, first: int = 0, now: Operands | None = None
+    ) -> Operands | None: ...
 
 
 class Scanner:
@@ -78,6 +62,11 @@ class Scanner:
         self.multiplied = 0
         self._ahead: tuple[Bound, int] | None = None
         """The bound and the first bin that is not yet multiplied to its end."""
+        self._chosen_at, self._due = -math.inf, 0
+        """The threshold for which a sieve was chosen, and the work after which it is again."""
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._n_waiting = 0
+        """Rows and columns of single entries that a sieve let pass, not yet multiplied."""
         self._tiles = self._sieved = self._passed = 0
         """Tiles and rows that a sieve has seen, and rows that were multiplied whole after it."""
         self._whole = Whole(A.factor.scaled, B.factor.scaled)
@@ -85,7 +74,7 @@ class Scanner:
         self._gamma = rounding(A.factor.width)
         self._tiny = underflow(A.factor.width)
         self._buffer = torch.empty(
-            _SIEVED_TILES * max(tiling.entries, len(B)), device=A.factor.scaled.device
+            int(_SIEVED_TILES * max(tiling.entries, len(B))), device=A.factor.scaled.device
         )
 
     @property
@@ -101,10 +90,12 @@ class Scanner:
         bound, index = self._ahead
         return math.ldexp(bound.limit(index), -self._shift)
 
-    def scan(self, bound: Bound, look: Look | None = None, sieve: Operands | None = None) -> None:
-        """Multiplies what the bound leaves at the threshold, which rises on the way; through the
-        sieve, if there is one, as long as that holds something back."""
-        operands = sieve or self._whole
+    def scan(self, bound: Bound, look: Look | None = None, choose: Choose | None = None) -> None:
+        """Multiplies what the bound leaves at the threshold, which rises on the way; through a
+        sieve, if one is chosen, as long as that holds something back."""
+        operands = choose(self.threshold) if choose else None
+        operands, self._chosen_at = operands or self._whole, self.threshold
+        self._due = bound.work(self.threshold) // _CHOSEN_AGAIN
         A, B = operands.rows(bound.rows), operands.bins(bound.bins)
         go_on = self._clock(look, bound) if look else _always
         for index, cols in enumerate(bound.bins):
@@ -116,10 +107,27 @@ class Scanner:
             scan = self._scan_bin if operands.exact else self._sieve_bin
             if not scan(rows, A.take(active), cols, B(index), go_on):
                 return
-            if not operands.exact and self._tiles > _PATIENCE and self._passed > self._sieved / 2:
-                operands = self._whole
+            if choose and (better := self._choose_again(choose, operands, bound, index + 1)):
+                operands = better
                 A, B = operands.rows(bound.rows), operands.bins(bound.bins)
         self._ahead = None
+
+    def _choose_again(
+        self, choose: Choose, now: Operands, bound: Bound, first: int
+    ) -> Operands | None:
+        """Another way for the bins from `first` on, if there is a better one: the product itself
+        where the sieve holds little back, fewer coordinates where the threshold has risen."""
+        if now.exact:
+            return None
+        if self._tiles > _PATIENCE and self._passed > self._sieved / 2:
+            return self._whole
+        if self.multiplied < self._due or self.threshold <= _RISEN * self._chosen_at:
+            return None
+        self._due, self._chosen_at = 2 * self.multiplied, self.threshold
+        if bound.work(self.threshold) - self.multiplied < _LEFT:
+            return None
+        better = choose(self.threshold, first=first, now=now)
+        return None if better is now else better
 
     def _clock(self, look: Look, bound: Bound) -> Callable[[], bool]:
         """Asks `look` whether to go on, not more often than it makes sense."""
@@ -169,7 +177,7 @@ class Scanner:
         go_on: Callable[[], bool],
     ) -> bool:
         """The same through a sieve, in larger tiles: there is less to hold."""
-        step = max(1, _SIEVED_TILES * self._tiling.entries // len(cols))
+        step = max(1, int(_SIEVED_TILES * self._tiling.entries) // len(cols))
         threshold = self.threshold
         reach = least(A, B, threshold - self._tiny)
         for start in range(0, len(rows), step):
@@ -182,6 +190,7 @@ class Scanner:
             left = A.take(tile).matrix
             self._sieve_tile(rows[tile], left, cols, B.matrix, reach[tile])
             let_go(left)
+        self._multiply_waiting()
         return True
 
     def _sieve_tile(
@@ -189,12 +198,12 @@ class Scanner:
         rows: Int[Tensor, " tile_rows"],
         A: Num[Tensor, "tile_rows h"],
         cols: Int[Tensor, " tile_cols"],
-        B: Num[Tensor, "tile_cols h"],
+        B: Num[Tensor, "..."],
         reach: Num[Tensor, " tile_rows"],
     ) -> None:
         """Bounds first, the largest of each segment; only what reaches the threshold is multiplied
         whole. Of rows where much does, all is."""
-        parts = self._product(A, B).view(len(rows), -1, segment(len(cols)))
+        parts = self._product(A, B, len(cols)).view(len(rows), -1, segment(len(cols)))
         i, part = (parts.amax(2) >= reach[:, None]).nonzero(as_tuple=True)
         self._tiles, self._sieved = self._tiles + 1, self._sieved + len(rows)
         if len(i) == 0:
@@ -204,16 +213,30 @@ class Scanner:
             return
         which, inside = (parts[i, part] >= reach[i, None]).nonzero(as_tuple=True)
         i, j = i[which], part[which] * parts.shape[2] + inside
-        crowded = torch.bincount(i, minlength=len(rows)) > max(1, _CROWDED * len(cols))
-        if bool(crowded.any()):
+        if len(i) > _WAITING:
+            crowded = torch.bincount(i, minlength=len(rows)) > max(1, _CROWDED * len(cols))
             self._scan_whole(rows[crowded], cols)
             kept = ~crowded[i]
-            i, j = i[kept], j[kept]
-        self._multiply_some(rows, cols, i, j)
+            self._multiply_some(rows, cols, i[kept], j[kept])
+            return
+        self._waiting.append((rows[i], cols[j]))
+        self._n_waiting += len(i)
+        if self._n_waiting > _WAITING:
+            self._multiply_waiting()
 
     def _scan_whole(self, rows: Int[Tensor, " some"], cols: Int[Tensor, " tile_cols"]) -> None:
         self._passed += len(rows)
+        if len(rows) == 0:
+            return
         self._scan_tile(rows, self._whole.rows(rows), cols, self._whole.cols(cols))
+
+    def _multiply_waiting(self) -> None:
+        """What passed in several tiles, together: one by one, they would cost as much as tiles."""
+        if self._waiting:
+            rows, cols = (torch.cat(part) for part in zip(*self._waiting, strict=True))
+            self._waiting, self._n_waiting = [], 0
+            each = torch.arange(len(rows), device=rows.device)
+            self._multiply_some(rows, cols, each, each)
 
     def _multiply_some(
         self,
@@ -230,7 +253,8 @@ class Scanner:
         scores = (left * right).sum(1)
         scores = scores.abs_() if self.best.absolute else scores
         reaching = scores + error >= self.threshold
-        self._rescore(rows, cols, i[reaching], j[reaching])
+        if bool(reaching.any()):
+            self._rescore(rows, cols, i[reaching], j[reaching])
 
     def _scan_tile(
         self,
@@ -240,7 +264,7 @@ class Scanner:
         B: Cols,
     ) -> None:
         """Row maxima first; only rows that can reach the threshold are looked at."""
-        scores, error = self._product(A.matrix, B.matrix), margin(A, B) + self._tiny
+        scores, error = self._product(A.matrix, B.matrix, len(cols)), margin(A, B) + self._tiny
         threshold = self.threshold
         if threshold == -math.inf:
             self._erase_excluded(scores, rows, cols)
@@ -258,11 +282,11 @@ class Scanner:
         self._rescore(rows, cols, i, j)
 
     def _product(
-        self, A: Num[Tensor, "tile_rows h"], B: Num[Tensor, "tile_cols h"]
+        self, A: Num[Tensor, "tile_rows h"], B: Num[Tensor, "..."], cols: int
     ) -> Num[Tensor, "tile_rows tile_cols"]:
-        entries = len(A) * len(B)
+        entries = len(A) * cols
         self.multiplied += entries
-        product = multiply(A, B, self._buffer[:entries].view(len(A), len(B)))
+        product = multiply(A, B, self._buffer[:entries].view(len(A), cols))
         return product.abs_() if self.best.absolute else product
 
     def _erase_excluded(
@@ -352,26 +376,3 @@ def _can_be_among(
     """Which of n ≥ k scores, each known up to its margin, can be among the k best of them."""
     sure: Tensor = (scores - margin).topk(k).values[-1]
     return scores + margin >= sure
-
-
-def first_zero_pairs(
-    k: int,
-    A: ScanSide,
-    B: ScanSide,
-    zero_rows: Bool[Tensor, " rows"],
-    zero_cols: Bool[Tensor, " cols"],
-) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
-    """The first k admissible pairs, by flat index, that have a zero row or a zero column."""
-    chunks: list[Tensor] = []
-    missing = k
-    for rows in torch.split(torch.arange(len(A)), max(1, _MASK_ENTRIES // len(B))):
-        mask = zero_rows[rows, None] | zero_cols
-        if A.groups is not None and B.groups is not None:
-            mask &= A.groups[rows, None] != B.groups
-        pairs = mask.nonzero()[:missing] + torch.tensor([int(rows[0]), 0])
-        chunks.append(pairs)
-        missing -= len(pairs)
-        if missing == 0:
-            break
-    i, j = torch.cat(chunks).unbind(1)
-    return A.ids[i], B.ids[j]

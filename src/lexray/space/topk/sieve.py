@@ -6,25 +6,27 @@ are enough.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.space.topk.bounds import Bound, NormTerms
-from lexray.space.topk.leading import leading
+from lexray.space.topk.leading import Leading, leading
 from lexray.space.topk.operands import Operands, least
-from lexray.space.topk.rough import has_byte_products, multiply_bytes, rough
+from lexray.space.topk.rough import Rough, rough
+from lexray.space.topk.whole_products import WholeProducts, multiply_whole, whole_products
 
 SEGMENT = 64
 WIDE = 96
 """Coordinates from which on fewer of them are worth a try."""
-_SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
-_LOOK, _LOOK_AT_BYTES, _BYTE = 5.0, 8.0, 0.22
-"""What looking at an entry costs, in units of an entry's product of width 1; the same of bytes;
-what a byte's product of width 1 costs."""
-_HIT = 60.0
+_STEPS, _SMALL_STEPS = 8, 16
+"""Widths are looked at in such parts of all coordinates; in smaller ones when that is done again.
+"""
+_LOOK, _LOOK_AT_BYTES = 5.0, 20.0
+"""What looking at an entry costs, in units of an entry's product of width 1; the same of bytes."""
+_HIT = 150.0
 """An entry that passes, for each coordinate; one of a segment in which one does."""
 _WORTH = 0.9
 _BINS, _ROWS = 6, 128
@@ -38,22 +40,49 @@ def choose_sieve(
     threshold: float,
     *,
     absolute: bool,
+    first: int = 0,
+    now: Operands | None = None,
 ) -> Operands | None:
-    """What promises the least work; None where that is the product itself. Bounds on |a·b| from
-    leading directions would take two products."""
-    r, in_bytes = A.shape[1], has_byte_products(A.device)
+    """What promises the least work in the bins from `first` on; None where that is the product
+    itself. A search that has a sieve (`now`) may ask again when its threshold has risen: fewer
+    coordinates may do then. Bounds on |a·b| from leading directions would take two products."""
+    r = A.shape[1]
+    whole = whole_products(A.device, r)
     if r < WIDE or absolute:
-        return rough(A, B, norms, r, centred=not absolute) if in_bytes else None
-    best, cost = None, _WORTH * (r + _LOOK)
-    sample = list(_sample(bound, threshold))
-    for width in sorted(
-        {max(1, round(share * r)) for share in _SHARES} | ({r} if in_bytes else set())
-    ):
-        way = rough(A, B, norms, width, centred=True) if in_bytes else leading(A, B, norms, width)
-        each = _BYTE * width + _LOOK_AT_BYTES if in_bytes else width + 1 + _LOOK
-        if each < cost and (each := each + _passing(way, sample, threshold, r)) < cost:
-            best, cost = way, each
+        return now or (rough(A, B, norms, r, whole, centred=not absolute) if whole else None)
+    some = list(_sample(bound, threshold, first))
+    best, cost = now, _WORTH * (r + _LOOK if now is None else sum(_cost(now, some, threshold, r)))
+    for width in _widths(r, whole, now):
+        way: Operands = leading(A, B, norms, width)
+        if whole:
+            way = rough(A, B, norms, width, whole, centred=True)
+        each, passing = _cost(way, some, threshold, r)
+        if passing > cost:
+            break
+        if each + passing < cost:
+            best, cost = way, each + passing
     return best
+
+
+def _widths(r: int, whole: WholeProducts | None, now: Operands | None) -> Sequence[int]:
+    """Fewer and fewer coordinates: all of them first, which in bytes are cheaper, too."""
+    step = max(1, r // (_SMALL_STEPS if now else _STEPS))
+    most = now.width - 1 if isinstance(now, Rough | Leading) else r if whole else r - 1
+    return range(most // step * step, 0, -step)
+
+
+def _cost(
+    way: Operands,
+    sample: list[tuple[Int[Tensor, " some"], Int[Tensor, " bin"], int]],
+    threshold: float,
+    r: int,
+) -> tuple[float, float]:
+    """What an entry costs by itself, and its share of those that pass."""
+    assert isinstance(way, Rough | Leading)
+    each = way.width + 1 + _LOOK
+    if isinstance(way, Rough):
+        each = way.products.cost * way.width + _LOOK_AT_BYTES
+    return each, _passing(way, sample, threshold, r)
 
 
 def _passing(
@@ -76,17 +105,17 @@ def _passing(
 
 
 def multiply(a: Tensor, b: Tensor, out: Float[Tensor, "rows cols"]) -> Tensor:
-    """a·bᵀ in the memory of `out`, bytes or not."""
-    if a.dtype == torch.int8:
-        return multiply_bytes(a, b, out)
-    return torch.mm(a, b.T, out=out)
+    """a·bᵀ, bytes or not; in the memory of `out` if that can be said."""
+    if a.is_floating_point():
+        return torch.mm(a, b.T, out=out)
+    return multiply_whole(a, b, out)
 
 
 def _sample(
-    bound: Bound, threshold: float
+    bound: Bound, threshold: float, first: int
 ) -> Iterator[tuple[Int[Tensor, " some"], Int[Tensor, " bin"], int]]:
     """Rows and columns of some bins, and how many rows these stand for."""
-    for index in range(0, len(bound.bins), max(1, len(bound.bins) // _BINS)):
+    for index in range(first, len(bound.bins), max(1, (len(bound.bins) - first) // _BINS)):
         rows = bound.rows[bound.active(index, threshold)]
         if len(rows):
             yield rows[:: max(1, len(rows) // _ROWS)], bound.bins[index], len(rows)

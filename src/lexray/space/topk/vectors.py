@@ -25,7 +25,7 @@ from lexray.space.topk.arithmetic import full_precision
 _SEGMENTS = (64, 8)
 _SCORES_AT_ONCE = 2**24
 _BLOCK_COLUMNS = 8192
-_BLOCK_NUMBERS = 2**23
+_BLOCK_NUMBERS = 2**22
 """Of E that are converted at once, and columns: the fewer of both."""
 _TIED_AT_ONCE = 2**20
 """Scores among which ties are looked for together: masks and counts of all are several times as
@@ -169,19 +169,22 @@ def _leave_out(scores: Float[Tensor, "n padded"], columns: Columns) -> None:
 
 
 def multiply(X: Float[Tensor, "n d"], columns: Columns, scores: Float[Tensor, "n padded"]) -> None:
-    """scores[:, :e] = X·E. Blocks of another dtype or device are converted piece by piece."""
+    """scores[:, :e] = X·E. Blocks of another dtype or device are converted piece by piece, all in
+    one place: new memory for each costs as much as the conversion."""
     X = X.to(scores.dtype)
     start = 0
     for block in columns.blocks:
         alike = block.dtype == scores.dtype and block.device == scores.device
         alike = alike and columns.mean is None
         few = min(_BLOCK_COLUMNS, _BLOCK_NUMBERS // max(1, block.shape[0]))
-        step = max(1, block.shape[1] if alike else few)
+        step = max(1, min(block.shape[1], block.shape[1] if alike else few))
+        room = None if alike else scores.new_empty(step, block.shape[0]).T
         for piece in torch.split(block, step, dim=1):
             stop = start + piece.shape[1]
-            piece = piece.to(scores.device, scores.dtype)
+            if room is not None:
+                piece = room[:, : piece.shape[1]].copy_(piece)
             if columns.mean is not None:
-                piece = piece - columns.mean.to(piece)[:, None]
+                piece -= columns.mean.to(piece)[:, None]
             torch.mm(X, piece, out=scores[:, start:stop])
             start = stop
     if columns.scale is not None:
