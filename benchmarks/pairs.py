@@ -30,12 +30,14 @@ BASELINE_HEADS = 12
 FLAT_SIDE = 16384
 
 
-def honest_top_pairs(A: Tensor, B: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best pairs by tiles, kept with some to spare in float32, ordered in float64."""
+def honest_top_pairs(
+    A: Tensor, B: Tensor, k: int, threshold: float = -torch.inf
+) -> tuple[Tensor, Tensor]:
+    """The k best pairs by tiles, kept with some to spare in float32, ordered in float64; a
+    `threshold` that is known beforehand spares it the search for one."""
     spare = k + 64
     buffer = torch.empty(512 * 1024)
     scores, flat = torch.empty(0), torch.empty(0, dtype=torch.int64)
-    threshold = -torch.inf
     for i in range(0, len(A), 512):
         rows = A[i : i + 512]
         for j in range(0, len(B), 1024):
@@ -50,7 +52,7 @@ def honest_top_pairs(A: Tensor, B: Tensor, k: int) -> tuple[Tensor, Tensor]:
             flat = torch.cat([flat, (i + hit[r]) * len(B) + j + c])
             best = scores.topk(min(spare, len(scores)))
             scores, flat = best.values, flat[best.indices]
-            threshold = scores[-1].item() if len(scores) == spare else -torch.inf
+            threshold = max(threshold, scores[-1].item() if len(scores) == spare else -torch.inf)
     flat = flat.sort().values
     values = exact_values(A, B, flat // len(B), flat % len(B))
     flat = flat[values.argsort(descending=True, stable=True)][:k]
