@@ -150,7 +150,7 @@ def test_adapter_with_a_classifier(task: TaskType, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     model = Model.from_pretrained(tmp_path / "base", adapter=adapter, config={"pad_token_id": 0})
     ours = model.module()
-    same(ours, peft.merge_and_unload().eval(), torch.tensor([[1, 5, 12, 3]]), 1e-5)
+    same(ours, peft.merge_and_unload().eval(), torch.tensor([[1, 5, 12, 3]]))
     assert logits(ours, torch.tensor([[1, 5, 12, 3]])).shape[-1] == 3
 
 
