@@ -26,8 +26,9 @@ class ModuleCheckpoint(Checkpoint):
     """The parameters and persistent buffers of a live module, under the names of its state dict.
 
     Unlike other checkpoints' reads, those of this one alias the module's memory (and stay on its
-    device); only what an active LoRA adapter changes is computed afresh. Tensors without values are
-    refused, unless its names are all that is asked for (`values`).
+    device); only what an active LoRA adapter changes is computed afresh, and what accelerate has
+    put away is fetched. Tensors without values are refused, unless its names are all that is asked
+    for (`values`).
     """
 
     def __init__(self, module: nn.Module, *, values: bool = True) -> None:
@@ -35,8 +36,9 @@ class ModuleCheckpoint(Checkpoint):
         tensors = state(self._module)
         self._live, parts = find_live(self._module, tensors)
         self._tensors = {n: t for n, t in tensors.items() if n not in parts or n in self._live}
+        self._away = _away(self._module)
         for name, tensor in self._tensors.items():
-            if values and name not in self._live:
+            if values and name not in self._live and name not in self._away:
                 _refuse_odd(name, tensor)
         config = getattr(self._module, "config", None)
         self.name = getattr(config, "_name_or_path", "") or type(self._module).__name__
@@ -76,7 +78,11 @@ class ModuleCheckpoint(Checkpoint):
         where = self._names[name]
         if where in self._live:
             return self._live[where].read(box)
-        return self._tensors[where].detach()[tuple(slice(*bounds) for bounds in box)]
+        tensor = self._tensors[where]
+        if tensor.is_meta and where in self._away:
+            kept, name = self._away[where]
+            tensor = kept[name]
+        return tensor.detach()[tuple(slice(*bounds) for bounds in box)]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -178,6 +184,20 @@ def state(module: nn.Module) -> dict[str, Tensor]:
     kept = {name: tensor for name, tensor in buffers if name not in passing}
     tensors = dict(module.named_parameters(remove_duplicate=False)) | kept
     return {WRAPPERS.sub("", name): tensor for name, tensor in tensors.items()}
+
+
+def _away(module: nn.Module) -> dict[str, tuple[Any, str]]:
+    """Tensors that accelerate keeps elsewhere while their part does not run, and where."""
+    away = {}
+    for path, part in module.named_modules(remove_duplicate=False):
+        hook: Any = getattr(part, "_hf_hook", None)
+        for one in getattr(hook, "hooks", (hook,)):
+            if getattr(one, "offload", False):
+                for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+                    if tensor is not None and tensor.is_meta:
+                        whole = WRAPPERS.sub("", f"{path}.{name}" if path else name)
+                        away[whole] = one.weights_map, name
+    return away
 
 
 def _refuse_odd(name: str, tensor: Tensor) -> None:

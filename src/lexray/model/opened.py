@@ -99,7 +99,8 @@ class Opened(Anatomy):
         """A live transformers model; its weights are not copied."""
         checkpoint = ModuleCheckpoint(module)
         vocabulary = None if tokenizer is None else Vocabulary.from_transformers(tokenizer)
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        devices = (p.device for p in module.parameters() if not p.is_meta)
+        device = next(devices, torch.device("cpu"))
         return cls(checkpoint, vocabulary=vocabulary, family=family, config=config, device=device)
 
     @classmethod

@@ -7,7 +7,7 @@ Hugging Face checkpoint has on disk. transformers renames and fuses them as it d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial, reduce
@@ -41,6 +41,8 @@ INSIDE = ("language_model.", "text_model.", "thinker.")
 FINAL_NORM = "lexray_final_norm"
 """The config's word on the final norm: "identity" where the model was trained without it."""
 
+MakeLazy = Callable[[Weights, str, Lock, torch.dtype], Lazy]
+
 MODULE: Drawer[None, nn.Module] = Drawer(most=1)
 STORED: Drawer[None, nn.Module] = Drawer(most=1)
 
@@ -64,11 +66,31 @@ def build_module(model: Weights) -> nn.Module:
     """The model's transformers module, in eval mode, without gradients; a live one as it is."""
     if isinstance(model.checkpoint, ModuleCheckpoint):
         return model.checkpoint.module
-    module = _fill(model, module_config(model))
+    placed: nn.Module = _build(model, Lazy).to(model.device)
+    return placed
+
+
+def build_in_files(model: Weights) -> nn.Module:
+    """The same on the processor, its large weights in files: it may be larger than the memory."""
+    if isinstance(model.checkpoint, ModuleCheckpoint):
+        return model.checkpoint.module
+    here = model.with_view(model.options)
+    here.device = torch.device("cpu")
+    with Joining():
+        return _build(here, _filed(here, here.checkpoint.names()))
+
+
+def _build(model: Weights, lazy: MakeLazy) -> nn.Module:
+    module = _fill(model, module_config(model), lazy=lazy)
     if model.config.get(FINAL_NORM) == "identity":
         _drop_final_norm(model, module)
-    placed: nn.Module = module.to(model.device)
-    return placed.requires_grad_(False)
+    fixed: nn.Module = module.requires_grad_(False)
+    return fixed
+
+
+def _filed(model: Weights, names: Iterable[str]) -> MakeLazy:
+    """How tensors are read into files, these among them."""
+    return partial(Filed, shelf=Shelf(model, names, model.run_dtype))
 
 
 def build_first_block(model: Weights) -> nn.Module:
@@ -82,9 +104,8 @@ def build_first_block(model: Weights) -> nn.Module:
     for entry, value in a.alone:
         setattr(config, entry, value)
     names = tensor_names(a.blocks[0]).intersection(model.checkpoint.names())
-    lazy = partial(Filed, shelf=Shelf(model, names, model.run_dtype))
     with Joining():
-        module = _fill(model, config, without=(a.embed, a.unembed), lazy=lazy)
+        module = _fill(model, config, without=(a.embed, a.unembed), lazy=_filed(model, names))
     let_go_after(module)
     look_up(module.get_input_embeddings(), model.tensor(a.embed), model.run_dtype)
     placed: nn.Module = module.to(model.device)
@@ -95,7 +116,7 @@ def _fill(
     model: Weights,
     config: PreTrainedConfig,
     without: Sequence[str] = (),
-    lazy: Callable[[Weights, str, Lock, torch.dtype], Lazy] = Lazy,
+    lazy: MakeLazy = Lazy,
 ) -> PreTrainedModel:
     cls = module_class(model, config)
     if isinstance(file_beneath(model.checkpoint), GGUFModel):
@@ -165,7 +186,7 @@ def fill(
     config: PreTrainedConfig,
     model: Weights,
     without: Sequence[str] = (),
-    lazy: Callable[[Weights, str, Lock, torch.dtype], Lazy] = Lazy,
+    lazy: MakeLazy = Lazy,
 ) -> PreTrainedModel:
     """A module of this class with the checkpoint's tensors; none missing, none made up. Those that
     it is to be `without` take no memory and are no numbers."""

@@ -129,12 +129,9 @@ class Runner:
 
     @property
     def weights(self) -> Anatomy:
-        """The raw weights of the module that runs, under its own names; the checkpoint's where
-        some of the module's wait on the disk."""
+        """The raw weights of the module that runs, under its own names."""
         model = self._whole()
-        waiting = any(parameter.is_meta for parameter in self.module.parameters())
-        live = isinstance(model.checkpoint, ModuleCheckpoint) and not model.architecture.unrolled
-        if waiting or live:
+        if isinstance(model.checkpoint, ModuleCheckpoint) and not model.architecture.unrolled:
             return model.with_view(RAW)
 
         def make() -> Anatomy:
