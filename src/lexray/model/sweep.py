@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from threading import Event
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -26,9 +26,12 @@ from lexray.vocabulary.filters import Filter
 MOST_BYTES = 2**28
 """What the factors that are held at once may take; one head's are held anyway."""
 
-Submit = Callable[[Callable[[Watch | None], TopPairs]], Callable[[], TopPairs]]
-"""Takes a search, gives what waits for its result."""
 Factors = tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]
+End = dict[int, Float[Tensor, "tokens r"]]
+"""One side's factors, by head."""
+Wait = Callable[[], Any]
+"""Waits for a result."""
+Made = TypeVar("Made")
 
 
 def each_top(
@@ -49,51 +52,98 @@ def each_top(
     >>> [pairs[0] for pairs in each_top(heads, 5)]
     """
     note = describe(filter, None, None, exclude_same)
-    with _pool(torch.get_num_threads()) as submit:
-        for (*_, heads), group in groupby(circuits, key=lambda circuit: _batch(circuit, filter)):
-            factors: dict[Matrix, dict[int, Factors]] = {}
-            waiting = []
-            for circuit in group:
-                if circuit.matrix not in factors:
-                    factors[circuit.matrix] = multiply(circuit, heads, filter)
-                find, give = circuit.prepare_search(
-                    *factors[circuit.matrix][circuit.head.index],
-                    k,
-                    sign=sign,
-                    exclude_same=exclude_same,
-                    rows=filter,
-                    cols=filter,
-                    note=note,
-                )
-                waiting.append((submit(find), give))
-            del factors, find
-            while waiting:
-                search, give = waiting.pop(0)
-                yield give(search())
+
+    def search(circuit: Circuit, factors: Factors) -> tuple[Wait, Callable[[TopPairs], Pairs]]:
+        find, give = circuit.prepare_search(
+            *factors,
+            k,
+            sign=sign,
+            exclude_same=exclude_same,
+            rows=filter,
+            cols=filter,
+            note=note,
+        )
+        return cores.search(find), give
+
+    with _cores(torch.get_num_threads()) as cores:
+        batches = groupby(circuits, key=lambda circuit: _batch(circuit, filter))
+        each = ((list(group), heads) for (*_, heads), group in batches)
+        coming = cores.alone(_begin, cores, next(each, None), filter)
+        while coming:
+            some, made = coming
+            searches: dict[int, tuple[Wait, Callable[[TopPairs], Pairs]]] = {}
+            for matrix, ends in made.items():
+                left, right = (wait() for wait in ends)
+                for place, circuit in enumerate(some):
+                    if circuit.matrix == matrix:
+                        at = circuit.head.index
+                        searches[place] = search(circuit, (left[at], right[at]))
+            del left, right, ends, made, coming  # what is searched is let go of
+            coming = cores.alone(_begin, cores, next(each, None), filter)
+            for place in range(len(some)):
+                found, give = searches.pop(place)
+                yield cores.alone(give, found())
+
+
+def _begin(
+    cores: _Cores, batch: tuple[list[Circuit], range] | None, filter: Filter | None
+) -> tuple[list[Circuit], dict[Matrix, list[Wait]]] | None:
+    """Heads that are multiplied together, and what waits for their factors, which are made while
+    those before are searched."""
+    if batch is None:
+        return None
+    circuits, heads = batch
+    first = {circuit.matrix: circuit for circuit in reversed(circuits)}
+    made = {m: list(map(cores.make, _ends(c, heads, filter))) for m, c in first.items()}
+    return circuits, made
+
+
+class _Cores:
+    """Work side by side, each piece on one core: most of a search's steps are too small for
+    several. Without a pool, it is done when it is waited for."""
+
+    def __init__(self, pool: ThreadPoolExecutor | None, left: Event) -> None:
+        self._pool, self._left, self._n = pool, left, torch.get_num_threads()
+
+    def alone(self, work: Callable[..., Made], *args: Any) -> Made:
+        """What is done here meanwhile, on one core, too: waiting for another that is busy would
+        cost more than the work."""
+        torch.set_num_threads(1)
+        try:
+            return work(*args)
+        finally:
+            torch.set_num_threads(self._n)
+
+    def make(self, work: Callable[[], End]) -> Wait:
+        """What any thread may do."""
+        return work if self._pool is None else self._pool.submit(work).result
+
+    def search(self, find: Callable[[Watch | None], TopPairs]) -> Wait:
+        """The same, seen by whoever watches."""
+        return self.make(partial(find, _heed(watcher(), self._left)))  # type: ignore[arg-type]
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[Submit]:
-    """Searches side by side, each on one core: most of their steps are too small for several. What
-    is left when the caller leaves is given up."""
-    if workers < 2:
-        yield lambda find: partial(find, _heed(watcher(), None))
-        return
+def _cores(n: int) -> Iterator[_Cores]:
+    """What is left when the caller leaves is given up."""
     left = Event()
-    with ThreadPoolExecutor(workers, initializer=partial(torch.set_num_threads, 1)) as pool:
+    if n < 2:
+        yield _Cores(None, left)
+        return
+    with ThreadPoolExecutor(n, initializer=partial(torch.set_num_threads, 1)) as pool:
         try:
-            yield lambda find: pool.submit(find, _heed(watcher(), left)).result
+            yield _Cores(pool, left)
         finally:
             left.set()
             pool.shutdown(wait=True, cancel_futures=True)
-            torch.set_num_threads(workers)
+            torch.set_num_threads(n)
 
 
-def _heed(watched: Watcher, left: Event | None) -> Watch:
+def _heed(watched: Watcher, left: Event) -> Watch:
     """Whoever watches may end a search, and the one who started it by leaving."""
 
     def see(standing: SearchState) -> bool:
-        return not (left and left.is_set()) and watched(standing.done, standing.found)
+        return not left.is_set() and watched(standing.done, standing.found)
 
     return see
 
@@ -116,18 +166,26 @@ def heads_together(tokens: int, width: int) -> int:
 
 def multiply(circuit: Circuit, heads: Iterable[int], filter: Filter | None) -> dict[int, Factors]:
     """`Circuit.factors` of these heads of the circuit's layer, each end in one product."""
+    left, right = (make() for make in _ends(circuit, heads, filter))
+    return {index: (left[index], right[index]) for index in left}
+
+
+def _ends(
+    circuit: Circuit, heads: Iterable[int], filter: Filter | None
+) -> list[Callable[[], End]]:
+    """What makes both ends, which any thread may do: weights are read here. Norms of queries and
+    keys read theirs as they go, and are done with here."""
     weights, layer, cross = circuit.head.weights, circuit.head.layer, circuit.head.spec.crosses
     some = [Circuit(HeadMatrices(weights, layer, i, cross=cross), circuit.matrix) for i in heads]
-    if circuit.normed:
-        return {c.head.index: c.factors(filter, filter) for c in some}
-    left, right = (_multiply_end(some, end, filter) for end in (0, 1))
-    return {c.head.index: (left[c.head.index], right[c.head.index]) for c in some}
+    if not circuit.normed:
+        return [_end(some, end, filter) for end in (0, 1)]
+    made = {c.head.index: c.factors(filter, filter) for c in some}
+    ends: list[End] = [{index: both[end] for index, both in made.items()} for end in (0, 1)]
+    return [partial(ends.__getitem__, end) for end in (0, 1)]
 
 
-def _multiply_end(
-    circuits: Sequence[Circuit], end: int, filter: Filter | None
-) -> dict[int, Float[Tensor, "tokens r"]]:
-    """The factors of one end, by head; shared keys and values are multiplied once."""
+def _end(circuits: Sequence[Circuit], end: int, filter: Filter | None) -> Callable[[], End]:
+    """What makes the factors of one end; shared keys and values are multiplied once."""
     kind = circuits[0].kinds[end]
     side, ids = circuits[0].side(kind, filter)
     owner = {
@@ -135,6 +193,9 @@ def _multiply_end(
     }
     first = {owner[c.head.index]: c for c in reversed(circuits)}
     matrices = {key: (c.matrices[0] if end == 0 else c.matrices[1].T) for key, c in first.items()}
-    products = side.factors(list(matrices.values()), ids)
-    factors = dict(zip(matrices, products, strict=True))
-    return {index: factors[key] for index, key in owner.items()}
+
+    def make() -> End:
+        factors = dict(zip(matrices, side.factors(list(matrices.values()), ids), strict=True))
+        return {index: factors[key] for index, key in owner.items()}
+
+    return make

@@ -69,7 +69,8 @@ class Side:
     ) -> Iterator[Float[Tensor, "_ width"]]:
         """(w_j − μ) / σ_j in float32, some rows (or `step`) at a time; `among`: the places of those
         that are wanted, of which no copy is made."""
-        for block, sigma in self._centred_blocks(among, step):
+        for block, sigma in self._own_blocks(among, step):
+            block = block if self.mean is None else block - self.mean
             yield block if sigma is None else block / sigma[:, None]
 
     def columns(
@@ -100,27 +101,26 @@ class Side:
         factors: list[Tensor] = []
         at = 0
         with full_precision():
-            for block, sigma in self._centred_blocks(among):
-                product = _product(block, turned)
-                product = product if sigma is None else product.div_(sigma[:, None])
+            shift = None if self.mean is None else _product(self.mean[None], turned)
+            for block, sigma in self._own_blocks(among):
+                product = _product(block, turned, shift)
                 factors = factors or [empty_rows((n, width), product) for width in widths]
                 for whole, part in zip(factors, torch.split(product, widths, 1), strict=True):
                     own = whole[at : at + len(part)]
-                    own.copy_(part)
+                    own.copy_(part) if sigma is None else torch.div(part, sigma[:, None], out=own)
                     let_go(own)
                 at += len(block)
         return factors or [at_least_float32(turned).new_empty(0, width) for width in widths]
 
-    def _centred_blocks(
+    def _own_blocks(
         self, among: Int[Tensor, "some"] | None, step: int | None = None
     ) -> Iterator[tuple[Float[Tensor, "_ width"], Float[Tensor, "_"] | None]]:
-        """w_j − μ in float32 and σ_j of the rows that are wanted, some at a time."""
+        """w_j in float32 and σ_j of the rows that are wanted, some at a time."""
         at, step = None if among is None else among.to(self.rows.device), step or self.rows_at_once
         for start in range(0, self.count(among), step):
             part = slice(start, start + step)
             index = part if at is None else at[part]
             block = at_least_float32(self.rows[index])
-            block = block if self.mean is None else block - self.mean
             yield block, None if self.sigma is None else self.sigma[index]
 
     def squares(self, M: Float[Tensor, "d_model r"]) -> Float[Tensor, "e"]:
@@ -213,9 +213,12 @@ class Side:
         return replace(self, sigma=sigma.to(self.rows.device))
 
 
-def _product(a: Float[Tensor, "n d"], b: Float[Tensor, "d r"]) -> Float[Tensor, "n r"]:
+def _product(
+    a: Float[Tensor, "n d"], b: Float[Tensor, "d r"], less: Float[Tensor, "1 r"] | None = None
+) -> Float[Tensor, "n r"]:
     wider = torch.promote_types(a.dtype, b.dtype)
-    return a.to(wider) @ b.to(wider)
+    a, b = a.to(wider), b.to(wider)
+    return a @ b if less is None else torch.addmm(less, a, b, beta=-1)
 
 
 def _quadratic(

@@ -48,7 +48,7 @@ _SHIFTED = WholeProducts(torch.uint8, _SHIFT - 1, 0.45)
 
 def _pad(x: Float[Tensor, "n h"]) -> Float[Tensor, "n padded"]:
     """A width that is a multiple of 4: of a single column, torch 2.13 makes zeros."""
-    return functional.pad(x, (0, -x.shape[1] % 4))
+    return functional.pad(x, (0, -x.shape[1] % 4)) if x.shape[1] % 4 else x
 
 
 def multiply_whole(
