@@ -9,6 +9,7 @@ read from the file, and how much memory it held at most beside its imports and t
 
 `LAYERS=4 WIDTH=1024 TOKENS=32064` in the environment make a smaller model, whose tensors are used
 as they lie in the file all the same; what is held must not depend on the number of layers.
+`LAYERS=80 WIDTH=8192` make the 70B's shapes.
 """
 
 import json
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from math import prod
+from math import isqrt, prod
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,14 @@ TOKENS = int(os.environ.get("TOKENS", "128256"))
 FILLED = 2
 WIDTH = int(os.environ.get("WIDTH", "4096"))
 INNER = WIDTH * 7 // 2
+HEAD, KEYS = 128, min(8, WIDTH // 512)
 CONFIG = {
     "model_type": "llama",
     "hidden_size": WIDTH,
     "intermediate_size": INNER,
     "num_hidden_layers": LAYERS,
-    "num_attention_heads": WIDTH // 128,
-    "num_key_value_heads": WIDTH // 512,
+    "num_attention_heads": WIDTH // HEAD,
+    "num_key_value_heads": KEYS,
     "vocab_size": TOKENS,
     "rms_norm_eps": 1e-5,
     "rope_theta": 500000.0,
@@ -56,7 +58,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
     }
     for n in range(LAYERS):
         stem = f"model.layers.{n}."
-        for x, rows in (("q", WIDTH), ("k", WIDTH // 4), ("v", WIDTH // 4), ("o", WIDTH)):
+        for x, rows in (("q", WIDTH), ("k", KEYS * HEAD), ("v", KEYS * HEAD), ("o", WIDTH)):
             found[f"{stem}self_attn.{x}_proj.weight"] = (rows, WIDTH)
         for x in ("gate", "up"):
             found[f"{stem}mlp.{x}_proj.weight"] = (INNER, WIDTH)
@@ -68,15 +70,16 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 def draw(shape: tuple[int, ...], seed: int) -> Tensor:
     """Rows with a spectrum that falls as 1/√rank, in directions that all tensors share: a turn by
-    Q ⊗ Q, of which a row costs 2 · 64 · d."""
+    Q ⊗ R, of which a row costs some 2 · 64 · d."""
     if len(shape) == 1:
         return torch.ones(shape)
     generator = torch.Generator().manual_seed(seed)
     rows, cols = shape if shape[1] == WIDTH else shape[::-1]
-    side = int(cols**0.5)
-    Q = torch.linalg.qr(torch.randn(side, side, generator=torch.Generator().manual_seed(1))).Q
+    side = next(n for n in range(isqrt(cols), 0, -1) if cols % n == 0)
+    turns = torch.Generator().manual_seed(1)
+    Q, R = (torch.linalg.qr(torch.randn(n, n, generator=turns)).Q for n in (side, cols // side))
     X = torch.randn(rows, cols, generator=generator) * torch.arange(1, cols + 1).rsqrt()
-    X = (Q @ X.view(rows, side, side) @ Q.T).view(rows, cols)
+    X = (Q @ X.view(rows, side, -1) @ R.T).view(rows, cols)
     return 0.02 * (X if shape[1] == WIDTH else X.T)
 
 

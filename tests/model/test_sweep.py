@@ -54,3 +54,33 @@ def test_the_same_bits_whichever_are_asked_for() -> None:
     every = list(each_top(circuits(model), 5))
     some = list(each_top(circuits(model)[3:4], 5)) + list(each_top(circuits(model)[-1:], 5))
     assert some == [every[3], every[-1]]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_same_bits_on_any_number_of_cores(threads: int) -> None:
+    model = Model.from_module(build("llama"))
+    mixed = circuits(model)[::-1]
+    every = list(each_top(mixed, 5))
+    parts = [(str(c.head.address), c.matrix) for c in mixed]
+    assert [(pairs.source.address, pairs.matrix) for pairs in every] == parts
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = []
+        for pairs in each_top(mixed, 5):
+            assert torch.get_num_threads() == threads
+            found.append(pairs)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert found == every
+
+
+def test_whoever_has_enough_may_leave() -> None:
+    model = Model.from_module(build("llama"))
+    threads = torch.get_num_threads()
+    found = each_top(circuits(model), 5)
+    first = next(found)
+    found.close()
+    assert torch.get_num_threads() == threads
+    assert first == next(each_top(circuits(model), 5))

@@ -170,9 +170,7 @@ def multiply(circuit: Circuit, heads: Iterable[int], filter: Filter | None) -> d
     return {index: (left[index], right[index]) for index in left}
 
 
-def _ends(
-    circuit: Circuit, heads: Iterable[int], filter: Filter | None
-) -> list[Callable[[], End]]:
+def _ends(circuit: Circuit, heads: Iterable[int], filter: Filter | None) -> list[Callable[[], End]]:
     """What makes both ends, which any thread may do: weights are read here. Norms of queries and
     keys read theirs as they go, and are done with here."""
     weights, layer, cross = circuit.head.weights, circuit.head.layer, circuit.head.spec.crosses

@@ -101,9 +101,13 @@ class Side:
         factors: list[Tensor] = []
         at = 0
         with full_precision():
-            shift = None if self.mean is None else _product(self.mean[None], turned)
+            shift = None
+            if self.mean is not None:
+                wider = torch.promote_types(self.rows.dtype, self.mean.dtype)
+                shift = _product(self.mean[None].to(wider), turned)
             for block, sigma in self._own_blocks(among):
-                product = _product(block, turned, shift)
+                product = _product(block, turned)
+                product = product if shift is None else product - shift
                 factors = factors or [empty_rows((n, width), product) for width in widths]
                 for whole, part in zip(factors, torch.split(product, widths, 1), strict=True):
                     own = whole[at : at + len(part)]
@@ -213,12 +217,9 @@ class Side:
         return replace(self, sigma=sigma.to(self.rows.device))
 
 
-def _product(
-    a: Float[Tensor, "n d"], b: Float[Tensor, "d r"], less: Float[Tensor, "1 r"] | None = None
-) -> Float[Tensor, "n r"]:
+def _product(a: Float[Tensor, "n d"], b: Float[Tensor, "d r"]) -> Float[Tensor, "n r"]:
     wider = torch.promote_types(a.dtype, b.dtype)
-    a, b = a.to(wider), b.to(wider)
-    return a @ b if less is None else torch.addmm(less, a, b, beta=-1)
+    return a.to(wider) @ b.to(wider)
 
 
 def _quadratic(
