@@ -38,6 +38,16 @@ def lying(path: Path) -> tuple[MappedTensor, Tensor]:
     return part.view(torch.float32).view(ROWS, WIDTH), whole.view(ROWS, WIDTH)
 
 
+@linux
+def test_a_file_may_be_larger_than_the_memory(tmp_path: Path) -> None:
+    path, size = tmp_path / "weights", 4 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with path.open("wb") as file:
+        file.truncate(size)
+        file.seek(size - 4)
+        file.write(bytes([1, 2, 3, 4]))
+    assert Mapped(path).part(size - 3, size).tolist() == [2, 3, 4]
+
+
 Use = Callable[[Tensor], Tensor]
 PLAIN: dict[str, Use] = {
     "product": lambda W: torch.ones(2, ROWS) @ W,

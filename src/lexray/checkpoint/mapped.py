@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +26,20 @@ from lexray.errors import LexrayError
 
 BLOCK = 1 << 26
 """The most bytes of a mapped tensor's slice that are read at once: more stays in the file."""
+
+_NO_RESERVE = {"x86_64": 0x4000, "aarch64": 0x4000, "riscv64": 0x4000}
+"""Linux's MAP_NORESERVE, which Python has a name for only lately."""
+
+
+def _map(file: int, size: int) -> mmap.mmap:
+    """A private mapping, which may be written to, as torch insists on. Nothing ever does, so that
+    the system need not keep memory for it: it refuses to for a file larger than all it has."""
+    usual = _NO_RESERVE.get(platform.machine(), 0) if sys.platform == "linux" else 0
+    flag: int = getattr(mmap, "MAP_NORESERVE", usual)
+    if not flag:
+        return mmap.mmap(file, size, access=mmap.ACCESS_COPY)
+    both = mmap.PROT_READ | mmap.PROT_WRITE
+    return mmap.mmap(file, size, flags=mmap.MAP_PRIVATE | flag, prot=both)
 
 
 class Mapped:
@@ -47,8 +63,7 @@ class Mapped:
         """All bytes, as long as the file keeps them."""
         self.refuse_shorter(self.size)
         try:
-            # A private mapping may be written to, as torch insists on; nothing ever does.
-            return mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_COPY)
+            return _map(self._file.fileno(), self.size)
         except OSError as error:
             raise self._unreadable(error) from error
 

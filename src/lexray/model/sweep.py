@@ -20,11 +20,14 @@ from lexray.model.circuits import Circuit, describe
 from lexray.model.head_matrices import HeadMatrices
 from lexray.progress import Watcher, watcher
 from lexray.result.pairs import Pairs
+from lexray.scratch import is_held, room
 from lexray.space.topk.pairs import SearchState, Sign, TopPairs, Watch
 from lexray.vocabulary.filters import Filter
 
 MOST_BYTES = 2**28
 """What the factors that are held at once may take; one head's are held anyway."""
+MOST_FILED = 2**31
+"""The same of those that lie in files."""
 
 Factors = tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]
 End = dict[int, Float[Tensor, "tokens r"]]
@@ -160,8 +163,11 @@ def _batch(circuit: Circuit, filter: Filter | None) -> tuple[Address, range]:
 
 
 def heads_together(tokens: int, width: int) -> int:
-    """How many heads are multiplied together: as many as may be held, each with four factors."""
-    return max(1, MOST_BYTES // max(1, 4 * tokens * width * 4))
+    """How many heads are multiplied together: as many as there is room for, each with four factors,
+    once more while those before are searched."""
+    each = 4 * tokens * width
+    most = MOST_BYTES if is_held(each) else min(MOST_FILED, room() // 2)
+    return max(1, most // max(1, 4 * each))
 
 
 def multiply(circuit: Circuit, heads: Iterable[int], filter: Filter | None) -> dict[int, Factors]:
