@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lexray.space import top_pairs
-from lexray.space.topk import pairs, scan, sieve, whole_products
+from lexray.space.topk import basis, pairs, scan, sieve, whole_products
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.bounds import Bound, NormBound, NormTerms, norm_terms
 from lexray.space.topk.leading import Leading, leading
@@ -43,8 +43,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name = str(request.param)
 
     def choose(
-        A: Tensor,
-        B: Tensor,
         norms: NormTerms,
         bound: Bound,
         threshold: float,
@@ -53,11 +51,12 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         first: int = 0,
         now: Operands | None = None,
     ) -> Operands | None:
-        r = A.shape[1]
+        assert norms.balanced
+        r = norms.balanced.P.X.shape[1]
         if name == "leading":
-            return None if absolute else leading(A, B, norms, max(1, r // 3))
+            return None if absolute else leading(norms, max(1, r // 3))
         width = r if absolute or r < 9 else r // 2
-        return rough(A, B, norms, width, PRODUCTS[name], centred=not absolute)
+        return rough(norms, width, PRODUCTS[name], centred=not absolute)
 
     monkeypatch.setattr(pairs, "_WORK_WORTH_A_SIEVE", -1.0)
     monkeypatch.setattr(pairs, "choose_sieve", choose)
@@ -109,13 +108,17 @@ def test_hostile_factors(way: str, both: tuple[Tensor, Tensor], k: int, sign: Si
 @pytest.mark.parametrize("width", [1, 5, 12, 16])
 @pytest.mark.parametrize("size", [1.0, 1e-12, 1e9])
 @pytest.mark.parametrize("name", WAYS)
-def test_the_bound_holds(name: str, width: int, size: float) -> None:
+@pytest.mark.parametrize("held", [True, False])
+def test_the_bound_holds(
+    held: bool, name: str, width: int, size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(basis, "is_held", lambda size: held)
     A, B = heavy_tailed(80, 16, 1, 3.0) * size, heavy_tailed(90, 16, 2, 3.0)
     with full_precision():
         norms = norm_terms(A, B)
-        operands: Operands = leading(A, B, norms, width)
+        operands: Operands = leading(norms, width)
         if name in PRODUCTS:
-            operands = rough(A, B, norms, width, PRODUCTS[name], centred=True)
+            operands = rough(norms, width, PRODUCTS[name], centred=True)
         rows, cols = operands.rows(torch.arange(80)), operands.bins([torch.arange(90)])(0)
         product = sieve.multiply(rows.matrix, cols.matrix, torch.empty(80, 90)).double()
     units = 1.0 if rows.units is None else rows.units[:, None].double() * cols.unit
@@ -127,11 +130,29 @@ def test_the_bound_holds(name: str, width: int, size: float) -> None:
         assert (bounds - true <= 2.01 * margin(rows, cols)[:, None].double() + norms.tiny).all()
 
 
+@pytest.mark.parametrize("width", [1, 5, 16])
+def test_coordinates_that_are_held_are_those_that_are_made(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A, B = heavy_tailed(80, 16, 1), heavy_tailed(90, 16, 2)
+    index = torch.tensor([3, 70, 3, 0])
+    held = norm_terms(A, B)
+    monkeypatch.setattr(basis, "is_held", lambda size: False)
+    made = norm_terms(A, B)
+    torch.testing.assert_close(held.rows, made.rows)
+    torch.testing.assert_close(held.cols, made.cols)
+    assert held.balanced
+    assert made.balanced
+    for one, other in zip(held.balanced[1:], made.balanced[1:], strict=True):
+        assert (one.every is None, other.every is None) == (False, True)
+        torch.testing.assert_close(one.take(index, width), other.take(index, width))
+
+
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_what_an_entry_has_to_reach_is_rounded_down(name: str) -> None:
     A, B = heavy_tailed(80, 16, 1), heavy_tailed(90, 16, 2)
     true, norms = A.double() @ B.double().T, norm_terms(A, B)
-    operands = rough(A, B, norms, 16, PRODUCTS[name], centred=True)
+    operands = rough(norms, 16, PRODUCTS[name], centred=True)
     rows, cols = operands.rows(torch.arange(80)), operands.bins([torch.arange(90)])(0)
     product = sieve.multiply(rows.matrix, cols.matrix, torch.empty(80, 90))
     for threshold in (-1.0, 0.0, 3.0, 1e30, float("-inf")):
@@ -144,7 +165,7 @@ def test_a_sieve_that_holds_nothing_back_is_dropped(
     sieved: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All rows and columns alike: every entry is at the threshold, and nothing can be ruled out."""
-    useless = lambda A, B, norms, *_, **__: leading(A, B, norms, 2)  # noqa: E731
+    useless = lambda norms, *_, **__: leading(norms, 2)  # noqa: E731
     monkeypatch.setattr(pairs, "choose_sieve", useless)
     monkeypatch.setattr(pairs, "_WORK_WORTH_A_SIEVE", -1.0)
     A, B = gaussian(1, 8, 1).repeat(160, 1), gaussian(1, 8, 1).repeat(200, 1)
@@ -159,8 +180,6 @@ def test_a_narrower_sieve_takes_over(waiting: int, monkeypatch: pytest.MonkeyPat
     asked: list[tuple[float, int]] = []
 
     def choose(
-        A: Tensor,
-        B: Tensor,
         norms: NormTerms,
         bound: Bound,
         threshold: float,
@@ -170,7 +189,7 @@ def test_a_narrower_sieve_takes_over(waiting: int, monkeypatch: pytest.MonkeyPat
         now: Operands | None = None,
     ) -> Operands:
         asked.append((threshold, first))
-        return leading(A, B, norms, max(1, now.width // 2) if isinstance(now, Leading) else 16)
+        return leading(norms, max(1, now.width // 2) if isinstance(now, Leading) else 16)
 
     monkeypatch.setattr(pairs, "choose_sieve", choose)
     monkeypatch.setattr(pairs, "_WORK_WORTH_A_SIEVE", -1.0)
@@ -190,12 +209,12 @@ def test_a_risen_threshold_needs_fewer_coordinates(monkeypatch: pytest.MonkeyPat
     norms = norm_terms(A, B)
     low, high = (A @ B.T).flatten().topk(20).values[[-1, 0]].tolist()
     bound = NormBound(norms, 64, low)
-    before = sieve.choose_sieve(A, B, norms, bound, low, absolute=False)
-    after = sieve.choose_sieve(A, B, norms, bound, high, absolute=False, now=before)
+    before = sieve.choose_sieve(norms, bound, low, absolute=False)
+    after = sieve.choose_sieve(norms, bound, high, absolute=False, now=before)
     assert isinstance(before, Leading)
     assert isinstance(after, Leading)
     assert after.width < before.width
-    assert sieve.choose_sieve(A, B, norms, bound, low, absolute=False, now=after) is after
+    assert sieve.choose_sieve(norms, bound, low, absolute=False, now=after) is after
 
 
 def test_wide_heads_of_few_directions_go_through_a_narrow_sieve() -> None:
@@ -204,7 +223,7 @@ def test_wide_heads_of_few_directions_go_through_a_narrow_sieve() -> None:
     norms = norm_terms(A, B)
     threshold = float((A @ B.T).flatten().topk(20).values[-1])
     bound = NormBound(norms, 64, threshold)
-    chosen = sieve.choose_sieve(A, B, norms, bound, threshold, absolute=False)
+    chosen = sieve.choose_sieve(norms, bound, threshold, absolute=False)
     assert chosen is not None
     assert chosen.rows(torch.arange(3)).matrix.shape[1] <= 36
 
@@ -215,4 +234,4 @@ def test_flat_spectra_have_none_without_bytes(monkeypatch: pytest.MonkeyPatch) -
     norms = norm_terms(A, B)
     threshold = float((A @ B.T).flatten().topk(20).values[-1])
     bound = NormBound(norms, 64, threshold)
-    assert sieve.choose_sieve(A, B, norms, bound, threshold, absolute=False) is None
+    assert sieve.choose_sieve(norms, bound, threshold, absolute=False) is None

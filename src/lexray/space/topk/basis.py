@@ -8,10 +8,10 @@ a real model needs 10 to 1000 times the work.
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.scratch import let_go, take_rows
+from lexray.scratch import is_held, let_go, take_rows
 from lexray.space.topk.arithmetic import norm_floor, rounding
 
 _SAMPLE_ROWS = 8192
@@ -32,14 +32,58 @@ class Basis(NamedTuple):
     slack: float
     residue: float
 
-    def reversed(self) -> "Basis":
-        """The same with the directions in the opposite order."""
-        return self._replace(TA=self.TA.flip(1), TB=self.TB.flip(1))
+
+class Coordinates(NamedTuple):
+    """A factor's rows in a basis: all of them, or made when they are asked for."""
+
+    X: Float[Tensor, "rows r"]
+    T: Float[Tensor, "r r"]
+    every: Float[Tensor, "rows r"] | None
+
+    @classmethod
+    def of(cls, X: Float[Tensor, "rows r"], T: Float[Tensor, "r r"]) -> "Coordinates":
+        return cls(X, T, X @ T if is_held(X.nbytes) else None)
+
+    @property
+    def norms(self) -> Float[Tensor, " rows"]:
+        """‖x T‖ of every row, widened for underflow only."""
+        return projected_norms(self.X, self.T) if self.every is None else _norms(self.every)
+
+    def take(self, index: Int[Tensor, " some"], width: int) -> Float[Tensor, "some h"]:
+        """The first `width` coordinates of some rows, and the size of the rest if there is one."""
+        X, r = take_rows(self.X if self.every is None else self.every, index), self.X.shape[1]
+        if width == r:
+            return X @ self.T if self.every is None else X
+        some = torch.empty(len(X), width + 1, device=X.device)
+        if self.every is None:
+            torch.mm(X, self.T[:, :width].contiguous(), out=some[:, :width])
+            some[:, width] = projected_norms(X, self.T[:, width:].contiguous())
+        else:
+            some[:, :width], some[:, width] = X[:, :width], _norms(X[:, width:])
+        return some
+
+
+class Balanced(NamedTuple):
+    """Both factors in a balanced basis."""
+
+    basis: Basis
+    P: Coordinates
+    Q: Coordinates
+
+    @classmethod
+    def of(cls, A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> "Balanced":
+        basis = balanced_basis(A, B)
+        return cls(basis, Coordinates.of(A, basis.TA), Coordinates.of(B, basis.TB))
+
+
+def _norms(X: Float[Tensor, "rows r"]) -> Float[Tensor, " rows"]:
+    norms: Tensor = torch.linalg.vector_norm(X, dim=1)
+    return norms.add_(norm_floor(X.shape[1]))
 
 
 def balanced_basis(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> Basis:
     """TA = L⁻ᵀU√S and TB = LU/√S, where Ga = LLᵀ and LᵀGbL = U S² Uᵀ: both Grams become S, the
-    directions that carry most last.
+    directions that carry most first.
 
     Any basis gives a valid bound, so a sample of the rows in float32, and a ridge that keeps
     rank-deficient factors invertible, are good enough. Where the basis would be too ill
@@ -48,7 +92,7 @@ def balanced_basis(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> Ba
     Ga, Gb = _gram(A), _gram(B)
     if Ga is not None and Gb is not None:
         L = torch.linalg.cholesky(Ga)
-        squares, U = torch.linalg.eigh(L.T @ Gb @ L)
+        squares, U = (found.flip(-1) for found in torch.linalg.eigh(L.T @ Gb @ L))
         root = squares.clamp(min=_RIDGE**2 / 2).pow(0.25)
         TA = torch.linalg.solve_triangular(L.T, U * root, upper=True)
         basis = _round(TA, (L @ U) / root, A.device)
@@ -60,8 +104,12 @@ def balanced_basis(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> Ba
 
 def sample(X: Float[Tensor, "rows r"]) -> Float[Tensor, "sample r"]:
     """About 8192 rows, evenly spaced."""
-    step = max(1, X.shape[0] // _SAMPLE_ROWS)
-    return take_rows(X, torch.arange(0, X.shape[0], step, device=X.device))
+    return take_rows(X, sampled(X))
+
+
+def sampled(X: Float[Tensor, "rows r"]) -> Int[Tensor, " sample"]:
+    """Which these are."""
+    return torch.arange(0, len(X), max(1, len(X) // _SAMPLE_ROWS), device=X.device)
 
 
 def _gram(X: Float[Tensor, "rows r"]) -> Float[Tensor, "r r"] | None:

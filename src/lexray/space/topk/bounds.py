@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lexray.scratch import each_part
 from lexray.space.topk.arithmetic import largest_first, rounding, row_norms, underflow
-from lexray.space.topk.basis import Basis, balanced_basis, projected_norms, sample
+from lexray.space.topk.basis import Balanced, balanced_basis, projected_norms, sample
 
 _SAFE = 1 + 1e-6
 _BINS_PER_SLAB = 3
@@ -59,8 +59,8 @@ class NormTerms(NamedTuple):
     rows: Float[Tensor, " rows"]
     cols: Float[Tensor, " cols"]
     tiny: float
-    basis: Basis | None = None
-    """TA and TB; None: the norms are the plain ones."""
+    balanced: Balanced | None = None
+    """None: the norms are the plain ones."""
 
     def corner(self, side: int) -> tuple[Int[Tensor, " rows"], Int[Tensor, " cols"]]:
         """The rows and columns with the largest norms."""
@@ -68,14 +68,9 @@ class NormTerms(NamedTuple):
 
 
 def norm_terms(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> NormTerms:
-    basis = balanced_basis(A, B)
-    widen = (1 + 2 * basis.slack) * (1 + basis.residue) * _SAFE
-    return NormTerms(
-        projected_norms(A, basis.TA) * widen,
-        projected_norms(B, basis.TB) * widen,
-        underflow(A.shape[1]),
-        basis,
-    )
+    both = Balanced.of(A, B)
+    widen = (1 + 2 * both.basis.slack) * (1 + both.basis.residue) * _SAFE
+    return NormTerms(both.P.norms * widen, both.Q.norms * widen, underflow(A.shape[1]), both)
 
 
 def plain_terms(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> NormTerms:

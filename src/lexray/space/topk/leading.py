@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from lexray.scratch import join_rows, take_rows
+from lexray.scratch import join_rows
 from lexray.space.topk.arithmetic import rounding
-from lexray.space.topk.basis import Basis, projected_norms
+from lexray.space.topk.basis import Balanced, Basis
 from lexray.space.topk.bounds import NormTerms
 from lexray.space.topk.operands import Cols, LeftRows
 
@@ -32,45 +32,28 @@ CHUNK_ROWS = 8192
 class Leading(NamedTuple):
     """Leading coordinates and the size of the rest, of the rows of both factors."""
 
-    A: Float[Tensor, "rows r"]
-    B: Float[Tensor, "cols r"]
+    both: Balanced
     norms: NormTerms
-    basis: Basis
     width: int
     exact: bool = False
 
     def rows(self, index: Int[Tensor, " some"]) -> LeftRows:
-        parts = (take_rows(self.A, some) for some in torch.split(index, CHUNK_ROWS))
-        P = (coordinates(X, self.basis.TA, self.width) for X in parts)
+        P = (self.both.P.take(some, self.width) for some in torch.split(index, CHUNK_ROWS))
         return LeftRows(join_rows(len(index), P), self.norms.rows[index, None])
 
     def bins(self, bins: Sequence[Int[Tensor, " bin"]]) -> Callable[[int], Cols]:
         return lambda place: self._cols(bins[place])
 
     def _cols(self, index: Int[Tensor, " bin"]) -> Cols:
-        Q = coordinates(take_rows(self.B, index), self.basis.TB, self.width)
-        return Cols(Q, (error_of(self.basis) * self.norms.cols[index].amax().item(),))
+        Q = self.both.Q.take(index, self.width)
+        return Cols(Q, (error_of(self.both.basis) * self.norms.cols[index].amax().item(),))
 
 
-def leading(
-    A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"], norms: NormTerms, width: int
-) -> Leading:
-    assert norms.basis is not None
-    return Leading(A, B, norms, norms.basis.reversed(), width)
+def leading(norms: NormTerms, width: int) -> Leading:
+    assert norms.balanced
+    return Leading(norms.balanced, norms, width)
 
 
 def error_of(basis: Basis) -> float:
     width = basis.TA.shape[0]
     return 4 * basis.slack + 4 * basis.slack**2 + basis.residue + 4 * rounding(width + 1)
-
-
-def coordinates(
-    X: Float[Tensor, "n r"], T: Float[Tensor, "r r"], width: int
-) -> Float[Tensor, "n h"]:
-    """The first `width` coordinates, and the size of the rest if there is one."""
-    if width == T.shape[1]:
-        return X @ T
-    projected = torch.empty(len(X), width + 1, device=X.device)
-    torch.mm(X, T[:, :width].contiguous(), out=projected[:, :width])
-    projected[:, width] = projected_norms(X, T[:, width:].contiguous())
-    return projected

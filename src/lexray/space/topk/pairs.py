@@ -206,8 +206,7 @@ class _Search:
             other = MeanBound(means, tiling.cols, scanner.threshold)
             if other.work(scanner.threshold) < bound.work(scanner.threshold):
                 bound = other
-        whole = A.factor.scaled, B.factor.scaled
-        choose = partial(choose_sieve, *whole, norms, bound, absolute=best.absolute)
+        choose = partial(choose_sieve, norms, bound, absolute=best.absolute)
         leaves_much = bound.work(scanner.threshold) > _WORK_WORTH_A_SIEVE * len(A) * len(B)
         scanner.scan(bound, look, choose if leaves_much else None)
 

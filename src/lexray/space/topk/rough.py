@@ -20,11 +20,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.scratch import join_rows, take_rows
+from lexray.scratch import join_rows
 from lexray.space.topk.arithmetic import rounding, row_norms
-from lexray.space.topk.basis import Basis, sample
+from lexray.space.topk.basis import Balanced, sampled
 from lexray.space.topk.bounds import NormTerms
-from lexray.space.topk.leading import CHUNK_ROWS, coordinates, error_of
+from lexray.space.topk.leading import CHUNK_ROWS, error_of
 from lexray.space.topk.operands import Cols, LeftRows
 from lexray.space.topk.whole_products import MOST, WholeProducts
 
@@ -36,10 +36,8 @@ _UNITS = 16 * 2.0**-24
 class Rough(NamedTuple):
     """Both factors' coordinates, rounded to bytes when they are asked for."""
 
-    A: Float[Tensor, "rows r"]
-    B: Float[Tensor, "cols r"]
+    both: Balanced
     norms: NormTerms
-    basis: Basis
     width: int
     """How many leading coordinates are kept; the size of the rest is one more."""
     middle: Float[Tensor, " h"]
@@ -62,7 +60,7 @@ class Rough(NamedTuple):
 
     def _rows(self, index: Int[Tensor, " some"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Bytes, sizes, base and units of so many."""
-        P = coordinates(take_rows(self.A, index), self.basis.TA, self.width)
+        P = self.both.P.take(index, self.width)
         base, size = P @ self.middle, row_norms(P)
         most = self.products.most
         units = torch.maximum(P.amax(1), -P.amin(1)).div_(most).clamp_(min=_LEAST_UNIT)
@@ -86,7 +84,7 @@ class Rough(NamedTuple):
 
     def _cols(self, bins: Sequence[Int[Tensor, " bin"]]) -> list[Cols]:
         index, lengths = torch.cat(list(bins)), torch.tensor([len(some) for some in bins])
-        Q = coordinates(take_rows(self.B, index), self.basis.TB, self.width) - self.middle
+        Q = self.both.Q.take(index, self.width) - self.middle
         most = _largest(torch.maximum(Q.amax(1), -Q.amin(1)), lengths)
         units = (most / MOST).clamp_(min=_LEAST_UNIT)
         each = units.repeat_interleave(lengths)[:, None]
@@ -94,7 +92,7 @@ class Rough(NamedTuple):
         y = (Q / each).round_().clamp_(-MOST, MOST)
         errors = _largest(row_norms(Q.addcmul_(y, each, value=-1)), lengths) + _UNITS * sizes
         sums = 2 * rounding(Q.shape[1]) * (sizes + self.middle.norm())
-        drift = error_of(self.basis) * _largest(self.norms.cols[index], lengths)
+        drift = error_of(self.both.basis) * _largest(self.norms.cols[index], lengths)
         terms = torch.stack([drift, sizes, errors + sums], 1).tolist()
         parts = torch.split(y, lengths.tolist())
         return [
@@ -119,19 +117,11 @@ def _largest(X: Float[Tensor, " n"], lengths: Int[Tensor, " bins"]) -> Float[Ten
     return largest
 
 
-def rough(
-    A: Float[Tensor, "rows r"],
-    B: Float[Tensor, "cols r"],
-    norms: NormTerms,
-    width: int,
-    products: WholeProducts,
-    *,
-    centred: bool,
-) -> Rough:
+def rough(norms: NormTerms, width: int, products: WholeProducts, *, centred: bool) -> Rough:
     """Bytes of the leading `width` coordinates; `centred` where columns are read less their mean
     (a bound on |a·b| has no sign to centre)."""
-    assert norms.basis is not None
-    basis = norms.basis.reversed()
-    some = coordinates(sample(B), basis.TB, width)
+    both = norms.balanced
+    assert both
+    some = both.Q.take(sampled(both.Q.X), width)
     middle = some.mean(0) if centred else torch.zeros_like(some[0])
-    return Rough(A, B, norms, basis, width, middle, products)
+    return Rough(both, norms, width, middle, products)

@@ -33,8 +33,6 @@ _BINS, _ROWS = 6, 128
 
 
 def choose_sieve(
-    A: Float[Tensor, "rows r"],
-    B: Float[Tensor, "cols r"],
     norms: NormTerms,
     bound: Bound,
     threshold: float,
@@ -46,16 +44,17 @@ def choose_sieve(
     """What promises the least work in the bins from `first` on; None where that is the product
     itself. A search that has a sieve (`now`) may ask again when its threshold has risen: fewer
     coordinates may do then. Bounds on |a·b| from leading directions would take two products."""
-    r = A.shape[1]
-    whole = whole_products(A.device, r)
+    assert norms.balanced
+    A = norms.balanced.P.X
+    r, whole = A.shape[1], whole_products(A.device, A.shape[1])
     if r < WIDE or absolute:
-        return now or (rough(A, B, norms, r, whole, centred=not absolute) if whole else None)
+        return now or (rough(norms, r, whole, centred=not absolute) if whole else None)
     some = list(_sample(bound, threshold, first))
     best, cost = now, _WORTH * (r + _LOOK if now is None else sum(_cost(now, some, threshold, r)))
     for width in _widths(r, whole, now):
-        way: Operands = leading(A, B, norms, width)
+        way: Operands = leading(norms, width)
         if whole:
-            way = rough(A, B, norms, width, whole, centred=True)
+            way = rough(norms, width, whole, centred=True)
         each, passing = _cost(way, some, threshold, r)
         if passing > cost:
             break
