@@ -24,14 +24,14 @@ from lexray.space.topk.sides import Tiling
 from lexray.space.topk.sieve import multiply, segment
 from lexray.space.topk.whole_products import whole_products
 
-TYPICAL, STANDARDISED = 0.01, 0.07
+TYPICAL, STANDARDISED = 0.01, 0.05
 """Roughly the share of a head's token pairs that has to be multiplied, from some heads of SmolLM2;
 scores have shorter tails where they are standardised."""
-BOUNDING, BOUNDING_STANDARDISED = 2800, 5600
+BOUNDING, BOUNDING_STANDARDISED = 2000, 4100
 """What finding bounds, sorting and other passes over both factors cost, beside a product with a
 basis: operations for each number of a factor. By the standard view two bounds are often tried."""
-CALIBRATION = 0.5
-"""Seconds for each of the two products that are timed."""
+CALIBRATION, GLANCE = 0.5, 0.1
+"""Seconds for each of the two products that are timed; where nobody asked for a plan."""
 NOTICED = 1e12
 """Operations of a sweep that is long enough for its plan to be held against it."""
 SPREADS = 4
@@ -114,8 +114,10 @@ class SweepPlan(Result):
         }
 
 
-def plan_heads(weights: Weights, *, speed: Speed | None = None) -> SweepPlan:
-    """Looks at headers only; `speed` is measured unless given.
+def plan_heads(
+    weights: Weights, *, speed: Speed | None = None, calibration: float = CALIBRATION
+) -> SweepPlan:
+    """Looks at headers only; `speed` is measured unless given, in twice so many seconds.
 
     >>> plan_heads(model).matrices
     """
@@ -137,7 +139,7 @@ def plan_heads(weights: Weights, *, speed: Speed | None = None) -> SweepPlan:
             widest = max(widest, width)
     if standardised:
         factors += SPREADS * 2.0 * e * d * d
-    speed = speed or measure(d, widest, weights.device)
+    speed = speed or measure(d, widest, weights.device, calibration)
     return SweepPlan(
         weights.name,
         str(weights.options),
@@ -157,7 +159,7 @@ def plan_noticed(weights: Weights) -> SweepPlan | None:
     plan = plan_heads(weights, speed=Speed(1.0, 1.0))
     if plan.factors + plan.bounds < NOTICED:
         return None
-    return plan_heads(weights)
+    return plan_heads(weights, calibration=GLANCE)
 
 
 def _attentions(weights: Weights) -> list[Attention]:
@@ -166,8 +168,10 @@ def _attentions(weights: Weights) -> list[Attention]:
     return [part for block in blocks for part in (block.attention, block.cross) if part is not None]
 
 
-def measure(d_model: int, width: int, device: torch.device) -> Speed:
-    """Both kinds of product, timed for half a second each; tiles in bytes where there are such.
+def measure(
+    d_model: int, width: int, device: torch.device, calibration: float = CALIBRATION
+) -> Speed:
+    """Both kinds of product, timed for so many seconds each; tiles in bytes where there are such.
 
     On a processor that is the time of one core, whatever else runs on it: cores work side by side.
     """
@@ -189,9 +193,9 @@ def measure(d_model: int, width: int, device: torch.device) -> Speed:
     cores = torch.get_num_threads() if device.type == "cpu" else 1
     clock = thread_time if device.type == "cpu" else perf_counter
     with full_precision(), _on_one_core(device):
-        search = _rate(look, 2.0 * tiling.entries * width, clock)
+        search = _rate(look, 2.0 * tiling.entries * width, clock, calibration)
         flop = 2.0 * block.numel() * matrices.shape[1]
-        product = _rate(lambda: block @ matrices, flop, clock)
+        product = _rate(lambda: block @ matrices, flop, clock, calibration)
     return Speed(product, search, cores)
 
 
@@ -206,11 +210,13 @@ def _on_one_core(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _rate(work: Callable[[], Tensor], flop: float, clock: Callable[[], float]) -> float:
+def _rate(
+    work: Callable[[], Tensor], flop: float, clock: Callable[[], float], seconds: float
+) -> float:
     """Operations a second, the median; asking for a number waits for the device."""
     work()[:1].sum().item()
     start, times = clock(), [clock()]
-    while times[-1] - start < CALIBRATION:
+    while times[-1] - start < seconds:
         work()[:1].sum().item()
         times.append(clock())
     return flop / median(end - begin for begin, end in pairwise(times))
