@@ -6,6 +6,7 @@ fused matrices and stacked experts are settled in one place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -251,9 +252,15 @@ class Norm:
 
     def __call__(self, x: Tensor, checkpoint: Checkpoint) -> Tensor:
         """The whole norm, in x's dtype and on its device."""
-        x = self.bare(x)
-        if (gain := self.read_gain(checkpoint)) is not None:
-            x = x * gain.to(x)
-        if (bias := self.read_bias(checkpoint)) is not None:
-            x = x + bias.to(x)
-        return x
+        return self.read(checkpoint)(x)
+
+    def read(self, checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:
+        """The same as a function that has read its weights."""
+        gain, bias = self.read_gain(checkpoint), self.read_bias(checkpoint)
+
+        def norm(x: Tensor) -> Tensor:
+            x = self.bare(x)
+            x = x if gain is None else x * gain.to(x)
+            return x if bias is None else x + bias.to(x)
+
+        return norm

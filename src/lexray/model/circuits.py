@@ -32,8 +32,10 @@ from lexray.vocabulary.inflections import merge_inflections
 Same = Literal["none", "same", "inflected"]
 LINES = {"VO": ("writes", "written_by"), "QK": ("attends_to", "attended_by")}
 """What a row and a column say of their token."""
-_Some = tuple[Side, Int[Tensor, "some"] | None]
+Some = tuple[Side, Int[Tensor, "some"] | None]
 """A side, and the places of the tokens that are meant; None: all."""
+MakeFactor = Callable[..., Tensor]
+"""Makes a factor, or leaves it unfinished when what it is given says so (`Side.factors`)."""
 LABELS = {"largest": "largest", "smallest": "smallest", "absolute": "largest in absolute value"}
 
 
@@ -87,21 +89,30 @@ class Circuit:
         pairs = zip(self.kinds, (row_filter, col_filter), strict=True)
         return self._multiply(*(self.side(kind, filter) for kind, filter in pairs))
 
-    def _multiply(self, rows: _Some, cols: _Some) -> tuple[Tensor, Tensor]:
+    def _multiply(self, rows: Some, cols: Some) -> tuple[Tensor, Tensor]:
         """The factors of some of the tokens of two sides; of the others nothing is kept."""
-        if not self.normed:
-            left, right = self.matrices
-            (A,), (B,) = rows[0].factors([left], rows[1]), cols[0].factors([right.T], cols[1])
-            return A, B
-        head = self.head
-        if self.matrix == "VO":
-            (B,) = cols[0].factors([at_least_float32(head.W_O).T], cols[1])
-            return rows[0].map_rows(head.value_map(bias=False), rows[1]), B
-        queries = _turned(head.query_map(bias=False, clip=False), head.rotation())
-        keys = head.key_map(bias=False, clip=False)
-        return rows[0].map_rows(queries, rows[1]), cols[0].map_rows(keys, cols[1])
+        return self.end(0, rows)(), self.end(1, cols)()
 
-    def side(self, kind: Kind, filter: Filter | None) -> _Some:
+    def end(self, end: int, some: Some) -> MakeFactor:
+        """What makes one of them, which any thread may do: its weights are read here."""
+        side, among = some
+        if (map := self._map(end)) is not None:
+            return partial(side.map_rows, map, among)
+        matrix = self.matrices[0] if end == 0 else self.matrices[1].T
+        return lambda until=None: side.factors([matrix], among, until)[0]
+
+    def _map(self, end: int) -> Map | None:
+        """What makes of a token what is scored, where that is no matrix alone."""
+        head = self.head
+        if not self.normed:
+            return None
+        if self.matrix == "VO":
+            return head.value_map(bias=False) if end == 0 else None
+        if end == 1:
+            return head.key_map(bias=False, clip=False)
+        return _turned(head.query_map(bias=False, clip=False), head.rotation())
+
+    def side(self, kind: Kind, filter: Filter | None) -> Some:
         """The side to multiply with, and which of its rows; of few tokens, a copy of them."""
         space = self.space_of(kind)
         ids, whole = space.list_ids(filter), space.whole(kind)

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.checkpoint import Checkpoint
 from lexray.families import Attention, Heads, Latent, Linear, Norm, QKNorm
 from lexray.families.linear import ALL
 from lexray.model.component import Wired
@@ -181,10 +180,9 @@ class HeadMatrices(Wired):
 
         return Narrow(
             affine(linear.down, ALL),
-            linear.norm,
+            None if linear.norm is None else linear.norm.read(weights.checkpoint),
             weights.place(linear.read_up(weights.checkpoint, own)),
             affine(linear.tail, shared) if linear.tail is not None else None,
-            weights.checkpoint,
         )
 
     def _map(self, heads: Heads, norm: QKNorm | None, index: int, bias: bool, clip: bool) -> Map:
@@ -195,8 +193,8 @@ class HeadMatrices(Wired):
         checkpoint = self.weights.checkpoint
         if norm.joint is None:
             own = norm.heads[index] if bias else replace(norm.heads[index], bias=None)
-            own = replace(own, gain=None) if norm.turned else own
-            return lambda x: own(plain(x), checkpoint)
+            normed = (replace(own, gain=None) if norm.turned else own).read(checkpoint)
+            return lambda x: normed(plain(x))
         whole = Affine(
             self.weights.reader(self.layer, heads.linear, self._norm(heads)),
             self.weights.read_bias(heads.linear, self._norm(heads)) if bias else None,
@@ -233,15 +231,14 @@ class Narrow:
     """N(x `down`) `up` with what the tail makes of x beside it."""
 
     down: Affine
-    norm: Norm | None
+    norm: Map | None
     up: Tensor
     tail: Affine | None
-    checkpoint: Checkpoint
 
     def __call__(self, x: Tensor) -> Tensor:
         latent = self.down(x)
         if self.norm is not None:
-            latent = self.norm(latent, self.checkpoint)
+            latent = self.norm(latent)
         y = latent @ self.up.to(x)
         return y if self.tail is None else torch.cat([y, self.tail(x)], -1)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import torch
+
 from lexray.checkpoint.safetensors import MAPPED_FROM
 from lexray.families import Attention
 from lexray.families.walk import tensor_names
@@ -36,7 +38,9 @@ STEPS = 4
 def plan_memory(weights: Weights, attentions: Sequence[Attention], e: int, cores: int) -> int:
     """Bytes beside Python and torch, mapped and temporary files not among them."""
     a, d = weights.architecture, weights.d_model
-    heads = max((_count_head_bytes(spec, e, cores) for spec in attentions), default=0)
+    heads = max(
+        (_count_head_bytes(spec, e, cores, weights.device) for spec in attentions), default=0
+    )
     block = _count_block_bytes(d)
     names = [a.unembed] if a.tied else [a.embed, a.unembed]
     rows = sum(_count_row_bytes(weights, name) for name in names)
@@ -77,16 +81,19 @@ def _count_block_bytes(d: int) -> int:
     return 4 * min(ROWS_AT_ONCE * d, max(d, NUMBERS_AT_ONCE))
 
 
-def _count_head_bytes(spec: Attention, e: int, cores: int) -> int:
-    """The factors of heads that are multiplied together, and their searches."""
+def _count_head_bytes(spec: Attention, e: int, cores: int, device: torch.device) -> int:
+    """The factors of heads that are multiplied together, those of the heads before that are still
+    searched, and their searches."""
     queries, keys, values = spec.q, spec.k, spec.v
     widest = max(queries.d_head, values.d_head)
-    n = min(len(queries.starts), heads_together(e, queries.d_head))
+    n = min(len(queries.starts), heads_together(e, queries.d_head, device))
     shared = -(-n * len(keys.starts) // max(1, len(queries.starts)))
     factors = (n + shared) * sum(_filed(4 * e * h.d_head) for h in (queries, values))
     product = 8 * ROWS_AT_ONCE * n * widest
     each = max(_filed(4 * e * widest), min(PART, 4 * e * widest))
-    return factors + max(product, min(cores, 2 * n) * (COPIES * each + TILES))
+    searched = min(cores, 2 * n)
+    before = 2 * searched * _filed(4 * e * widest) if cores > 1 else 0
+    return factors + before + max(product, searched * (COPIES * each + TILES))
 
 
 def _count_first_block_bytes(weights: Weights) -> int:

@@ -32,6 +32,8 @@ MOST_FILED = 2**31
 Factors = tuple[Float[Tensor, "rows r"], Float[Tensor, "cols r"]]
 End = dict[int, Float[Tensor, "tokens r"]]
 """One side's factors, by head."""
+MakeEnd = Callable[[Event | None], End]
+"""Makes it, unless it is told that nobody waits for it any more."""
 Wait = Callable[[], Any]
 """Waits for a result."""
 Made = TypeVar("Made")
@@ -117,13 +119,16 @@ class _Cores:
         finally:
             torch.set_num_threads(self._n)
 
-    def make(self, work: Callable[[], End]) -> Wait:
-        """What any thread may do."""
-        return work if self._pool is None else self._pool.submit(work).result
+    def make(self, end: MakeEnd) -> Wait:
+        """Factors, which nobody needs any more when the caller leaves."""
+        return self._do(partial(end, self._left))
 
     def search(self, find: Callable[[Watch | None], TopPairs]) -> Wait:
-        """The same, seen by whoever watches."""
-        return self.make(partial(find, _heed(watcher(), self._left)))  # type: ignore[arg-type]
+        """A search, seen by whoever watches."""
+        return self._do(partial(find, _heed(watcher(), self._left)))
+
+    def _do(self, work: Callable[[], Any]) -> Wait:
+        return work if self._pool is None else self._pool.submit(work).result
 
 
 @contextmanager
@@ -157,38 +162,33 @@ def _batch(circuit: Circuit, filter: Filter | None) -> tuple[Address, range]:
     space, head = circuit.space, circuit.head
     ids = space.list_ids(filter)
     tokens = space.n_rows if ids is None else len(ids)
-    n = heads_together(tokens, head.d_head)
+    n = heads_together(tokens, head.d_head, head.weights.device)
     start = head.index // n * n
     return replace(head.address, head=0), range(start, min(start + n, len(head.spec.q.starts)))
 
 
-def heads_together(tokens: int, width: int) -> int:
+def heads_together(tokens: int, width: int, device: torch.device) -> int:
     """How many heads are multiplied together: as many as there is room for, each with four factors,
     once more while those before are searched."""
     each = 4 * tokens * width
-    most = MOST_BYTES if is_held(each) else min(MOST_FILED, room() // 2)
-    return max(1, most // max(1, 4 * each))
+    filed = device.type == "cpu" and not is_held(each) and room() > 4 * MOST_FILED
+    return max(1, (MOST_FILED if filed else MOST_BYTES) // max(1, 4 * each))
 
 
 def multiply(circuit: Circuit, heads: Iterable[int], filter: Filter | None) -> dict[int, Factors]:
     """`Circuit.factors` of these heads of the circuit's layer, each end in one product."""
-    left, right = (make() for make in _ends(circuit, heads, filter))
+    left, right = (make(None) for make in _ends(circuit, heads, filter))
     return {index: (left[index], right[index]) for index in left}
 
 
-def _ends(circuit: Circuit, heads: Iterable[int], filter: Filter | None) -> list[Callable[[], End]]:
-    """What makes both ends, which any thread may do: weights are read here. Norms of queries and
-    keys read theirs as they go, and are done with here."""
+def _ends(circuit: Circuit, heads: Iterable[int], filter: Filter | None) -> list[MakeEnd]:
+    """What makes both ends, which any thread may do: weights are read here."""
     weights, layer, cross = circuit.head.weights, circuit.head.layer, circuit.head.spec.crosses
     some = [Circuit(HeadMatrices(weights, layer, i, cross=cross), circuit.matrix) for i in heads]
-    if not circuit.normed:
-        return [_end(some, end, filter) for end in (0, 1)]
-    made = {c.head.index: c.factors(filter, filter) for c in some}
-    ends: list[End] = [{index: both[end] for index, both in made.items()} for end in (0, 1)]
-    return [partial(ends.__getitem__, end) for end in (0, 1)]
+    return [_end(some, end, filter) for end in (0, 1)]
 
 
-def _end(circuits: Sequence[Circuit], end: int, filter: Filter | None) -> Callable[[], End]:
+def _end(circuits: Sequence[Circuit], end: int, filter: Filter | None) -> MakeEnd:
     """What makes the factors of one end; shared keys and values are multiplied once."""
     kind = circuits[0].kinds[end]
     side, ids = circuits[0].side(kind, filter)
@@ -196,10 +196,20 @@ def _end(circuits: Sequence[Circuit], end: int, filter: Filter | None) -> Callab
         c.head.index: c.head.kv_index if kind in ("K", "V") else c.head.index for c in circuits
     }
     first = {owner[c.head.index]: c for c in reversed(circuits)}
-    matrices = {key: (c.matrices[0] if end == 0 else c.matrices[1].T) for key, c in first.items()}
+    if circuits[0].normed:
+        makers = {key: c.end(end, (side, ids)) for key, c in first.items()}
 
-    def make() -> End:
-        factors = dict(zip(matrices, side.factors(list(matrices.values()), ids), strict=True))
+        def multiply(until: Event | None) -> list[Tensor]:
+            return [make(until=until) for make in makers.values()]
+
+    else:
+        matrices = [c.matrices[0] if end == 0 else c.matrices[1].T for c in first.values()]
+
+        def multiply(until: Event | None) -> list[Tensor]:
+            return side.factors(matrices, ids, until)
+
+    def make(until: Event | None) -> End:
+        factors = dict(zip(first, multiply(until), strict=True))
         return {index: factors[key] for index, key in owner.items()}
 
     return make

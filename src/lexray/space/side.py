@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
+from threading import Event
 
 import torch
 from jaxtyping import Float, Int
@@ -92,9 +94,11 @@ class Side:
         self,
         matrices: Sequence[Float[Tensor, "d_model _"]],
         among: Int[Tensor, "some"] | None = None,
+        until: Event | None = None,
     ) -> list[Float[Tensor, "n _"]]:
         """columnsᵀ M for several M in one pass over the embedding; `among`: the places of the rows
-        that are wanted, ascending. Divided by σ at the end, where there is less to divide."""
+        that are wanted, ascending. Divided by σ at the end, where there is less to divide. Once
+        `until` is set nobody needs them, and they stay unfinished."""
         turned = self._prepare(torch.cat(list(matrices), 1).T).T.contiguous()
         widths = [M.shape[1] for M in matrices]
         n = self.count(among)
@@ -106,6 +110,8 @@ class Side:
                 wider = torch.promote_types(self.rows.dtype, self.mean.dtype)
                 shift = _product(self.mean[None].to(wider), turned)
             for block, sigma in self._own_blocks(among):
+                if until is not None and until.is_set():
+                    break
                 product = _product(block, turned)
                 product = product if shift is None else product - shift
                 factors = factors or [empty_rows((n, width), product) for width in widths]
@@ -135,11 +141,15 @@ class Side:
             return join_rows(len(self.rows), parts)
 
     def map_rows(
-        self, apply: Callable[[Tensor], Tensor], among: Int[Tensor, "some"] | None = None
+        self,
+        apply: Callable[[Tensor], Tensor],
+        among: Int[Tensor, "some"] | None = None,
+        until: Event | None = None,
     ) -> Float[Tensor, "n r"]:
         """A map of the columns, or of those `among` them, that is not linear in them (QK-norm)."""
+        needed = takewhile(lambda _: until is None or not until.is_set(), self.columns(among))
         with full_precision():
-            return join_rows(self.count(among), map(apply, self.columns(among)))
+            return join_rows(self.count(among), map(apply, needed))
 
     def project(self, X: Float[Tensor, "n d_model"]) -> Float[Tensor, "n e"]:
         """X · columns, whole: for a few vectors."""
