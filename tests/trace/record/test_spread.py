@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_a_model_may_be_larger_than_the_memory(
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
 def test_a_live_module_that_is_spread_already(name: str, tmp_path: Path) -> None:
-    module, prompt = build(name).eval(), IDS
+    module, prompt = deepcopy(build(name)), IDS  # others use what is built
     plain = Model.from_module(module).view("raw")
     whole, values = plain.trace(prompt).logits, plain["L1H1"].W_O.clone()
     parts = dict.fromkeys((name for name, _ in module.named_children()), "disk")

@@ -33,7 +33,7 @@ class Basis(NamedTuple):
     residue: float
 
 
-class Coordinates(NamedTuple):
+class InBasis(NamedTuple):
     """A factor's rows in a basis: all of them, or made when they are asked for."""
 
     X: Float[Tensor, "rows r"]
@@ -41,7 +41,7 @@ class Coordinates(NamedTuple):
     every: Float[Tensor, "rows r"] | None
 
     @classmethod
-    def of(cls, X: Float[Tensor, "rows r"], T: Float[Tensor, "r r"]) -> "Coordinates":
+    def of(cls, X: Float[Tensor, "rows r"], T: Float[Tensor, "r r"]) -> "InBasis":
         return cls(X, T, X @ T if is_held(X.nbytes) else None)
 
     @property
@@ -67,13 +67,13 @@ class Balanced(NamedTuple):
     """Both factors in a balanced basis."""
 
     basis: Basis
-    P: Coordinates
-    Q: Coordinates
+    P: InBasis
+    Q: InBasis
 
     @classmethod
     def of(cls, A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> "Balanced":
         basis = balanced_basis(A, B)
-        return cls(basis, Coordinates.of(A, basis.TA), Coordinates.of(B, basis.TB))
+        return cls(basis, InBasis.of(A, basis.TA), InBasis.of(B, basis.TB))
 
 
 def _norms(X: Float[Tensor, "rows r"]) -> Float[Tensor, " rows"]:
