@@ -35,7 +35,7 @@ LINES = {"VO": ("writes", "written_by"), "QK": ("attends_to", "attended_by")}
 Some = tuple[Side, Int[Tensor, "some"] | None]
 """A side, and the places of the tokens that are meant; None: all."""
 MakeFactor = Callable[..., Tensor]
-"""Makes a factor, or leaves it unfinished when what it is given says so (`Side.factors`)."""
+"""Makes a factor, unless nobody needs it any more (`Side.factors`)."""
 LABELS = {"largest": "largest", "smallest": "smallest", "absolute": "largest in absolute value"}
 
 
@@ -96,21 +96,20 @@ class Circuit:
     def end(self, end: int, some: Some) -> MakeFactor:
         """What makes one of them, which any thread may do: its weights are read here."""
         side, among = some
-        if (map := self._map(end)) is not None:
-            return partial(side.map_rows, map, among)
+        if (apply := self._map(end)) is not None:
+            return partial(side.map_rows, apply, among)
         matrix = self.matrices[0] if end == 0 else self.matrices[1].T
         return lambda until=None: side.factors([matrix], among, until)[0]
 
     def _map(self, end: int) -> Map | None:
         """What makes of a token what is scored, where that is no matrix alone."""
-        head = self.head
         if not self.normed:
             return None
         if self.matrix == "VO":
-            return head.value_map(bias=False) if end == 0 else None
-        if end == 1:
-            return head.key_map(bias=False, clip=False)
-        return _turned(head.query_map(bias=False, clip=False), head.rotation())
+            return None if end else self.head.value_map(bias=False)
+        if end:
+            return self.head.key_map(bias=False, clip=False)
+        return _turned(self.head.query_map(bias=False, clip=False), self.head.rotation())
 
     def side(self, kind: Kind, filter: Filter | None) -> Some:
         """The side to multiply with, and which of its rows; of few tokens, a copy of them."""
