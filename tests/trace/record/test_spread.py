@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import shutil
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,6 +128,23 @@ def test_a_live_module_that_is_spread_already(name: str, tmp_path: Path) -> None
     torch.testing.assert_close(model["L1H1"].W_O, values)
     with pytest.raises(LexrayError, match="spread already"):
         model.module("auto")
+
+
+def test_what_lies_on_the_disk_goes_with_the_module(folder: Path, tmp_path: Path) -> None:
+    model = Model.from_pretrained(folder)
+    model.module({"": "disk"}, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    del model
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_room(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = SimpleNamespace(total=100, used=0, free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(LexrayError, match="which has 100"):
+        Model.from_pretrained(folder).module({"": "disk"}, tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_auto_takes_the_one_device_there_is(folder: Path) -> None:

@@ -40,9 +40,9 @@ def spread_module(
         raise LexrayError(f"{model.name} is spread already, and a live module is left as it is")
     places = _places(model, module, device_map)
     folder = _folder(model, module, places, offload)
+    if folder is not None:  # which goes with the module, also where spreading it fails
+        weakref.finalize(module, shutil.rmtree, folder, ignore_errors=True)
     spread: nn.Module = dispatch_model(module, places, offload_dir=folder, force_hooks=True)
-    if folder is not None:
-        weakref.finalize(spread, shutil.rmtree, folder, ignore_errors=True)
     if not isinstance(model.checkpoint, ModuleCheckpoint) or model.architecture.unrolled:
         MODULE.put(model.cache, None, spread)
     return spread
