@@ -138,6 +138,20 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert torch.equal(write(X), X)
 
 
+@filed
+def test_holes_matter_where_files_are_large_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(scratch, "leave_no_holes", lambda: asked.append(True))
+    gc.collect()
+    monkeypatch.setattr(scratch, "_MUCH", scratch._in_files() + 30_000)
+    first = write(random(500, 9))
+    assert is_filed(first)
+    assert not asked
+    second = write(random(500, 9))
+    assert is_filed(second)
+    assert asked
+
+
 HOLES = """
 import sys
 import torch

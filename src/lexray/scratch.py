@@ -36,6 +36,9 @@ PART = 2**24
 """Bytes of rows in a file that are looked at before they are let go of."""
 _AROUND = 2**16
 """Bytes around a place that is looked at which the system maps with it."""
+_MUCH = 2**28
+"""Bytes of rows in files from which holes in memory matter more than the time that it takes to ask
+the system for every large block anew: a fifth of a sweep over the heads of a small model."""
 _LARGE_BLOCK = 2**22
 """Bytes from which memory is taken from the system, and given back to it, for itself."""
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
@@ -54,7 +57,8 @@ def empty_rows(shape: tuple[int, ...], like: Shaped[Tensor, "..."]) -> Shaped[Te
     size = prod(shape) * like.dtype.itemsize
     if is_held(size) or like.device.type != "cpu":
         return like.new_empty(shape)
-    leave_no_holes()
+    if size + _in_files() >= _MUCH:
+        leave_no_holes()
     try:
         room = _map_file(size)
     except (OSError, ValueError):  # no disk, no scratch
@@ -72,6 +76,12 @@ def room() -> int:
     with suppress(OSError):
         return shutil.disk_usage(_folder()).free // 2
     return 0
+
+
+def _in_files() -> int:
+    """Bytes of all rows that lie in files now."""
+    maps = (known() for known in _MAPS.valuerefs())
+    return sum(len(room) for room in maps if room is not None)
 
 
 def _folder() -> str:

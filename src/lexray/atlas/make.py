@@ -114,7 +114,7 @@ def read_tokens(model: Model) -> pa.Table:
     aside = untrained(model)
     a = model.architecture
     own = a.embed != a.unembed and a.embed in model.checkpoint.names()
-    inputs = model.tensor(a.embed) if own else rows
+    inputs = model.embedding(a.embed) if own else rows
     norms = _norms(rows)
     columns = {
         "id": list(range(n)),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Literal, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 from jaxtyping import Float
@@ -41,6 +42,7 @@ Same = TypeVar("Same", bound="Weights")
 
 VOCABULARY: Drawer[None, Vocabulary] = Drawer(most=1)
 SHAPES: Drawer[int, Shapes] = Drawer(most=1024)
+EMBEDDINGS: Drawer[None, WeakValueDictionary[str, Tensor]] = Drawer(most=1)
 ENCODER: Drawer[None, Cache] = Drawer(most=1)
 """What an encoder's own readings keep."""
 
@@ -345,15 +347,31 @@ class Weights:
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
         """E, the output embedding: columns are tokens. Folded: C diag(γ_f) E, times the scale."""
         a = self.architecture
-        W = self.unembedding().T
+        W = self.tensor(self._unembed_name()).T
         if a.project_out is not None:
             W = a.project_out.read(self.checkpoint) @ W
         if self.options.folded:
             W = fold.reader(W, a.final_norm, self.checkpoint) * a.logit_scale
         return self.place(W)
 
-    def unembedding(self) -> Float[Tensor, "d_vocab width"]:
-        """The output embedding as it is stored, tokens as rows."""
+    def unembedding(self, *index: slice) -> Float[Tensor, "tokens width"]:
+        """The output embedding as it is stored, tokens as rows, for those who only look (see
+        `embedding`); or the part of it inside `index`."""
+        name = self._unembed_name()
+        return self.tensor(name, *index) if index else self.embedding(name)
+
+    def embedding(self, name: str) -> Float[Tensor, "d_vocab width"]:
+        """An embedding as it is stored, tokens as rows, for those who only look: the same tensor
+        as long as anybody holds it, as making it of a quantised one takes time and room."""
+        if isinstance(self.checkpoint, ModuleCheckpoint):
+            return self.tensor(name)
+        held = EMBEDDINGS.get(self.cache, None, WeakValueDictionary)
+        rows = held.get(name)
+        if rows is None:
+            rows = held[name] = self.tensor(name)
+        return rows
+
+    def _unembed_name(self) -> str:
         name = self.architecture.unembed
         if name not in self.checkpoint.names():
             raise LexrayError(
@@ -361,7 +379,7 @@ class Weights:
                 "model, or one with tied embeddings; config={'tie_word_embeddings': True} reads "
                 "it through the input embedding"
             )
-        return self.tensor(name)
+        return name
 
     @property
     def b_U(self) -> Float[Tensor, "d_vocab"] | None:

@@ -129,9 +129,11 @@ class Side:
         at, step = None if among is None else among.to(self.rows.device), step or self.rows_at_once
         for start in range(0, self.count(among), step):
             part = slice(start, start + step)
-            index = part if at is None else at[part]
-            block = at_least_float32(self.rows[index])
-            yield block, None if self.sigma is None else self.sigma[index]
+            own = self.rows[part] if at is None else self.rows.index_select(0, at[part])
+            sigma = self.sigma
+            if sigma is not None:
+                sigma = sigma[part] if at is None else sigma.index_select(0, at[part])
+            yield at_least_float32(own), sigma
 
     def squares(self, M: Float[Tensor, "d_model r"]) -> Float[Tensor, "e"]:
         """|columnᵀ M|² of every column, without all of these products at once."""

@@ -215,7 +215,7 @@ class EmbeddingSpace:
         weights = self.weights
         if name == weights.architecture.unembed:
             return weights.unembedding()
-        return weights.tensor(name)
+        return weights.embedding(name)
 
     def _hold(self, rows: Float[Tensor, "e width"]) -> Float[Tensor, "e width"]:
         rows = self.weights.place(rows)

@@ -65,6 +65,22 @@ def test_quantised_parameters_are_gguf_s_own(small: Converted, tmp_path: Path) -
         assert ours is None or torch.equal(ours, theirs), name
 
 
+def test_an_embedding_is_unpacked_once(small: Converted, tmp_path: Path) -> None:
+    """For all who look at it at a time; what a user gets is the user's own."""
+    model = opened(small.save(tmp_path / "q8_0.gguf", Q8_0))
+    rows, before = model.unembedding(), model.checkpoint.bytes_read
+    assert model.view("raw").unembedding() is rows
+    assert model.checkpoint.bytes_read == before
+    mine = model.view("raw").W_U
+    mine.zero_()
+    assert torch.equal(model.unembedding(), rows)
+    assert torch.equal(model.unembedding(slice(3, 5)), rows[3:5])
+    assert bool(rows.any())
+    del rows
+    assert bool(model.unembedding().any())
+    assert model.checkpoint.bytes_read > before
+
+
 @pytest.mark.parametrize("kind", [None, Q8_0], ids=["F32", "Q8_0"])
 def test_a_head_costs_its_own_bytes(
     small: Converted, kind: GGMLQuantizationType | None, path: Path

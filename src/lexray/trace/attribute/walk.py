@@ -46,7 +46,7 @@ class Logit:
 
     def _column(self, token: int) -> Float[Tensor, "d_model"]:
         weights, project = self.weights, self.weights.architecture.project_out
-        u = at_least_float32(weights.place(weights.unembedding()[token]))
+        u = at_least_float32(weights.place(weights.unembedding(slice(token, token + 1))[0]))
         return u if project is None else weights.place(project.read(weights.checkpoint)).to(u) @ u
 
     @cached_property

@@ -107,7 +107,7 @@ def build_first_block(model: Weights) -> nn.Module:
     with Joining():
         module = _fill(model, config, without=(a.embed, a.unembed), lazy=_filed(model, names))
     let_go_after(module)
-    look_up(module.get_input_embeddings(), model.tensor(a.embed), model.run_dtype)
+    look_up(module.get_input_embeddings(), model.embedding(a.embed), model.run_dtype)
     placed: nn.Module = module.to(model.device)
     return placed.requires_grad_(False)
 
