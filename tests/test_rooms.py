@@ -25,7 +25,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("vocabulary",),
     ("result",),
     ("model.cache", "model.config", "model.fold", "model.open", "space.kinds", "space.topk"),
-    ("model.weights", "model.groups", "model.kept"),
+    ("model.weights", "model.groups", "model.embedding", "model.kept"),
     ("space",),
     ("model",),
     ("find",),

@@ -18,6 +18,7 @@ from lexray.atlas.plan import Chunk
 from lexray.atlas.schema import NO_VIEW, TABLES, count_rows, to_parquet
 from lexray.atlas.store import Store
 from lexray.atlas.vectors import read_others, read_vectors
+from lexray.model.embedding import embedding, unembedding
 from lexray.model.fold import at_least_float32
 from lexray.model.model import Model
 from lexray.scratch import join_rows
@@ -108,13 +109,13 @@ def make_tables(model: Model, task: Task, options: AtlasOptions, store: Store) -
 
 def read_tokens(model: Model) -> pa.Table:
     """Every row of the embedding: its text, its length, and whether training has touched it."""
-    vocabulary, rows = model.vocabulary, model.unembedding()
+    vocabulary, rows = model.vocabulary, unembedding(model)
     n = len(rows)
     there = vocabulary.mask(n).tolist()
     aside = untrained(model)
     a = model.architecture
     own = a.embed != a.unembed and a.embed in model.checkpoint.names()
-    inputs = model.embedding(a.embed) if own else rows
+    inputs = embedding(model, a.embed) if own else rows
     norms = _norms(rows)
     columns = {
         "id": list(range(n)),

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Literal, TypeVar
-from weakref import WeakValueDictionary
 
 import torch
 from jaxtyping import Float
@@ -42,7 +41,6 @@ Same = TypeVar("Same", bound="Weights")
 
 VOCABULARY: Drawer[None, Vocabulary] = Drawer(most=1)
 SHAPES: Drawer[int, Shapes] = Drawer(most=1024)
-EMBEDDINGS: Drawer[None, WeakValueDictionary[str, Tensor]] = Drawer(most=1)
 ENCODER: Drawer[None, Cache] = Drawer(most=1)
 """What an encoder's own readings keep."""
 
@@ -347,7 +345,7 @@ class Weights:
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
         """E, the output embedding: columns are tokens. Folded: C diag(γ_f) E, times the scale."""
         a = self.architecture
-        W = self.tensor(self._unembed_name()).T
+        W = self.unembedding().T
         if a.project_out is not None:
             W = a.project_out.read(self.checkpoint) @ W
         if self.options.folded:
@@ -355,23 +353,13 @@ class Weights:
         return self.place(W)
 
     def unembedding(self, *index: slice) -> Float[Tensor, "tokens width"]:
-        """The output embedding as it is stored, tokens as rows, for those who only look (see
-        `embedding`); or the part of it inside `index`."""
-        name = self._unembed_name()
-        return self.tensor(name, *index) if index else self.embedding(name)
+        """The output embedding as it is stored, tokens as rows, or the part of it inside `index`;
+        for those who only look at all of it, see `embedding`."""
+        return self.tensor(self.unembed_name, *index)
 
-    def embedding(self, name: str) -> Float[Tensor, "d_vocab width"]:
-        """An embedding as it is stored, tokens as rows, for those who only look: the same tensor
-        as long as anybody holds it, as making it of a quantised one takes time and room."""
-        if isinstance(self.checkpoint, ModuleCheckpoint):
-            return self.tensor(name)
-        held = EMBEDDINGS.get(self.cache, None, WeakValueDictionary)
-        rows = held.get(name)
-        if rows is None:
-            rows = held[name] = self.tensor(name)
-        return rows
-
-    def _unembed_name(self) -> str:
+    @property
+    def unembed_name(self) -> str:
+        """What the checkpoint calls it."""
         name = self.architecture.unembed
         if name not in self.checkpoint.names():
             raise LexrayError(

@@ -201,10 +201,11 @@ class Side:
             return X @ self.P.to(X)
 
     def only(self, ids: Int[Tensor, "some"]) -> Side:
-        """The same columns for some tokens."""
+        """The same columns for some tokens; in a file if they are many."""
         at = ids.to(self.rows.device)
+        parts = (self.rows.index_select(0, part) for part in torch.split(at, self.rows_at_once))
         sigma = None if self.sigma is None else self.sigma[at]
-        return replace(self, rows=self.rows[at], sigma=sigma, ids=ids)
+        return replace(self, rows=join_rows(len(at), parts), sigma=sigma, ids=ids)
 
     def calibrate(
         self,

@@ -13,6 +13,7 @@ from torch import Tensor
 from lexray.errors import LexrayError
 from lexray.model import fold
 from lexray.model.cache import Drawer
+from lexray.model.embedding import embedding
 from lexray.model.fold import at_least_float32
 from lexray.model.kept import keep
 from lexray.model.weights import Weights
@@ -214,8 +215,8 @@ class EmbeddingSpace:
     def _read(self, name: str) -> Float[Tensor, "e width"]:
         weights = self.weights
         if name == weights.architecture.unembed:
-            return weights.unembedding()
-        return weights.embedding(name)
+            name = weights.unembed_name
+        return embedding(weights, name)
 
     def _hold(self, rows: Float[Tensor, "e width"]) -> Float[Tensor, "e width"]:
         rows = self.weights.place(rows)

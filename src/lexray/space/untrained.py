@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lexray.model.cache import Drawer
+from lexray.model.embedding import embedding, unembedding
 from lexray.model.fold import at_least_float32
 from lexray.model.kept import keep
 from lexray.model.weights import Weights
@@ -70,14 +71,14 @@ def _as_tensors(aside: dict[int, Why]) -> dict[str, Tensor]:
 
 def _find(weights: Weights) -> dict[int, Why]:
     a, vocabulary = weights.architecture, weights.vocabulary
-    rows = weights.unembedding()
+    rows = unembedding(weights)
     names: dict[int, Why] = dict.fromkeys(_pieces(vocabulary), "piece of a character")
     there = _ids(vocabulary.mask(len(rows)))
     names |= dict.fromkeys((i for i in there if is_reserved(vocabulary, i)), "reserved")
     names |= dict.fromkeys(_ids(far_end(rows, vocabulary.mask(len(rows)))), "never predicted")
     matrices = [rows]
     if a.embed != a.unembed and a.embed in weights.checkpoint.names():
-        matrices.append(weights.checkpoint.read(a.embed))
+        matrices.append(embedding(weights, a.embed))
     for matrix in matrices:
         references = cannot_occur(vocabulary, len(matrix))
         names |= dict.fromkeys(_ids(is_untouched(matrix, references)), "untouched")

@@ -14,9 +14,11 @@ import torch
 from gguf import GGMLQuantizationType
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from lexray import scratch
 from lexray.checkpoint.gguf.file import GGUFCheckpoint
 from lexray.errors import LexrayError
 from lexray.families.linear import Linear
+from lexray.model.embedding import unembedding
 from lexray.model.model import Model
 from lexray.model.open import shipped_path
 from tests.families import oracles, zoo
@@ -68,17 +70,35 @@ def test_quantised_parameters_are_gguf_s_own(small: Converted, tmp_path: Path) -
 def test_an_embedding_is_unpacked_once(small: Converted, tmp_path: Path) -> None:
     """For all who look at it at a time; what a user gets is the user's own."""
     model = opened(small.save(tmp_path / "q8_0.gguf", Q8_0))
-    rows, before = model.unembedding(), model.checkpoint.bytes_read
-    assert model.view("raw").unembedding() is rows
+    rows, before = unembedding(model), model.checkpoint.bytes_read
+    assert unembedding(model.view("raw")) is rows
     assert model.checkpoint.bytes_read == before
     mine = model.view("raw").W_U
     mine.zero_()
-    assert torch.equal(model.unembedding(), rows)
+    assert torch.equal(unembedding(model), rows)
     assert torch.equal(model.unembedding(slice(3, 5)), rows[3:5])
     assert bool(rows.any())
     del rows
-    assert bool(model.unembedding().any())
+    assert bool(unembedding(model).any())
     assert model.checkpoint.bytes_read > before
+
+
+def test_a_large_embedding_lies_in_a_file(
+    small: Converted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is made of it, and what is copied of it for a filter that admits few tokens."""
+    path = small.save(tmp_path / "q8_0.gguf", Q8_0)
+    held = opened(path).view("raw")
+    few = torch.arange(1, len(held.unembedding()), 3)
+    expected = held.unembedding(), held.space.writing.only(few).rows
+    monkeypatch.setattr(scratch, "HELD", 0)
+    monkeypatch.setattr(scratch, "PART", 1000)
+    model = opened(path).view("raw")
+    made = unembedding(model), model.space.writing.only(few).rows
+    for ours, theirs in zip(made, expected, strict=True):
+        assert scratch._map_of(ours) is not None
+        assert torch.equal(ours, theirs)
+    assert torch.equal(model.space.writing.only(few[:0]).rows, expected[1][:0])
 
 
 @pytest.mark.parametrize("kind", [None, Q8_0], ids=["F32", "Q8_0"])

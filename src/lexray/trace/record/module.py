@@ -24,6 +24,7 @@ from lexray.errors import LexrayError
 from lexray.families.gguf.names import GGUFModel
 from lexray.families.walk import tensor_names
 from lexray.model.cache import Drawer
+from lexray.model.embedding import embedding
 from lexray.model.weights import Weights
 from lexray.trace.record.config import (
     file_beneath,
@@ -107,7 +108,7 @@ def build_first_block(model: Weights) -> nn.Module:
     with Joining():
         module = _fill(model, config, without=(a.embed, a.unembed), lazy=_filed(model, names))
     let_go_after(module)
-    look_up(module.get_input_embeddings(), model.embedding(a.embed), model.run_dtype)
+    look_up(module.get_input_embeddings(), embedding(model, a.embed), model.run_dtype)
     placed: nn.Module = module.to(model.device)
     return placed.requires_grad_(False)
 

@@ -7,7 +7,7 @@ stays as it is stored, and the module is given the rows that it looks up; large 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from threading import Lock
 from typing import Any
@@ -17,9 +17,9 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lexray.model.groups import AGAIN
+from lexray.model.embedding import read_rows
 from lexray.model.weights import Weights
-from lexray.scratch import empty_rows, is_held, join_rows, let_go, rows_at_once
+from lexray.scratch import empty_rows, is_held, join_rows, let_go
 
 
 class Lazy:
@@ -77,17 +77,8 @@ class Filed(Lazy):
         usual = not part and info.dtype.is_floating_point and self.model.device.type == "cpu"
         if not usual or len(info.shape) < 2 or is_held(size):
             return self.shelf.put(super()._read(part).to(self.dtype))
-        step = rows_at_once(size // info.shape[0])
-        return join_rows(info.shape[0], self._parts(info.shape[0], step))
-
-    def _parts(self, n: int, step: int) -> Iterator[Tensor]:
-        """Some rows at a time, unless reading these reads much of the tensor again."""
-        tensor, cost = self.model.tensor, self.model.checkpoint.cost
-        slices = [slice(start, min(n, start + step)) for start in range(0, n, step)]
-        if sum(cost(self.name, rows) for rows in slices) > AGAIN * cost(self.name):
-            yield from (rows.to(self.dtype) for rows in torch.split(tensor(self.name), step))
-        else:
-            yield from (tensor(self.name, rows).to(self.dtype) for rows in slices)
+        parts = (rows.to(self.dtype) for rows in read_rows(self.model, self.name, size))
+        return join_rows(info.shape[0], parts)
 
 
 class Joining(TorchFunctionMode):
