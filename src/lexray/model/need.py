@@ -62,12 +62,15 @@ def _held(numbers: int, itemsize: int) -> int:
 
 
 def _count_row_bytes(weights: Weights, name: str) -> int:
-    """The same, with the tensor as it was read, before it is converted."""
+    """The same, with the tensor as it was read, before it is converted; a quantised one is made in
+    a file."""
     checkpoint = weights.checkpoint
     if name not in checkpoint.names():
         return 0
     info = checkpoint.info(name)
     numbers, size = prod(info.shape), info.dtype.itemsize
+    if checkpoint.size(name) < numbers * size:
+        return _filed(numbers * size)
     return _held(numbers, size) + (numbers * size if size < 4 and numbers < UPCAST_BELOW else 0)
 
 
