@@ -27,7 +27,7 @@ SPREADS = 7
 """Moments that are kept: of Q, K, V and O, and of those of the first layer that read."""
 COPIES = 4
 """What a search holds of a head, in factors: both sorted, and in another basis."""
-TILES = 13 * 2**20
+TILES = 2**24
 """Bytes of tiles and of what is found in them."""
 STATES = 2**21
 """Numbers of the widest thing that the first block makes of tokens at once,"""

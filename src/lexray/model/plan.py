@@ -20,8 +20,8 @@ from lexray.model.weights import Weights
 from lexray.result.format import show_bytes, show_flop, show_time
 from lexray.result.table import Result, Table
 from lexray.space.topk.arithmetic import full_precision
-from lexray.space.topk.operands import Cols, multiply
 from lexray.space.topk.sides import Tiling
+from lexray.space.topk.sieve import multiply, segment
 from lexray.space.topk.whole_products import whole_products
 
 TYPICAL, STANDARDISED = 0.01, 0.05
@@ -179,17 +179,16 @@ def measure(
     rows = torch.randn(tiling.rows, width, device=device)
     cols = torch.randn(tiling.cols, width, device=device)
     tile = torch.empty(len(rows), len(cols), device=device)
-    reach, operand = rows.new_full((len(rows),), 2.0**30), Cols(cols, ())
     if whole := whole_products(device, width):
         most = whole.most
         rows, cols = (X.mul(20).round().clamp(-most, most) for X in (rows, cols))
-        rows, operand = whole.rows(rows), Cols(whole.cols(cols), (), products=whole)
+        rows, cols = whole.rows(rows), whole.cols(cols)
     block = torch.randn(2048, d_model, device=device)
     matrices = torch.randn(d_model, 8 * width, device=device)
 
     def look() -> Tensor:
-        product, least = multiply(rows, operand, reach, out=tile)
-        return (product.amax(1) > least).nonzero()
+        parts = multiply(rows, cols, tile).view(len(rows), -1, segment(tiling.cols))
+        return (parts.amax(2) > 2**30).nonzero()
 
     cores = torch.get_num_threads() if device.type == "cpu" else 1
     clock = thread_time if device.type == "cpu" else perf_counter

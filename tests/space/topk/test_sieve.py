@@ -12,11 +12,10 @@ from lexray.space.topk import basis, pairs, scan, sieve, whole_products
 from lexray.space.topk.arithmetic import full_precision
 from lexray.space.topk.bounds import Bound, NormBound, NormTerms, norm_terms
 from lexray.space.topk.leading import Leading, leading
-from lexray.space.topk.operands import Operands, least, margin, multiply
+from lexray.space.topk.operands import Operands, least, margin
 from lexray.space.topk.pairs import Sign
 from lexray.space.topk.rough import rough
 from lexray.space.topk.sides import Tiling
-from lexray.space.topk.whole_products import WholeProducts
 from tests.space.topk.test_pairs import (
     assert_same,
     factors,
@@ -29,8 +28,8 @@ TILES = Tiling(rows=16, cols=8, corner=4)
 PRODUCTS = {
     name: way
     for name, way in (
-        ("bytes", whole_products._VNNI),
-        ("seven bits", whole_products._AVX2),
+        ("bytes", whole_products._SIGNED),
+        ("shifted bytes", whole_products._SHIFTED),
     )
     if whole_products._can_multiply(way)
 }
@@ -90,7 +89,7 @@ def test_the_answer_is_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scan, "_CROWDED", crowded)
-    monkeypatch.setattr(scan, "_WAITING", 10)
+    monkeypatch.setattr(scan, "_FUTILE", crowded)
     A, B = heavy_tailed(120, 16, 3, mean), heavy_tailed(100, 16, 9, mean)
     groups = torch.arange(120) % 7, torch.arange(100) % 7
     found = top_pairs(A, B, 15, sign=sign, row_groups=groups[0], col_groups=groups[1], tiling=TILES)
@@ -114,7 +113,6 @@ def test_the_bound_holds(
     held: bool, name: str, width: int, size: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(basis, "is_held", lambda size: held)
-    monkeypatch.setattr(WholeProducts, "cols", lambda self, y: y)
     A, B = heavy_tailed(80, 16, 1, 3.0) * size, heavy_tailed(90, 16, 2, 3.0)
     with full_precision():
         norms = norm_terms(A, B)
@@ -122,8 +120,7 @@ def test_the_bound_holds(
         if name in PRODUCTS:
             operands = rough(norms, width, PRODUCTS[name], centred=True)
         rows, cols = operands.rows(torch.arange(80)), operands.bins([torch.arange(90)])(0)
-    shift = 0 if cols.products is None else cols.products.shift
-    product = (rows.matrix.double() - shift) @ cols.matrix.double().T
+        product = sieve.multiply(rows.matrix, cols.matrix, torch.empty(80, 90)).double()
     units = 1.0 if rows.units is None else rows.units[:, None].double() * cols.unit
     base = 0.0 if rows.base is None else rows.base[:, None].double()
     bounds = base + product * units + margin(rows, cols)[:, None].double() + norms.tiny
@@ -157,9 +154,9 @@ def test_what_an_entry_has_to_reach_is_rounded_down(name: str) -> None:
     true, norms = A.double() @ B.double().T, norm_terms(A, B)
     operands = rough(norms, 16, PRODUCTS[name], centred=True)
     rows, cols = operands.rows(torch.arange(80)), operands.bins([torch.arange(90)])(0)
+    product = sieve.multiply(rows.matrix, cols.matrix, torch.empty(80, 90))
     for threshold in (-1.0, 0.0, 3.0, 1e30, float("-inf")):
-        product, reach = multiply(rows.matrix, cols, least(rows, cols, threshold))
-        passing = product >= reach[:, None]
+        passing = product >= least(rows, cols, threshold)[:, None]
         assert passing[true >= threshold].all()
         assert not (threshold == 1e30 and passing.any())
 
@@ -171,7 +168,6 @@ def test_a_sieve_that_holds_nothing_back_is_dropped(
     useless = lambda norms, *_, **__: leading(norms, 2)  # noqa: E731
     monkeypatch.setattr(pairs, "choose_sieve", useless)
     monkeypatch.setattr(pairs, "_WORK_WORTH_A_SIEVE", -1.0)
-    monkeypatch.setattr(scan, "_WAITING", 10)
     A, B = gaussian(1, 8, 1).repeat(160, 1), gaussian(1, 8, 1).repeat(200, 1)
     found = top_pairs(A, B, 5, tiling=TILES)
     assert found.rows.tolist() == [0] * 5

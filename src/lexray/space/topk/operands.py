@@ -5,7 +5,6 @@ for its pair to reach the threshold. Each way of multiplying answers with sizes 
 errors of its columns: entries err by at most sizes · errors.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -15,11 +14,12 @@ from torch import Tensor
 
 from lexray.scratch import take_rows
 from lexray.space.topk.arithmetic import rounding, row_norms
-from lexray.space.topk.whole_products import WholeProducts
 
 _SAFE = 1 + 1e-4
 """Covers the rounding of the margins themselves."""
 _TINY = 2.0**-20
+_FAR = 2.0**30
+"""More than any product of bytes."""
 
 
 class LeftRows(NamedTuple):
@@ -32,8 +32,6 @@ class LeftRows(NamedTuple):
     """What is added to every entry of the row, known beforehand."""
     units: Float[Tensor, " rows"] | None = None
     """What 1 in this row's products stands for, with columns in units of their own."""
-    lengths: Float[Tensor, " rows"] | None = None
-    """The sizes of the rows of the matrix themselves."""
     at: Int[Tensor, " rows"] | None = None
     """Where these rows lie in the matrix, if it has others too."""
 
@@ -41,14 +39,14 @@ class LeftRows(NamedTuple):
         """Some of the rows. The matrix of those that are far apart is cut when a run of them is
         taken: all of them together might be a copy of the whole."""
         sizes = _take(self.sizes, index)
-        base, units, lengths, at = (
+        base, units, at = (
             None if part is None else _take(part, index)
-            for part in (self.base, self.units, self.lengths, self.at)
+            for part in (self.base, self.units, self.at)
         )
         if not isinstance(index, slice):
-            return LeftRows(self.matrix, sizes, base, units, lengths, index if at is None else at)
+            return LeftRows(self.matrix, sizes, base, units, index if at is None else at)
         matrix = self.matrix[index] if at is None else take_rows(self.matrix, at)
-        return LeftRows(matrix, sizes, base, units, lengths)
+        return LeftRows(matrix, sizes, base, units)
 
 
 class Cols(NamedTuple):
@@ -58,10 +56,6 @@ class Cols(NamedTuple):
     """Packed, where a way of multiplying has a layout of its own."""
     errors: tuple[float, ...]
     unit: float = 1.0
-    length: float = math.inf
-    """The largest size of a column of the matrix itself."""
-    products: WholeProducts | None = None
-    """How it is multiplied, where that is in bytes."""
 
 
 @runtime_checkable
@@ -84,32 +78,15 @@ def margin(rows: LeftRows, cols: Cols) -> Float[Tensor, " rows"]:
     return rows.sizes @ rows.sizes.new_tensor([_SAFE * error for error in cols.errors])
 
 
-def least(rows: LeftRows, cols: Cols, threshold: float) -> Float[Tensor, " rows"]:
-    """What an entry has to reach, in the product's own units, rounded down; where none can, just
-    more than that."""
+def least(rows: LeftRows, cols: Cols, threshold: float) -> Num[Tensor, " rows"]:
+    """What an entry has to reach, in the product's own dtype, rounded down."""
     reach = (threshold - _TINY * abs(threshold)) - margin(rows, cols)
-    if rows.units is None or rows.lengths is None:
+    if rows.units is None:
         return reach
     if rows.base is not None:
         reach -= rows.base
-    reach = (reach / (rows.units * cols.unit)).floor_()
-    return torch.minimum(reach, rows.lengths * cols.length + 1)
-
-
-def multiply(
-    A: Num[Tensor, "rows h"],
-    B: Cols,
-    reach: Float[Tensor, " rows"],
-    *,
-    absolute: bool = False,
-    out: Float[Tensor, "rows cols"] | None = None,
-) -> tuple[Num[Tensor, "rows cols"], Num[Tensor, " rows"]]:
-    """Products of rows with a bin and what they have to reach, in the same units; in the memory of
-    `out` if they are not bytes."""
-    if B.products is not None:
-        return B.products.multiply(A, B.matrix, reach, absolute=absolute)
-    product = torch.mm(A, B.matrix.T, out=out)
-    return product.abs_() if absolute else product, reach
+    reach = (reach / (rows.units * cols.unit)).floor_().clamp_(-_FAR, _FAR)
+    return reach.to(torch.int32) if rows.matrix.dtype == torch.int8 else reach
 
 
 class Whole(NamedTuple):

@@ -46,19 +46,20 @@ class Rough(NamedTuple):
     exact: bool = False
 
     def rows(self, index: Int[Tensor, " some"]) -> LeftRows:
-        known: list[tuple[Tensor, ...]] = []
+        known: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def each_part() -> Iterator[Tensor]:
             for some in torch.split(index, CHUNK_ROWS):
                 matrix, *rest = self._rows(some)
-                known.append(tuple(rest))
+                known.append((rest[0], rest[1], rest[2]))
                 yield matrix
 
         matrix = join_rows(len(index), each_part())
-        return LeftRows(matrix, *(torch.cat(part) for part in zip(*known, strict=True)))
+        sizes, base, units = (torch.cat(part) for part in zip(*known, strict=True))
+        return LeftRows(matrix, sizes, base, units)
 
-    def _rows(self, index: Int[Tensor, " some"]) -> tuple[Tensor, ...]:
-        """Bytes, sizes, base, units and lengths of so many."""
+    def _rows(self, index: Int[Tensor, " some"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Bytes, sizes, base and units of so many."""
         P = self.both.P.take(index, self.width)
         base, size = P @ self.middle, row_norms(P)
         most = self.products.most
@@ -66,7 +67,7 @@ class Rough(NamedTuple):
         x = (P / units[:, None]).round_().clamp_(-most, most)
         error = row_norms(P.addcmul_(x, units[:, None], value=-1)) + _UNITS * size
         sizes = torch.stack([self.norms.rows[index], error, size + error], 1)
-        return self.products.rows(x), sizes, base, units, row_norms(x)
+        return self.products.rows(x), sizes, base, units
 
     def bins(self, bins: Sequence[Int[Tensor, " bin"]]) -> Callable[[int], Cols]:
         """Several bins are rounded at once; all of them would be a third factor."""
@@ -93,11 +94,10 @@ class Rough(NamedTuple):
         sums = 2 * rounding(Q.shape[1]) * (sizes + self.middle.norm())
         drift = error_of(self.both.basis) * _largest(self.norms.cols[index], lengths)
         terms = torch.stack([drift, sizes, errors + sums], 1).tolist()
-        longest = _largest(row_norms(y), lengths).tolist()
         parts = torch.split(y, lengths.tolist())
         return [
-            Cols(self.products.cols(part), tuple(some), unit, length, self.products)
-            for part, some, unit, length in zip(parts, terms, units.tolist(), longest, strict=True)
+            Cols(self.products.cols(part), tuple(some), unit)
+            for part, some, unit in zip(parts, terms, units.tolist(), strict=True)
         ]
 
 

@@ -13,8 +13,9 @@ from lexray.scratch import let_go, take_rows
 from lexray.space.topk.arithmetic import exact_values, rounding, row_norms, underflow
 from lexray.space.topk.best import Best
 from lexray.space.topk.bounds import Bound
-from lexray.space.topk.operands import Cols, LeftRows, Operands, Whole, least, margin, multiply
+from lexray.space.topk.operands import Cols, LeftRows, Operands, Whole, least, margin
 from lexray.space.topk.sides import ScanSide, Tiling
+from lexray.space.topk.sieve import multiply, segment
 
 _SEGMENT = 64
 _FEW = 4096
@@ -22,11 +23,14 @@ _MANY = 32768
 _LOOK_EVERY = 0.1
 _CROWDED = 1 / 64
 """The share of a tile's row that passes a sieve above which it is cheaper to multiply all of it."""
-_TILES_IN_BYTES = 4
-"""How many are multiplied at once where products are bytes."""
-_WAITING, _TOGETHER = 1024, 8192
-"""How many single entries that pass a sieve wait to be multiplied together, and how many are at
-most; of tiles where more pass, whole rows may be."""
+_FUTILE = 1 / 4
+"""The share of a tile's segments above which it is not looked at which of their entries pass."""
+_SIEVED_TILES = 15 / 8
+"""How many go through a sieve at once: products that torch allocates stay below what `scratch` has
+go back to the system at once."""
+_WAITING = 1024
+"""How many single entries that pass a sieve are multiplied together; of tiles where more pass,
+whole rows may be."""
 _PATIENCE = 8
 """How many tiles a sieve is given to show that it holds back more than half of their rows."""
 
@@ -69,7 +73,9 @@ class Scanner:
         self._shift = A.factor.shift + B.factor.shift
         self._gamma = rounding(A.factor.width)
         self._tiny = underflow(A.factor.width)
-        self._buffer = torch.empty(max(tiling.entries, len(B)), device=A.factor.scaled.device)
+        self._buffer = torch.empty(
+            int(_SIEVED_TILES * max(tiling.entries, len(B))), device=A.factor.scaled.device
+        )
 
     @property
     def threshold(self) -> float:
@@ -170,9 +176,8 @@ class Scanner:
         B: Cols,
         go_on: Callable[[], bool],
     ) -> bool:
-        """The same through a sieve."""
-        tiles = 1 if B.products is None else _TILES_IN_BYTES
-        step = max(1, tiles * self._tiling.entries // len(cols))
+        """The same through a sieve, in larger tiles: there is less to hold."""
+        step = max(1, int(_SIEVED_TILES * self._tiling.entries) // len(cols))
         threshold = self.threshold
         reach = least(A, B, threshold - self._tiny)
         for start in range(0, len(rows), step):
@@ -183,7 +188,7 @@ class Scanner:
                 reach = least(A, B, threshold - self._tiny)
             tile = slice(start, start + step)
             left = A.take(tile).matrix
-            self._sieve_tile(rows[tile], left, cols, B, reach[tile])
+            self._sieve_tile(rows[tile], left, cols, B.matrix, reach[tile])
             let_go(left)
         self._multiply_waiting()
         return True
@@ -193,64 +198,63 @@ class Scanner:
         rows: Int[Tensor, " tile_rows"],
         A: Num[Tensor, "tile_rows h"],
         cols: Int[Tensor, " tile_cols"],
-        B: Cols,
-        reach: Float[Tensor, " tile_rows"],
+        B: Num[Tensor, "..."],
+        reach: Num[Tensor, " tile_rows"],
     ) -> None:
-        """Bounds first, the largest of each row; only what reaches the threshold is multiplied
+        """Bounds first, the largest of each segment; only what reaches the threshold is multiplied
         whole. Of rows where much does, all is."""
-        product, reach = self._bounds(A, B, len(cols), reach)
+        parts = self._product(A, B, len(cols)).view(len(rows), -1, segment(len(cols)))
+        i, part = (parts.amax(2) >= reach[:, None]).nonzero(as_tuple=True)
         self._tiles, self._sieved = self._tiles + 1, self._sieved + len(rows)
-        hit = (product.amax(1) >= reach).nonzero()[:, 0]
-        if len(hit) == 0:
+        if len(i) == 0:
             return
-        passing, rows = product[hit] >= reach[hit, None], rows[hit]
-        i, word = _words(passing).nonzero(as_tuple=True)
+        if len(i) > _FUTILE * parts.shape[0] * parts.shape[1]:
+            self._scan_whole(rows[torch.unique(i)], cols)
+            return
+        which, inside = (parts[i, part] >= reach[i, None]).nonzero(as_tuple=True)
+        i, j = i[which], part[which] * parts.shape[2] + inside
         if len(i) > _WAITING:
-            crowded = passing.sum(1) > max(1, _CROWDED * len(cols))
+            crowded = torch.bincount(i, minlength=len(rows)) > max(1, _CROWDED * len(cols))
             self._scan_whole(rows[crowded], cols)
-            i, word = (part[~crowded[i]] for part in (i, word))
-        some = passing.view(*_words(passing).shape, -1)[i, word]
-        which, inside = some.nonzero(as_tuple=True)
-        self._waiting.append((rows[i[which]], cols[word[which] * some.shape[1] + inside]))
-        self._n_waiting += len(which)
+            kept = ~crowded[i]
+            self._multiply_some(rows, cols, i[kept], j[kept])
+            return
+        self._waiting.append((rows[i], cols[j]))
+        self._n_waiting += len(i)
         if self._n_waiting > _WAITING:
             self._multiply_waiting()
 
-    def _bounds(
-        self,
-        A: Num[Tensor, "tile_rows h"],
-        B: Cols,
-        cols: int,
-        reach: Float[Tensor, " tile_rows"],
-    ) -> tuple[Num[Tensor, "tile_rows tile_cols"], Num[Tensor, " tile_rows"]]:
-        self.multiplied += len(A) * cols
-        out = None if B.products else self._room(len(A), cols)
-        return multiply(A, B, reach, absolute=self.best.absolute, out=out)
-
     def _scan_whole(self, rows: Int[Tensor, " some"], cols: Int[Tensor, " tile_cols"]) -> None:
         self._passed += len(rows)
-        if len(rows):
-            self._scan_bin(rows, self._whole.rows(rows), cols, self._whole.cols(cols), _always)
+        if len(rows) == 0:
+            return
+        self._scan_tile(rows, self._whole.rows(rows), cols, self._whole.cols(cols))
 
     def _multiply_waiting(self) -> None:
         """What passed in several tiles, together: one by one, they would cost as much as tiles."""
         if self._waiting:
             rows, cols = (torch.cat(part) for part in zip(*self._waiting, strict=True))
             self._waiting, self._n_waiting = [], 0
-            for some in torch.split(torch.arange(len(rows), device=rows.device), _TOGETHER):
-                self._multiply_some(rows[some], cols[some])
+            each = torch.arange(len(rows), device=rows.device)
+            self._multiply_some(rows, cols, each, each)
 
-    def _multiply_some(self, rows: Int[Tensor, " n"], cols: Int[Tensor, " n"]) -> None:
+    def _multiply_some(
+        self,
+        rows: Int[Tensor, " tile_rows"],
+        cols: Int[Tensor, " tile_cols"],
+        i: Int[Tensor, " n"],
+        j: Int[Tensor, " n"],
+    ) -> None:
         """Single entries, in float32 before they are scored."""
-        kept = self._admissible(rows, cols)
-        rows, cols = rows[kept], cols[kept]
-        left, right = take_rows(self._whole.A, rows), take_rows(self._whole.B, cols)
+        kept = self._admissible(rows[i], cols[j])
+        i, j = i[kept], j[kept]
+        left, right = take_rows(self._whole.A, rows[i]), take_rows(self._whole.B, cols[j])
         error = self._gamma * row_norms(left) * row_norms(right) + self._tiny
         scores = (left * right).sum(1)
         scores = scores.abs_() if self.best.absolute else scores
-        reaching = (scores + error >= self.threshold).nonzero()[:, 0]
-        if len(reaching):
-            self._rescore(rows, cols, reaching, reaching)
+        reaching = scores + error >= self.threshold
+        if bool(reaching.any()):
+            self._rescore(rows, cols, i[reaching], j[reaching])
 
     def _scan_tile(
         self,
@@ -260,10 +264,8 @@ class Scanner:
         B: Cols,
     ) -> None:
         """Row maxima first; only rows that can reach the threshold are looked at."""
-        threshold, error = self.threshold, margin(A, B) + self._tiny
-        self.multiplied += len(rows) * len(cols)
-        scores = torch.mm(A.matrix, B.matrix.T, out=self._room(len(rows), len(cols)))
-        scores = scores.abs_() if self.best.absolute else scores
+        scores, error = self._product(A.matrix, B.matrix, len(cols)), margin(A, B) + self._tiny
+        threshold = self.threshold
         if threshold == -math.inf:
             self._erase_excluded(scores, rows, cols)
             threshold = self._threshold_within(scores, error)
@@ -279,8 +281,13 @@ class Scanner:
             i, j = i[kept], j[kept]
         self._rescore(rows, cols, i, j)
 
-    def _room(self, rows: int, cols: int) -> Float[Tensor, "tile_rows tile_cols"]:
-        return self._buffer[: rows * cols].view(rows, cols)
+    def _product(
+        self, A: Num[Tensor, "tile_rows h"], B: Num[Tensor, "..."], cols: int
+    ) -> Num[Tensor, "tile_rows tile_cols"]:
+        entries = len(A) * cols
+        self.multiplied += entries
+        product = multiply(A, B, self._buffer[:entries].view(len(A), cols))
+        return product.abs_() if self.best.absolute else product
 
     def _erase_excluded(
         self,
@@ -361,11 +368,6 @@ class Scanner:
 
 def _always() -> bool:
     return True
-
-
-def _words(passing: Bool[Tensor, "rows cols"]) -> Int[Tensor, "rows words"]:
-    """Eight entries at a time, which are looked at as fast as one is."""
-    return passing.view(torch.int8 if passing.shape[1] % 8 else torch.int64)
 
 
 def _can_be_among(

@@ -5,27 +5,29 @@ of the time on flat spectra. Of wide heads a sample of the work tells how many l
 are enough.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
-from jaxtyping import Int
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lexray.space.topk.bounds import Bound, NormTerms
 from lexray.space.topk.leading import Leading, leading
-from lexray.space.topk.operands import Operands, least, multiply
+from lexray.space.topk.operands import Operands, least
 from lexray.space.topk.rough import Rough, rough
-from lexray.space.topk.whole_products import WholeProducts, whole_products
+from lexray.space.topk.whole_products import WholeProducts, multiply_whole, whole_products
 
+SEGMENT = 64
 WIDE = 96
 """Coordinates from which on fewer of them are worth a try."""
 _STEPS, _SMALL_STEPS = 8, 16
 """Widths are looked at in such parts of all coordinates; in smaller ones when that is done again.
 """
-_LOOK, _LOOK_AGAIN = 5.0, 15.0
-"""What looking at an entry costs, in units of an entry's product of width 1; at one of a row in
-which one passes."""
+_LOOK, _LOOK_AT_BYTES = 5.0, 20.0
+"""What looking at an entry costs, in units of an entry's product of width 1; the same of bytes."""
 _HIT = 150.0
-"""An entry that passes, for each coordinate."""
+"""An entry that passes, for each coordinate; one of a segment in which one does."""
 _WORTH = 0.9
 _BINS, _ROWS = 6, 128
 
@@ -78,7 +80,7 @@ def _cost(
     assert isinstance(way, Rough | Leading)
     each = way.width + 1 + _LOOK
     if isinstance(way, Rough):
-        each = way.products.cost * way.width + way.products.look
+        each = way.products.cost * way.width + _LOOK_AT_BYTES
     return each, _passing(way, sample, threshold, r)
 
 
@@ -92,13 +94,20 @@ def _passing(
     cost, weight = 0.0, 0
     for index, bin_cols, active in sample:
         rows, cols = way.rows(index), way.bins([bin_cols])(0)
-        product, reach = multiply(rows.matrix, cols, least(rows, cols, threshold))
-        passing = (product >= reach[:, None]).sum(1)
-        looked_at = (passing > 0).float().mean() * len(bin_cols)
-        again = (passing * _HIT).clamp(max=len(bin_cols)).float().mean()
-        cost += active * float(_LOOK_AGAIN * looked_at + r * again)
+        product = multiply(rows.matrix, cols.matrix, torch.empty(len(index), len(bin_cols)))
+        passing = product >= least(rows, cols, threshold)[:, None]
+        some = passing.view(len(index), -1, segment(len(bin_cols))).any(2).float().mean()
+        again = (passing.sum(1) * _HIT).clamp(max=len(bin_cols)).float().mean() * r
+        cost += active * (float(again) + _HIT * len(bin_cols) * float(some))
         weight += active * len(bin_cols)
     return cost / max(1, weight)
+
+
+def multiply(a: Tensor, b: Tensor, out: Float[Tensor, "rows cols"]) -> Tensor:
+    """a·bᵀ, bytes or not; in the memory of `out` if that can be said."""
+    if a.is_floating_point():
+        return torch.mm(a, b.T, out=out)
+    return multiply_whole(a, b, out)
 
 
 def _sample(
@@ -109,3 +118,8 @@ def _sample(
         rows = bound.rows[bound.active(index, threshold)]
         if len(rows):
             yield rows[:: max(1, len(rows) // _ROWS)], bound.bins[index], len(rows)
+
+
+def segment(cols: int) -> int:
+    """How many columns are looked at together: an even part of them."""
+    return math.gcd(cols, SEGMENT)

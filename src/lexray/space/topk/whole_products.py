@@ -1,88 +1,69 @@
-"""Products of whole numbers of eight bits, where a processor has fast ones: torch's linear layer of
-bytes (oneDNN).
+"""Products of whole numbers of eight bits: which of torch's are fast on a processor, and whole.
 
-Rows are shifted to be positive, columns packed beforehand, sums are whole. AMX and VNNI add
-products in 32 bits. AVX2 adds two in 16 bits, which saturate; rows of seven bits keep these sums
-within 127·127·2 < 2¹⁵.
-
-What comes out are bytes, too: sums in steps from nothing to what their rows have to reach, rounded
-before they are written. A sieve asks no more, and this is a quarter of what would have to be
-written and looked at otherwise.
+With VNNI four products of bytes are added at a time in 32 bits (`torch._int_mm`). Without it, AVX2
+adds two in 16 bits, which saturate; rows of seven bits keep these sums within 127·127·2 < 2¹⁵. They
+are multiplied by oneDNN's linear layer, rows shifted by 64 to be positive, columns packed
+beforehand; its sums are float32, which are whole below 2²⁴.
 """
 
 from functools import cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int8, Num, UInt8
+from jaxtyping import Float, Num
 from torch import Tensor
 from torch.nn import functional
 
 MOST = 127
 """The largest whole number of a column."""
-_WIDEST = 2**31 // (255 * MOST)
-"""The width up to which sums fit into 32 bits."""
-_ROUNDED = 0.501
-"""What rounding to whole steps adds or takes, float32's own rounding included."""
+_SHIFT = 64
+_WIDEST = 2**24 // (_SHIFT * MOST)
 
 
 class WholeProducts(NamedTuple):
     """A way of multiplying bytes."""
 
-    shift: int
-    """What is added to rows."""
+    dtype: torch.dtype
+    """Of rows: signed, or shifted."""
+    most: int
+    """The largest whole number of a row."""
     cost: float
     """What a product of width 1 takes, float32's being 1."""
-    look: float
-    """What else an entry takes, whatever the width."""
 
-    @property
-    def most(self) -> int:
-        """The largest whole number of a row."""
-        return self.shift - 1
-
-    def rows(self, x: Float[Tensor, "n h"]) -> UInt8[Tensor, "n h"]:
-        return (x + self.shift).to(torch.uint8)
+    def rows(self, x: Float[Tensor, "n h"]) -> Num[Tensor, "n padded"]:
+        x = _pad(x)
+        return (x + _SHIFT if self.dtype == torch.uint8 else x).to(self.dtype)
 
     def cols(self, y: Float[Tensor, "n h"]) -> Num[Tensor, "..."]:
-        """Packed; the layout is oneDNN's own."""
-        packed: Tensor = torch.ops.onednn.qlinear_prepack(y.to(torch.int8), None)
-        return packed
+        """Packed ones, whose layout is oneDNN's own, have their sizes the other way round."""
+        matrix = _pad(y).to(torch.int8)
+        if self.dtype == torch.uint8:
+            matrix = torch.ops.onednn.qlinear_prepack(matrix, None)
+        return matrix
 
-    def multiply(
-        self,
-        x: UInt8[Tensor, "rows h"],
-        y: Num[Tensor, "..."],
-        reach: Float[Tensor, " rows"],
-        *,
-        absolute: bool = False,
-    ) -> tuple[
-        UInt8[Tensor, "rows cols"] | Int8[Tensor, "rows cols"],
-        UInt8[Tensor, " rows"] | Int8[Tensor, " rows"],
-    ]:
-        """x·yᵀ of what `rows` and `cols` made, and `reach`, in common steps: sums that reach it do
-        so in steps, too."""
-        dtype, most = (torch.int8, 127) if absolute else (torch.uint8, 255)
-        step = max(1.0, reach.max().item() / (most - 1))
+
+_SIGNED = WholeProducts(torch.int8, MOST, 0.215)
+_SHIFTED = WholeProducts(torch.uint8, _SHIFT - 1, 0.45)
+
+
+def _pad(x: Float[Tensor, "n h"]) -> Float[Tensor, "n padded"]:
+    """A width that is a multiple of 4: of a single column, torch 2.13 makes zeros."""
+    return functional.pad(x, (0, -x.shape[1] % 4)) if x.shape[1] % 4 else x
+
+
+def multiply_whole(
+    x: Num[Tensor, "rows h"], y: Num[Tensor, "..."], out: Float[Tensor, "rows cols"]
+) -> Num[Tensor, "rows cols"]:
+    """x·yᵀ of what `rows` and `cols` made, in the memory of `out` if that can be said."""
+    product: Tensor
+    if x.dtype == torch.int8:
+        product = torch._int_mm(x, y.T, out=out.view(torch.int32))
+    else:
         unit, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
-        product: Tensor = torch.ops.onednn.qlinear_pointwise(
-            _pad(x), 1.0, self.shift, y, unit, zero, None, step, 0, dtype, "none", [], ""
-        )[: len(x)]
-        if absolute:
-            product = product.clamp_(min=-most).abs_()
-        return product, (reach / step - _ROUNDED).ceil_().clamp_(0, most).to(dtype)
-
-
-_AMX = WholeProducts(128, 0.045, 20.0)
-_VNNI = WholeProducts(128, 0.245, 13.0)
-_AVX2 = WholeProducts(64, 0.45, 13.0)
-
-
-def _pad(x: UInt8[Tensor, "n h"]) -> UInt8[Tensor, "padded h"]:
-    """A number of rows that was there before, most likely: of each, a kernel is made once, which
-    takes as long as a tile."""
-    step = max(16, 2 ** (len(x).bit_length() - 3))
-    return functional.pad(x, (0, 0, 0, -len(x) % step)) if len(x) % step else x
+        product = torch.ops.onednn.qlinear_pointwise(
+            x, 1.0, _SHIFT, y, unit, zero, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+    return product
 
 
 def whole_products(device: torch.device, width: int = 1) -> WholeProducts | None:
@@ -94,40 +75,24 @@ def whole_products(device: torch.device, width: int = 1) -> WholeProducts | None
 
 @cache
 def _of_this_processor() -> WholeProducts | None:
-    has = {
-        _AMX: getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)(),
-        _VNNI: getattr(torch.cpu, "_is_vnni_supported", lambda: False)(),
-        _AVX2: torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"),
-    }
-    return next((way for way in has if has[way] and _can_multiply(way)), None)
+    fast = []
+    if getattr(torch.cpu, "_is_vnni_supported", lambda: False)():
+        fast.append(_SIGNED)
+    if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
+        fast.append(_SHIFTED)
+    return next(filter(_can_multiply, fast), None)
 
 
 def _can_multiply(way: WholeProducts) -> bool:
-    """Whether torch has these products, and they are what they should be: the largest ones, which
-    are the first to be cut, and long sums of shifted rows that come to little in the end."""
-    x, y = _mixed(36, 2064), _mixed(45, 2064)
-    x[::3], y[::3] = x[::3].sign(), y[::3].sign()
-    x, y = torch.cat([x[:18], 0.02 * x[18:]]), torch.cat([y[:30], y[30:].abs()])
-    x, y = (x * way.most).round(), (y * MOST).round()
-    sums = x.double() @ y.double().T
-    try:
-        rows, cols = way.rows(x), way.cols(y)
-        for absolute in (False, True):
-            values = sums.abs() if absolute else sums
-            for most in (254.0, 5e3, float(values.max())):
-                reach = torch.linspace(0, most, len(x)).floor_()
-                product, least = way.multiply(rows, cols, reach, absolute=absolute)
-                wrong = product - values / max(1.0, most / (126 if absolute else 254))
-                seen = (values >= 0) & (values <= most)
-                if bool((wrong[seen].abs() > _ROUNDED).any()):
-                    return False
-                if bool(((values >= reach[:, None]) & (product < least[:, None])).any()):
-                    return False
-    except (AttributeError, RuntimeError, TypeError):  # a torch without them, or with others
+    """Whether torch has these products, and the largest sums, the first to be wrong, are whole."""
+    if way.dtype == torch.int8:
+        has = hasattr(torch, "_int_mm")
+    else:
+        has = torch._C._has_mkldnn and hasattr(torch.ops.onednn, "qlinear_pointwise")
+    if not has:
         return False
-    return True
-
-
-def _mixed(n: int, width: int) -> Float[Tensor, "n width"]:
-    """Numbers between −1 and 1, as if at random."""
-    return torch.arange(1.0, n * width + 1).mul_(1.61803).sin_().mul_(997).frac_().view(n, width)
+    x = torch.full((32, 96), float(way.most))
+    x[::2, ::3] = -way.most
+    y = (torch.arange(48.0)[:, None] % 2 * 2 - 1).mul(MOST).expand(48, 96).contiguous()
+    product = multiply_whole(way.rows(x), way.cols(y), torch.empty(32, 48))
+    return torch.equal(product.long(), x.long() @ y.long().T)
