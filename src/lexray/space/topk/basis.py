@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lexray.scratch import is_held, let_go, take_rows
+from lexray.scratch import let_go, take_rows
 from lexray.space.topk.arithmetic import norm_floor, rounding
 
 _SAMPLE_ROWS = 8192
@@ -34,32 +34,24 @@ class Basis(NamedTuple):
 
 
 class InBasis(NamedTuple):
-    """A factor's rows in a basis: all of them, or made when they are asked for."""
+    """A factor's rows in a basis, made when they are asked for."""
 
     X: Float[Tensor, "rows r"]
     T: Float[Tensor, "r r"]
-    every: Float[Tensor, "rows r"] | None
-
-    @classmethod
-    def of(cls, X: Float[Tensor, "rows r"], T: Float[Tensor, "r r"]) -> "InBasis":
-        return cls(X, T, X @ T if is_held(X.nbytes) else None)
 
     @property
     def norms(self) -> Float[Tensor, " rows"]:
         """‖x T‖ of every row, widened for underflow only."""
-        return projected_norms(self.X, self.T) if self.every is None else _norms(self.every)
+        return projected_norms(self.X, self.T)
 
     def take(self, index: Int[Tensor, " some"], width: int) -> Float[Tensor, "some h"]:
         """The first `width` coordinates of some rows, and the size of the rest if there is one."""
-        X, r = take_rows(self.X if self.every is None else self.every, index), self.X.shape[1]
+        X, r = take_rows(self.X, index), self.X.shape[1]
         if width == r:
-            return X @ self.T if self.every is None else X
+            return X @ self.T
         some = torch.empty(len(X), width + 1, device=X.device)
-        if self.every is None:
-            torch.mm(X, self.T[:, :width].contiguous(), out=some[:, :width])
-            some[:, width] = projected_norms(X, self.T[:, width:].contiguous())
-        else:
-            some[:, :width], some[:, width] = X[:, :width], _norms(X[:, width:])
+        torch.mm(X, self.T[:, :width].contiguous(), out=some[:, :width])
+        some[:, width] = projected_norms(X, self.T[:, width:].contiguous())
         return some
 
 
@@ -73,12 +65,7 @@ class Balanced(NamedTuple):
     @classmethod
     def of(cls, A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> "Balanced":
         basis = balanced_basis(A, B)
-        return cls(basis, InBasis.of(A, basis.TA), InBasis.of(B, basis.TB))
-
-
-def _norms(X: Float[Tensor, "rows r"]) -> Float[Tensor, " rows"]:
-    norms: Tensor = torch.linalg.vector_norm(X, dim=1)
-    return norms.add_(norm_floor(X.shape[1]))
+        return cls(basis, InBasis(A, basis.TA), InBasis(B, basis.TB))
 
 
 def balanced_basis(A: Float[Tensor, "rows r"], B: Float[Tensor, "cols r"]) -> Basis:
