@@ -46,7 +46,7 @@ class AtlasPlan(Result):
 
     def seconds_of(self, job: str) -> float:
         """Of one core, for all chunks of a job."""
-        return self.flop[job] / self.speed.multiply + EACH.get(job, 0.02) * self.chunks[job]
+        return self.flop[job] / self.speed.others + EACH.get(job, 0.02) * self.chunks[job]
 
     def tables(self) -> list[Table]:
         rows = [
@@ -57,7 +57,7 @@ class AtlasPlan(Result):
         rows.append(("all", sum(self.chunks.values()), show_flop(total), show_time(self.seconds)))
         note = (
             f"{self.lists:,} lists of tokens, about {show_bytes(self.size)} on disk · "
-            f"{show_flop(self.speed.multiply)}/s a core here · the time of all is with "
+            f"{show_flop(self.speed.others)}/s a core here · the time of all is with "
             f"{self.workers} worker{'s' * (self.workers > 1)}, a core for each"
         )
         return [Table(("job", "chunks", "work", "time"), tuple(rows), f"{self.model}: plan", note)]
@@ -69,7 +69,7 @@ class AtlasPlan(Result):
             "lists": self.lists,
             "jobs": {job: {"chunks": n, "flop": self.flop[job]} for job, n in self.chunks.items()},
             "bytes": self.size,
-            "flop_per_second": self.speed.multiply,
+            "flop_per_second": self.speed.others,
             "seconds": self.seconds,
         }
 

@@ -16,6 +16,7 @@ from lexray.model.groups import Group, attention_of, head_group
 from lexray.model.weights import Weights
 from lexray.space.kinds import Kind
 from lexray.space.topk.arithmetic import has_float64
+from lexray.space.topk.products import rows_by
 
 Map = Callable[[Tensor], Tensor]
 
@@ -220,7 +221,7 @@ class Affine:
     limit: float | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = x @ self.W.to(x)
+        y = rows_by(x, self.W.to(x).T)
         if self.b is not None:
             y = y + self.b.to(x)
         return y if self.limit is None else y.clamp(-self.limit, self.limit)
@@ -239,7 +240,7 @@ class Narrow:
         latent = self.down(x)
         if self.norm is not None:
             latent = self.norm(latent)
-        y = latent @ self.up.to(x)
+        y = rows_by(latent, self.up.to(x).T)
         return y if self.tail is None else torch.cat([y, self.tail(x)], -1)
 
 

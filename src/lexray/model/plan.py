@@ -20,6 +20,7 @@ from lexray.model.weights import Weights
 from lexray.result.format import show_bytes, show_flop, show_time
 from lexray.result.table import Result, Table
 from lexray.space.topk.arithmetic import full_precision
+from lexray.space.topk.products import rows_by
 from lexray.space.topk.sides import Tiling
 from lexray.space.topk.sieve import multiply, segment
 from lexray.space.topk.whole_products import whole_products
@@ -48,6 +49,12 @@ class Speed:
     """The same in tiles of a head's matrix, looked at included."""
     cores: int = 1
     """How many do that side by side, each at this speed when nothing else runs."""
+    plain: float | None = None
+    """Floating-point operations in all other products; None: as many."""
+
+    @property
+    def others(self) -> float:
+        return self.plain or self.multiply
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class SweepPlan(Result):
 
     def seconds(self, share: float) -> float:
         """If that share of all token pairs has to be multiplied, and nothing else runs."""
-        fixed = (self.factors + self.bounds) / self.speed.multiply
+        fixed = self.factors / self.speed.multiply + self.bounds / self.speed.others
         return (fixed + share * self.dense / self.speed.search) / self.speed.cores
 
     def tables(self) -> list[Table]:
@@ -84,13 +91,11 @@ class SweepPlan(Result):
             ("read", show_bytes(self.bytes)),
             ("memory", f"{show_bytes(self.memory)} at most, beside Python and torch"),
             ("products with the embedding", f"{show_flop(self.factors)}"),
-            ("bounds", f"as long as {show_flop(self.bounds)} of these"),
+            ("bounds", f"as long as {show_flop(self.bounds)} of other products"),
             ("all token pairs", f"{show_flop(self.dense)}"),
-            (
-                "a core of this machine",
-                f"{show_flop(self.speed.multiply)}/s of products, "
-                f"{show_flop(self.speed.search)}/s of pairs",
-            ),
+            ("a core here, with the embedding", f"{show_flop(self.speed.multiply)}/s"),
+            ("a core here, other products", f"{show_flop(self.speed.others)}/s"),
+            ("a core here, token pairs", f"{show_flop(self.speed.search)}/s"),
             ("cores", f"{self.speed.cores}, if nothing else needs them"),
         ]
         rows += [(f"time {name}", show_time(self.seconds(share))) for name, share in work.items()]
@@ -107,6 +112,7 @@ class SweepPlan(Result):
             "bound_flop": self.bounds,
             "dense_flop": self.dense,
             "multiply_flop_per_second": self.speed.multiply,
+            "other_flop_per_second": self.speed.others,
             "search_flop_per_second": self.speed.search,
             "cores": self.speed.cores,
             "seconds": self.seconds(self.typical),
@@ -171,7 +177,8 @@ def _attentions(weights: Weights) -> list[Attention]:
 def measure(
     d_model: int, width: int, device: torch.device, calibration: float = CALIBRATION
 ) -> Speed:
-    """Both kinds of product, timed for so many seconds each; tiles in bytes where there are such.
+    """Both kinds of product, timed for so many seconds each: those with the embedding half of it in
+    the way that all other products are made; tiles in bytes where there are such.
 
     On a processor that is the time of one core, whatever else runs on it: cores work side by side.
     """
@@ -184,7 +191,7 @@ def measure(
         rows, cols = (X.mul(20).round().clamp(-most, most) for X in (rows, cols))
         rows, cols = whole.rows(rows), whole.cols(cols)
     block = torch.randn(2048, d_model, device=device)
-    matrices = torch.randn(d_model, 8 * width, device=device)
+    matrices = torch.randn(8 * width, d_model, device=device)
 
     def look() -> Tensor:
         parts = multiply(rows, cols, tile).view(len(rows), -1, segment(tiling.cols))
@@ -194,9 +201,12 @@ def measure(
     clock = thread_time if device.type == "cpu" else perf_counter
     with full_precision(), _on_one_core(device):
         search = _rate(look, 2.0 * tiling.entries * width, clock, calibration)
-        flop = 2.0 * block.numel() * matrices.shape[1]
-        product = _rate(lambda: block @ matrices, flop, clock, calibration)
-    return Speed(product, search, cores)
+        flop = 2.0 * block.numel() * len(matrices)
+        product, plain = (
+            _rate(work, flop, clock, calibration / 2)
+            for work in (lambda: rows_by(block, matrices), lambda: block @ matrices.T)
+        )
+    return Speed(product, search, cores, plain)
 
 
 @contextmanager

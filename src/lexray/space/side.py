@@ -27,6 +27,7 @@ from lexray.model.fold import at_least_float32
 from lexray.progress import track
 from lexray.scratch import empty_rows, join_rows, let_go
 from lexray.space.topk.arithmetic import full_precision
+from lexray.space.topk.products import rows_by
 from lexray.space.topk.vectors import Columns, TopVectors, top_of_columns
 
 ROWS_AT_ONCE = 2048
@@ -99,7 +100,7 @@ class Side:
         """columnsᵀ M for several M in one pass over the embedding; `among`: the places of the rows
         that are wanted, ascending. Divided by σ at the end, where there is less to divide. Once
         `until` is set nobody needs them, and they stay unfinished."""
-        turned = self._prepare(torch.cat(list(matrices), 1).T).T.contiguous()
+        turned = self._prepare(torch.cat(list(matrices), 1).T).contiguous()
         widths = [M.shape[1] for M in matrices]
         n = self.count(among)
         factors: list[Tensor] = []
@@ -108,11 +109,11 @@ class Side:
             shift = None
             if self.mean is not None:
                 wider = torch.promote_types(self.rows.dtype, self.mean.dtype)
-                shift = _product(self.mean[None].to(wider), turned)
+                shift = rows_by(self.mean[None].to(wider), turned)
             for block, sigma in self._own_blocks(among):
                 if until is not None and until.is_set():
                     break
-                product = _product(block, turned)
+                product = rows_by(block, turned)
                 product = product if shift is None else product - shift
                 factors = factors or [empty_rows((n, width), product) for width in widths]
                 for whole, part in zip(factors, torch.split(product, widths, 1), strict=True):
@@ -137,9 +138,9 @@ class Side:
 
     def squares(self, M: Float[Tensor, "d_model r"]) -> Float[Tensor, "e"]:
         """|columnᵀ M|² of every column, without all of these products at once."""
-        turned = self._prepare(M.T).T.contiguous()
+        turned = self._prepare(M.T).contiguous()
         with full_precision():
-            parts = (_product(block, turned).square().sum(1) for block in self.blocks())
+            parts = (rows_by(block, turned).square().sum(1) for block in self.blocks())
             return join_rows(len(self.rows), parts)
 
     def map_rows(
@@ -228,11 +229,6 @@ class Side:
         floor = SIGMA_FLOOR * (sigma if tokens is None else sigma[tokens.to(sigma.device)]).median()
         sigma = sigma.clamp(min=float(floor) or 1.0).to(torch.float32)
         return replace(self, sigma=sigma.to(self.rows.device))
-
-
-def _product(a: Float[Tensor, "n d"], b: Float[Tensor, "d r"]) -> Float[Tensor, "n r"]:
-    wider = torch.promote_types(a.dtype, b.dtype)
-    return a.to(wider) @ b.to(wider)
 
 
 def _quadratic(
