@@ -66,9 +66,12 @@ def compare(A: Tensor, B: Tensor) -> tuple[float, float, float]:
 def double(layer: int, head: int) -> float:
     """How many times as long a head that prunes takes for twice the vocabulary, the best of three
     each."""
-    once, twice = (widen("raw", layer, head, 64, n) for n in (65_536, 131_072))
-    least = [min(seconds(lambda: top_pairs(*both, K)) for _ in range(3)) for both in (once, twice)]
-    return least[1] / least[0]
+
+    def least(tokens: int) -> float:
+        A, B = widen("raw", layer, head, 64, tokens)
+        return min(seconds(lambda: top_pairs(A, B, K)) for _ in range(3))
+
+    return least(131_072) / least(65_536)
 
 
 def run(tokens: int = 131_072, views: tuple[str, ...] = ("raw", "standard")) -> dict[str, float]:
