@@ -72,7 +72,8 @@ class Side:
     ) -> Iterator[Float[Tensor, "_ width"]]:
         """(w_j − μ) / σ_j in float32, some rows (or `step`) at a time; `among`: the places of those
         that are wanted, of which no copy is made."""
-        for block, sigma in self._own_blocks(among, step):
+        for own, sigma in self._own_blocks(among, step):
+            block = at_least_float32(own)
             block = block if self.mean is None else block - self.mean
             yield block if sigma is None else block / sigma[:, None]
 
@@ -102,7 +103,7 @@ class Side:
         `until` is set nobody needs them, and they stay unfinished."""
         turned = self._prepare(torch.cat(list(matrices), 1).T).contiguous()
         widths = [M.shape[1] for M in matrices]
-        n = self.count(among)
+        n, room = self.count(among), self._room()
         factors: list[Tensor] = []
         at = 0
         with full_precision():
@@ -110,23 +111,31 @@ class Side:
             if self.mean is not None:
                 wider = torch.promote_types(self.rows.dtype, self.mean.dtype)
                 shift = rows_by(self.mean[None].to(wider), turned)
-            for block, sigma in self._own_blocks(among):
+            for own, sigma in self._own_blocks(among):
                 if until is not None and until.is_set():
                     break
-                product = rows_by(block, turned)
+                product = rows_by(own if room is None else room[: len(own)].copy_(own), turned)
                 product = product if shift is None else product - shift
                 factors = factors or [empty_rows((n, width), product) for width in widths]
                 for whole, part in zip(factors, torch.split(product, widths, 1), strict=True):
-                    own = whole[at : at + len(part)]
-                    own.copy_(part) if sigma is None else torch.div(part, sigma[:, None], out=own)
-                    let_go(own)
-                at += len(block)
+                    rows = whole[at : at + len(part)]
+                    rows.copy_(part) if sigma is None else torch.div(part, sigma[:, None], out=rows)
+                    let_go(rows)
+                at += len(own)
         return factors or [at_least_float32(turned).new_empty(0, width) for width in widths]
+
+    def _room(self) -> Float[Tensor, "_ width"] | None:
+        """Where rows of half precision are converted, all in one place: new memory for each block
+        costs as much as the conversion."""
+        wider = at_least_float32(self.rows[:0])
+        if wider.dtype == self.rows.dtype:
+            return None
+        return wider.new_empty(min(len(self.rows), self.rows_at_once), self.rows.shape[1])
 
     def _own_blocks(
         self, among: Int[Tensor, "some"] | None, step: int | None = None
     ) -> Iterator[tuple[Float[Tensor, "_ width"], Float[Tensor, "_"] | None]]:
-        """w_j in float32 and σ_j of the rows that are wanted, some at a time."""
+        """w_j as it is stored and σ_j of the rows that are wanted, some at a time."""
         at, step = None if among is None else among.to(self.rows.device), step or self.rows_at_once
         for start in range(0, self.count(among), step):
             part = slice(start, start + step)
@@ -134,7 +143,7 @@ class Side:
             sigma = self.sigma
             if sigma is not None:
                 sigma = sigma[part] if at is None else sigma.index_select(0, at[part])
-            yield at_least_float32(own), sigma
+            yield own, sigma
 
     def squares(self, M: Float[Tensor, "d_model r"]) -> Float[Tensor, "e"]:
         """|columnᵀ M|² of every column, without all of these products at once."""
